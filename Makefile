@@ -1,0 +1,46 @@
+# Every verb a contributor needs. `make` alone lists them.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check soak bench docs clean
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## make .venv with everything the other verbs need
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flowfabric needs Python 3.11 or newer; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## start the embedded Postgres, run the main job, print what happens
+	$(BIN)/python examples/demo.py
+
+test: $(READY) ## run the tests (ARGS="-k lanes" narrows them)
+	$(BIN)/pytest -q -n auto $(ARGS)
+
+check: $(READY) ## format, lint, types, import contracts, tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -n auto $(ARGS)
+
+soak: $(READY) ## the tests at their full counts (up to ninety minutes)
+	FLOWFABRIC_SOAK=1 $(BIN)/pytest -q -n auto $(ARGS)
+
+bench: $(READY) ## the benchmarks: ratios in one run on this machine
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(READY) ## rewrite the generated parts of the docs
+	$(BIN)/python -m docs.generate
+
+clean: ## remove what the verbs made
+	rm -rf $(VENV) .flowfabric .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,1 @@
+"""FlowFabric: durable execution for Python on Postgres alone."""

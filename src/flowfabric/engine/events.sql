@@ -1,0 +1,80 @@
+-- Events: one line per change, written in the transaction that makes the change.
+
+-- Add a line to the log about something that is not an execution: a lane, a worker, a key.
+--
+--   locks    the log, shared, until the transaction ends
+--   emits    kind
+create or replace function flowfabric._append(kind text, subject text, by text default null, detail jsonb default null)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    -- A statement of its own before the first id is taken: a reader passes a gap once those who hold the lock are gone.
+    perform pg_advisory_xact_lock_shared(17990, 1);
+    insert into flowfabric.events (at, kind, subject, by, detail)
+    values (flowfabric.clock(), _append.kind, _append.subject, _append.by, jsonb_strip_nulls(_append.detail));
+end $$;
+
+-- Add a line each about executions, in the order given. The caller holds their tickets, or has just made or removed them.
+--
+--   locks    the log, shared, until the transaction ends
+--   emits    kind
+create or replace function flowfabric._append_each(
+    kind text, partitions smallint[], executions uuid[], routes int[], tags jsonb[] default null,
+    details jsonb[] default null, by text default null, flows uuid[] default null)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    perform pg_advisory_xact_lock_shared(17990, 1);
+    insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
+    select flowfabric.clock(), _append_each.kind, x.partition, x.execution, x.route, x.tags, x.detail, _append_each.by, x.flow
+    from unnest(_append_each.partitions, _append_each.executions, _append_each.routes, _append_each.tags,
+                _append_each.details, _append_each.flows) with ordinality
+         as x (partition, execution, route, tags, detail, flow, item)
+    order by x.item;
+end $$;
+
+-- Add a line about one execution, whatever state it is in.
+--
+--   locks    the log, shared, until the transaction ends
+--   emits    kind
+create or replace function flowfabric._append_about(
+    kind text, partition int, execution uuid, by text default null, detail jsonb default null)
+returns void
+language sql as $$
+    select flowfabric._append_each(
+        _append_about.kind, array[e.partition], array[e.id], array[e.route], array[e.tags],
+        array[jsonb_strip_nulls(_append_about.detail)], _append_about.by, array[e.flow])
+    from flowfabric.executions e
+    where e.partition = _append_about.partition and e.id = _append_about.execution
+$$;
+
+-- Make the ranges of the log that will be needed next: a million ids each, made first and attached then, so that no
+-- writer waits. Called by every migration and by a sweep.
+--
+--   locks    the log's ranges against another such call
+--   returns  how many were made
+create or replace function flowfabric.extend_events(ahead int default 16)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    size constant bigint := 1000000;
+    last_id bigint;
+    first_range bigint;
+    made int := 0;
+begin
+    perform pg_advisory_xact_lock(17990, 3);
+    select s.last_value into last_id from flowfabric.event_ids s;
+    first_range := last_id / size;
+    for range in first_range .. first_range + extend_events.ahead loop
+        if to_regclass(format('flowfabric.events_%s', range)) is null then
+            execute format('create table flowfabric.events_%s (like flowfabric.events including defaults including constraints)', range);
+            execute format('alter table flowfabric.events attach partition flowfabric.events_%s for values from (%s) to (%s)',
+                           range, range * size, (range + 1) * size);
+            made := made + 1;
+        end if;
+    end loop;
+    return made;
+end $$;

@@ -1,0 +1,53 @@
+"""Changing: cancelling an execution, and letting it go before others or after them."""
+
+import msgspec
+
+from flowfabric import db
+from flowfabric.db import Connection
+from flowfabric.ids import ExecutionId, check_text, kept_text
+from flowfabric.model import Fence, PriorityChange, PublicState
+
+
+async def cancel(
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    reason: str | None = None,
+    source: str = "operator_override",
+    by: str | None = None,
+    fence: Fence | None = None,
+) -> PublicState:
+    """End an execution because somebody no longer wants it; whoever runs it learns at its next call.
+
+    An operator needs no fence; any other `source` must show the lease while there is one. Safe to repeat. Raises
+    `ExecutionNotFound`, `ExecutionEnded` for any other outcome, `FenceRequired`, `PartialFence`, `LeaseLost`.
+    """
+    ended = await db.value(
+        conn,
+        "cancel",
+        partition=execution_id.partition,
+        id=execution_id.uuid,
+        reason=reason and kept_text(reason),
+        source=check_text(source, "source"),
+        by=by and check_text(by, "by"),
+        lease_id=fence and fence.lease_id,
+        epoch=fence and fence.epoch,
+        attempt=fence and fence.attempt,
+    )
+    return PublicState(ended)
+
+
+async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:
+    """Let an execution go before others of its lane, or after them; counts at the next claim.
+
+    A priority outside 0 to 9 000 is taken as the nearer end. Raises `ExecutionNotFound`, `ExecutionEnded`.
+    """
+    changed = await db.row(
+        conn,
+        "change_priority",
+        partition=execution_id.partition,
+        id=execution_id.uuid,
+        wanted=min(max(priority, 0), 9_000),
+        by=check_text(by, "by"),
+    )
+    return msgspec.convert(dict(changed), PriorityChange)

@@ -1,0 +1,85 @@
+-- Changing: cancelling an execution, and letting it go before others or after them.
+
+-- Refuse a change to an execution that has no ticket: it has ended, or it never was.
+--
+--   refuses  execution_not_found, execution_ended
+create or replace function flowfabric._refuse_ended(partition int, id uuid)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    outcome flowfabric.outcome;
+begin
+    select e.outcome into outcome from flowfabric.executions e
+    where e.partition = _refuse_ended.partition and e.id = _refuse_ended.id;
+    if not found then
+        perform flowfabric._refuse_missing(_refuse_ended.partition, _refuse_ended.id);
+    end if;
+    perform flowfabric._refuse('execution_ended',
+        format('execution %s has ended: %s', flowfabric._id(_refuse_ended.partition, _refuse_ended.id), flowfabric._ended_state(outcome)),
+        jsonb_build_object('outcome', outcome));
+end $$;
+
+-- End an execution because somebody no longer wants it. An operator needs nothing; any other source must show the lease
+-- while there is one.
+--
+--   moves    any unfinished phase → ended: cancelled
+--   locks    the ticket
+--   emits    execution_cancelled
+--   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost
+--   returns  'cancelled', also when it was cancelled before
+create or replace function flowfabric.cancel(
+    partition int, id uuid, reason text default null, source text default 'operator_override', by text default null,
+    lease_id uuid default null, epoch bigint default null, attempt int default null)
+returns text
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+    ended flowfabric.outcome;
+begin
+    select t.* into ticket from flowfabric.tickets t where t.partition = cancel.partition and t.id = cancel.id for update;
+    if not found then
+        select e.outcome into ended from flowfabric.executions e where e.partition = cancel.partition and e.id = cancel.id;
+        if ended = 'cancelled' then
+            return 'cancelled';
+        end if;
+        perform flowfabric._refuse_ended(cancel.partition, cancel.id);
+    end if;
+
+    if cancel.source <> 'operator_override' and ticket.phase = 'active' then
+        perform flowfabric._raise(flowfabric._fence_fault(ticket, cancel.lease_id, cancel.epoch, cancel.attempt, flowfabric.clock()));
+    end if;
+    perform flowfabric._end(
+        array[ticket.partition], array[ticket.id], 'cancelled', by => cancel.by,
+        failures => array[jsonb_build_object('class', 'cancelled', 'reason', flowfabric._kept_text(cancel.reason))],
+        detail => jsonb_build_object('source', cancel.source));
+    return 'cancelled';
+end $$;
+
+-- Let an execution go before others of its lane, or after them. Counts at the next claim.
+--
+--   locks    the ticket
+--   emits    priority_changed
+--   refuses  execution_not_found, execution_ended
+--   returns  the priority now, clamped to 0 to 9 000, and the one before
+create or replace function flowfabric.change_priority(partition int, id uuid, wanted int, by text, out priority int, out previous int)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = change_priority.partition and t.id = change_priority.id for update;
+    if not found then
+        perform flowfabric._refuse_ended(change_priority.partition, change_priority.id);
+    end if;
+    priority := least(greatest(change_priority.wanted, 0), 9000);
+    previous := ticket.priority;
+    if priority <> previous then
+        update flowfabric.tickets t set priority = change_priority.priority
+        where t.partition = ticket.partition and t.id = ticket.id;
+        perform flowfabric._append_about('priority_changed', ticket.partition, ticket.id, change_priority.by,
+                                         jsonb_build_object('priority', priority, 'previous', previous));
+    end if;
+end $$;

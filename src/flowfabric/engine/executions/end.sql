@@ -1,0 +1,74 @@
+-- Ending: the one way an execution ends, whoever ends it.
+
+-- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
+-- and say so in the log. No caller does any of that by hand.
+--
+--   moves    any phase → ended
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired
+--   returns  how many ended
+create or replace function flowfabric._end(
+    partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
+    failures jsonb[] default null, detail jsonb default '{}', by text default null)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    ended record;
+begin
+    with gone as (
+        delete from flowfabric.tickets t
+        using unnest(_end.partitions, _end.ids) as x (partition, id)
+        where t.partition = x.partition and t.id = x.id
+        returning t.*
+    ), closed as (
+        insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
+                                         started_at, ended_at, failure)
+        select g.partition, g.id, g.attempt, g.attempt_type,
+               case _end.outcome when 'success' then 'ended_success' when 'cancelled' then 'ended_cancelled'
+                                 when 'skipped' then 'ended_cancelled' else 'ended_failure' end::flowfabric.lifecycle,
+               g.worker, g.instance, g.attempt_epoch, g.epoch, g.attempt_started_at, now, x.failure
+        from gone g join unnest(_end.partitions, _end.ids, _end.failures) as x (partition, id, failure)
+          on x.partition = g.partition and x.id = g.id
+        where g.attempt_state in ('running_attempt', 'attempt_interrupted')
+    ), written as (
+        update flowfabric.executions e
+        set outcome = _end.outcome, result = x.result, result_encoding = x.encoding,
+            failure = x.failure - 'traceback', started_at = g.started_at, ended_at = now, priority = g.priority,
+            attempt = g.attempt, epoch = g.epoch, retries = g.retries, reclaims = g.reclaims, replays = g.replays
+        from gone g join unnest(_end.partitions, _end.ids, _end.results, _end.encodings, _end.failures)
+             with ordinality as x (partition, id, result, encoding, failure, item) on x.partition = g.partition and x.id = g.id
+        where e.partition = g.partition and e.id = g.id
+        returning e.partition, e.id, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, x.item
+    )
+    select array_agg(w.partition order by w.item) as partitions, array_agg(w.id order by w.item) as ids,
+           array_agg(w.route order by w.item) as routes, array_agg(w.tags order by w.item) as tags, array_agg(w.flow order by w.item) as flows,
+           array_agg(jsonb_strip_nulls(jsonb_build_object(
+               'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail
+               order by w.item) as details
+    into ended from written w;
+
+    if ended.ids is null then
+        return 0;
+    end if;
+    perform flowfabric._append_each(
+        case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end,
+        ended.partitions, ended.ids, ended.routes, ended.tags, ended.details, _end.by, ended.flows);
+    return cardinality(ended.ids);
+end $$;
+
+-- A text as it is kept in the record of a failure: the first 4 096 bytes of it, in whole characters.
+--
+--   returns  the text, cut
+create or replace function flowfabric._kept_text(given text)
+returns text
+language plpgsql immutable as $$
+declare
+    kept text := left(given, 4096);
+begin
+    while octet_length(kept) > 4096 loop
+        -- A character has at most four bytes, so this never cuts one too many.
+        kept := left(kept, length(kept) - (octet_length(kept) - 4096 + 3) / 4);
+    end loop;
+    return kept;
+end $$;

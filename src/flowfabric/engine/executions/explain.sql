@@ -1,0 +1,182 @@
+-- Explaining: one sentence that says what an execution waits for and what would release it.
+
+-- A moment as a sentence shows it.
+--
+--   returns  UTC, to the second
+create or replace function flowfabric._moment(at timestamptz)
+returns text
+language sql immutable as $$
+    select to_char(_moment.at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
+$$;
+
+-- How many tickets a claim would take before this one, counted up to 1 000.
+--
+--   returns  the number
+create or replace function flowfabric._ahead_of(ticket flowfabric.tickets)
+returns bigint
+language sql stable as $$
+    select count(*) from (
+        (select from flowfabric.tickets t
+         where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane and t.priority > (ticket).priority
+         limit 1000)
+        union all
+        (select from flowfabric.routes r cross join lateral (
+             select from flowfabric.tickets t
+             where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane
+               and t.priority = (ticket).priority and t.route = r.id and t.created_at < (ticket).created_at
+             limit 1000) t
+         where r.lane = (ticket).lane
+         limit 1000)
+        limit 1000) ahead
+$$;
+
+-- Why no worker can take work of a route, in words: who comes nearest and what it lacks.
+--
+--   returns  the sentence
+create or replace function flowfabric._explain_uncovered(route flowfabric.routes, now timestamptz)
+returns text
+language sql stable as $$
+    select format('no live worker of lane %s has {%s}', (route).lane, array_to_string((route).needs, ', ')) || coalesce(
+        (select format('; nearest worker %s lacks {%s}', w.worker, array_to_string(m.missing, ', '))
+         from flowfabric.workers w
+         cross join lateral (select array(select unnest((route).needs) except select unnest(w.capabilities) order by 1) as missing) m
+         where w.expires_at > _explain_uncovered.now and (route).lane = any (w.lanes)
+           and coalesce(w.namespace, (route).namespace) = (route).namespace
+         order by cardinality(m.missing), w.instance limit 1), '')
+$$;
+
+-- Put an explanation together.
+--
+--   returns  {sentence, waits_for, since, releases_at?, released_by?}
+create or replace function flowfabric._explanation(
+    sentence text, waits_for text, since timestamptz, released_by text default null, releases_at timestamptz default null)
+returns jsonb
+language sql immutable as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'sentence', _explanation.sentence, 'waits_for', _explanation.waits_for, 'since', _explanation.since,
+        'released_by', _explanation.released_by, 'releases_at', _explanation.releases_at))
+$$;
+
+-- What an execution that could be claimed, or soon can, waits for.
+--
+--   returns  the explanation
+create or replace function flowfabric._explain_runnable(ticket flowfabric.tickets, now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    lane flowfabric.lanes;
+    route flowfabric.routes;
+    since timestamptz := greatest(ticket.created_at, ticket.due_at);
+begin
+    select l.* into lane from flowfabric.lanes l where l.name = ticket.lane;
+    select r.* into route from flowfabric.routes r where r.id = ticket.route;
+    case flowfabric._eligibility_state(ticket, now)
+        when 'not_eligible_until_time' then
+            return flowfabric._explain_delay(ticket);
+        when 'blocked_by_operator' then
+            return flowfabric._explanation(
+                format('held by %s since %s%s; unhold releases it', ticket.hold ->> 'by',
+                       flowfabric._moment((ticket.hold ->> 'since')::timestamptz), coalesce(': ' || (ticket.hold ->> 'why'), '')),
+                'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
+        when 'blocked_by_lane_state' then
+            return flowfabric._explanation(
+                format('lane %s is paused since %s by %s%s; resume_lane releases it', lane.name, flowfabric._moment(lane.since),
+                       coalesce(lane.by, 'an unnamed operator'), coalesce(': ' || lane.why, '')),
+                'lane', lane.since, 'resume_lane');
+        when 'blocked_by_route' then
+            return flowfabric._explanation(
+                flowfabric._explain_uncovered(route, now) || '; start a worker that has them', 'capable_worker', since, 'register_worker');
+        else
+            return flowfabric._explanation(
+                format('waits for a worker of lane %s; %s ahead of it', lane.name, flowfabric._ahead_of(ticket)),
+                'worker', since, 'claim');
+    end case;
+end $$;
+
+-- What an execution that is due later waits for.
+--
+--   returns  the explanation
+create or replace function flowfabric._explain_delay(ticket flowfabric.tickets)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    until text := flowfabric._moment(ticket.due_at);
+    last_failure jsonb;
+    last_end timestamptz;
+    policy jsonb;
+begin
+    if ticket.reason = 'waiting_for_retry_backoff' then
+        select a.failure, a.ended_at into last_failure, last_end from flowfabric.attempts a
+        where a.partition = ticket.partition and a.execution = ticket.id and a.number = ticket.attempt;
+        select e.policy into policy from flowfabric.executions e where e.partition = ticket.partition and e.id = ticket.id;
+        return flowfabric._explanation(
+            format('retry %s of %s at %s after: %s', ticket.retries, coalesce(policy #>> '{retry,max_retries}', '3'), until,
+                   last_failure ->> 'reason'),
+            'time', last_end, 'time', ticket.due_at);
+    end if;
+    return flowfabric._explanation(
+        format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end, until),
+        'time', ticket.created_at, 'time', ticket.due_at);
+end $$;
+
+-- Who has an execution that runs.
+--
+--   returns  the explanation
+create or replace function flowfabric._explain_active(ticket flowfabric.tickets, now timestamptz)
+returns jsonb
+language sql stable as $$
+    select case when (ticket).expires_at > _explain_active.now
+        then flowfabric._explanation(
+            format('attempt %s runs on %s (instance %s), lease until %s', (ticket).attempt, (ticket).worker, (ticket).instance,
+                   flowfabric._moment((ticket).expires_at)),
+            'worker_outcome', (ticket).attempt_started_at, 'complete', (ticket).expires_at)
+        else flowfabric._explanation(
+            format('attempt %s ran on %s (instance %s); its lease lapsed at %s and is about to be taken back', (ticket).attempt,
+                   (ticket).worker, (ticket).instance, flowfabric._moment((ticket).expires_at)),
+            'expire_leases', (ticket).expires_at, 'expire_leases')
+    end
+$$;
+
+-- How an execution ended.
+--
+--   returns  the explanation
+create or replace function flowfabric._explain_ended(outcome flowfabric.outcome, ended_at timestamptz, attempts int, failure jsonb)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._explanation(
+        format('%s at %s%s%s', flowfabric._ended_state(_explain_ended.outcome), flowfabric._moment(_explain_ended.ended_at),
+               case when _explain_ended.outcome = 'failed' then
+                   format(' after %s attempt%s', attempts, case when attempts = 1 then '' else 's' end) else '' end,
+               coalesce(': ' || (_explain_ended.failure ->> 'reason'), '')),
+        'nothing', _explain_ended.ended_at, case when _explain_ended.outcome <> 'success' then 'replay' end)
+$$;
+
+-- Say in one sentence what an execution waits for and what would release it.
+--
+--   refuses  execution_not_found
+--   returns  {sentence, waits_for, since, releases_at?, released_by?}
+create or replace function flowfabric.explain(partition int, id uuid)
+returns text
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    ticket flowfabric.tickets;
+    ended record;
+begin
+    select t.* into ticket from flowfabric.tickets t where t.partition = explain.partition and t.id = explain.id;
+    if found then
+        return case ticket.phase
+            when 'runnable' then flowfabric._explain_runnable(ticket, now)
+            when 'active' then flowfabric._explain_active(ticket, now)
+        end;
+    end if;
+    select e.outcome, e.ended_at, e.attempt, e.failure into ended from flowfabric.executions e
+    where e.partition = explain.partition and e.id = explain.id;
+    if not found then
+        perform flowfabric._refuse_missing(explain.partition, explain.id);
+    end if;
+    return flowfabric._explain_ended(ended.outcome, ended.ended_at, ended.attempt, ended.failure);
+end $$;

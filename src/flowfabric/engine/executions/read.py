@@ -1,0 +1,108 @@
+"""Reading: an execution as people see it, and lists of them."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from flowfabric import db, ids
+from flowfabric.db import Connection
+from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
+
+
+async def describe(
+    conn: Connection, execution_id: ExecutionId, *, payload: bool = False, result: bool = False
+) -> Description:
+    """All there is to know of an execution, from one snapshot. Raises `ExecutionNotFound`."""
+    found = await db.row(
+        conn,
+        "describe",
+        partition=execution_id.partition,
+        id=execution_id.uuid,
+        with_payload=payload,
+        with_result=result,
+    )
+    described = db.read(Description, found["description"])
+    return msgspec.structs.replace(
+        described,
+        payload=found["payload"],
+        encoding=found["encoding"],
+        result=found["result"],
+        result_encoding=found["result_encoding"],
+    )
+
+
+async def explain(conn: Connection, execution_id: ExecutionId) -> Explanation:
+    """What an execution waits for and what would release it, in one sentence. Raises `ExecutionNotFound`."""
+    text = await db.value(conn, "explain", partition=execution_id.partition, id=execution_id.uuid)
+    return db.read(Explanation, text)
+
+
+async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
+    """How an execution ended and with what, or no outcome while it has not. Raises `ExecutionNotFound`."""
+    found = await db.row(conn, "get_result", partition=execution_id.partition, id=execution_id.uuid)
+    return Result(
+        outcome=found["outcome"] and Outcome(found["outcome"]),
+        result=found["result"],
+        encoding=found["encoding"],
+        failure=found["failure"] and db.read(Failure, found["failure"]),
+    )
+
+
+async def list_executions(
+    conn: Connection,
+    *,
+    namespace: str | None = None,
+    lane: str | None = None,
+    kind: str | None = None,
+    states: Collection[PublicState] | None = None,
+    flow: FlowId | None = None,
+    tag: tuple[str, str] | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+    order: Literal["newest", "id"] = "newest",
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[Summary]:
+    """The executions for which every filter given holds, page by page.
+
+    A state gives exactly those whose `describe` shows it; `tag` is a key and its value. Raises `InvalidLimit`,
+    `InvalidCursor`, `InvalidBody`.
+    """
+    found = await db.rows(
+        conn,
+        "list_executions",
+        namespace=namespace and check_text(namespace, "namespace"),
+        lane=lane and check_text(lane, "lane"),
+        kind=kind and check_text(kind, "kind"),
+        states=None if states is None else [check_text(state, "state") for state in states],
+        flow=flow and flow.uuid,
+        flow_partition=flow and flow.partition,
+        tag_key=tag and check_text(tag[0], "tag key"),
+        tag_value=tag and check_text(tag[1], "tag value"),
+        created_after=created_after,
+        created_before=created_before,
+        take=limit,
+        newest_first=order == "newest",
+        **_position(order, cursor),
+    )
+    items = [db.read(Summary, row["summary"]) for row in found]
+    return db.page(items, limit, lambda last: _cursor(order, last))
+
+
+def _position(order: str, cursor: str | None) -> dict[str, object]:
+    if not cursor:
+        return {}
+    if order == "newest":
+        created_at, last = ids.parse_newest_cursor(cursor)
+        return {"after_created": created_at, "after_partition": last.partition, "after_id": last.uuid}
+    last = ids.parse_id_cursor(cursor)
+    return {"after_partition": last.partition, "after_id": last.uuid}
+
+
+def _cursor(order: str, last: Summary) -> str:
+    if order == "newest":
+        return ids.newest_cursor(last.created_at, ids.parse_execution_id(last.execution_id))
+    return last.execution_id

@@ -1,0 +1,94 @@
+-- Reading: an execution as people see it, all of it from one snapshot.
+
+-- Refuse a call that names an execution that is not there.
+--
+--   refuses  execution_not_found
+create or replace function flowfabric._refuse_missing(partition int, id uuid)
+returns void
+language sql as $$
+    select flowfabric._refuse('execution_not_found', format(
+        'no execution %s; it was never submitted here, or retention has removed it',
+        flowfabric._id(_refuse_missing.partition, _refuse_missing.id)))
+$$;
+
+-- What a list shows of an execution. Names no payload, result, policy or tags, which may be large.
+--
+--   returns  the description, or null when there is no such execution
+create or replace function flowfabric._summary(partition int, id uuid, now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+    route flowfabric.routes;
+    asked record;
+begin
+    select e.flow, e.route, e.kind, e.creator, e.created_at, e.started_at, e.ended_at, e.outcome, e.priority, e.attempt,
+           e.retries, e.reclaims, e.replays, e.failure
+    into asked from flowfabric.executions e where e.partition = _summary.partition and e.id = _summary.id;
+    if not found then
+        return null;
+    end if;
+    select t.* into ticket from flowfabric.tickets t where t.partition = _summary.partition and t.id = _summary.id;
+    select r.* into route from flowfabric.routes r where r.id = asked.route;
+
+    return jsonb_strip_nulls(jsonb_build_object(
+        'execution_id', flowfabric._id(_summary.partition, _summary.id),
+        'flow_id', flowfabric._id(_summary.partition, asked.flow),
+        'namespace', route.namespace, 'lane', route.lane, 'kind', asked.kind, 'creator', asked.creator,
+        'priority', coalesce(ticket.priority, asked.priority),
+        'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
+        'state', flowfabric._state(ticket, asked.outcome, asked.attempt, now),
+        'explanation', case
+            when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, now)
+            when ticket.phase = 'active' then flowfabric._explain_active(ticket, now)
+            else flowfabric._explain_ended(asked.outcome, asked.ended_at, asked.attempt, asked.failure) end,
+        'attempt', case when ticket.attempt_state in ('running_attempt', 'attempt_interrupted') then jsonb_build_object(
+            'number', ticket.attempt, 'type', ticket.attempt_type, 'started_at', ticket.attempt_started_at) end,
+        'lease', case when ticket.phase = 'active' then jsonb_build_object(
+            'lease_id', ticket.lease_id, 'epoch', ticket.epoch, 'worker', ticket.worker, 'instance', ticket.instance,
+            'expires_at', ticket.expires_at) end,
+        'counts', jsonb_build_object(
+            'attempts', coalesce(ticket.attempt, asked.attempt), 'retries', coalesce(ticket.retries, asked.retries),
+            'reclaims', coalesce(ticket.reclaims, asked.reclaims), 'replays', coalesce(ticket.replays, asked.replays)),
+        'created_at', asked.created_at, 'started_at', coalesce(ticket.started_at, asked.started_at),
+        'due_at', ticket.due_at, 'deadline_at', ticket.deadline_at, 'ended_at', asked.ended_at, 'failure', asked.failure));
+end $$;
+
+-- Show an execution with its whole state, its tags and its policy.
+--
+--   refuses  execution_not_found
+--   returns  the description, and payload and result as bytes where asked for
+create or replace function flowfabric.describe(
+    partition int, id uuid, with_payload boolean default false, with_result boolean default false,
+    out description text, out payload bytea, out encoding text, out result bytea, out result_encoding text)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    summary jsonb := flowfabric._summary(partition, id, flowfabric.clock());
+begin
+    if summary is null then
+        perform flowfabric._refuse_missing(describe.partition, describe.id);
+    end if;
+    select summary || jsonb_build_object('tags', coalesce(e.tags, '{}'), 'policy', coalesce(e.policy, '{}')),
+           case when with_payload then e.payload end, coalesce(e.encoding, 'json'),
+           case when with_result then e.result end, coalesce(e.result_encoding, 'json')
+    into description, payload, encoding, result, result_encoding
+    from flowfabric.executions e where e.partition = describe.partition and e.id = describe.id;
+end $$;
+
+-- How an execution ended, and with what.
+--
+--   refuses  execution_not_found
+--   returns  the outcome (null while it is unfinished), the result, the failure
+create or replace function flowfabric.get_result(
+    partition int, id uuid, out outcome text, out result bytea, out encoding text, out failure text)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    select e.outcome, e.result, coalesce(e.result_encoding, 'json'), e.failure into outcome, result, encoding, failure
+    from flowfabric.executions e where e.partition = get_result.partition and e.id = get_result.id;
+    if not found then
+        perform flowfabric._refuse_missing(get_result.partition, get_result.id);
+    end if;
+end $$;

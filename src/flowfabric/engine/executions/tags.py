@@ -1,0 +1,33 @@
+"""Tags: what people look executions up by."""
+
+from flowfabric import db
+from flowfabric.db import Connection
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import TagChange
+
+
+async def set_tag(
+    conn: Connection, execution_id: ExecutionId, key: str, value: str | None, *, by: str | None = None
+) -> TagChange:
+    """Give an execution a tag, change it, or take it away with `None`; also after the execution has ended.
+
+    Safe to repeat. Raises `ExecutionNotFound`, `InvalidTagKey`, `InvalidTag`.
+    """
+    changed = await db.value(
+        conn,
+        "set_tag",
+        partition=execution_id.partition,
+        id=execution_id.uuid,
+        key=check_text(key, "tag key"),
+        value=value if value is None else check_text(value, "tag value"),
+        by=by and check_text(by, "by"),
+    )
+    return TagChange(changed)
+
+
+async def get_tag(conn: Connection, execution_id: ExecutionId, key: str) -> str | None:
+    """One tag of an execution, or `None` where it has no such tag. Raises `ExecutionNotFound`, `InvalidTagKey`."""
+    value: str | None = await db.value(
+        conn, "get_tag", partition=execution_id.partition, id=execution_id.uuid, key=check_text(key, "tag key")
+    )
+    return value

@@ -1,0 +1,102 @@
+-- Tags: what people look executions up by. The record has them for reading, a table of their own for searching.
+
+-- What is wrong with a tag key.
+--
+--   returns  the fault, or null when it is good
+create or replace function flowfabric._tag_key_fault(key text)
+returns jsonb
+language sql immutable as $$
+    select case when octet_length(key) > 128 or key !~ '^[a-z][a-z0-9_]*\.[a-z0-9_][a-z0-9_.]*$' or key = '' then
+        flowfabric._fault('invalid_tag_key',
+            format('tag key %s: lower case with a dot, such as billing.customer, at most 128 bytes', flowfabric._shown(key)))
+    end
+$$;
+
+-- What is wrong with a tag's value.
+--
+--   returns  the fault, or null when it is good
+create or replace function flowfabric._tag_value_fault(key text, value text)
+returns jsonb
+language sql immutable as $$
+    select case when octet_length(value) > 256 then
+        flowfabric._fault('invalid_tag', format('tag %s has %s bytes and may have 256', key, octet_length(value)))
+    end
+$$;
+
+-- What is wrong with a set of tags.
+--
+--   returns  the fault of the first bad one, or null when all are good
+create or replace function flowfabric._tags_fault(tags jsonb)
+returns jsonb
+language sql immutable as $$
+    select case
+        when jsonb_typeof(tags) <> 'object' then flowfabric._fault('invalid_tag', 'tags: give an object of texts')
+        else coalesce(
+            (select coalesce(
+                 flowfabric._tag_key_fault(t.key),
+                 case when jsonb_typeof(t.value) <> 'string' then
+                     flowfabric._fault('invalid_tag', format('tag %s: give a text, not %s', t.key, jsonb_typeof(t.value))) end,
+                 flowfabric._tag_value_fault(t.key, t.value #>> '{}'))
+             from jsonb_each(tags) t order by 1 limit 1),
+            case when (select count(*) from jsonb_object_keys(tags)) > 64 then
+                flowfabric._fault('invalid_tag', 'more than 64 tags; an execution has at most 64') end)
+    end
+$$;
+
+-- Give an execution a tag, change it, or (without a value) take it away. Also after the execution has ended.
+--
+--   locks    the record
+--   emits    tag_set
+--   refuses  execution_not_found, invalid_tag_key, invalid_tag
+--   returns  'set', 'removed', or 'noop' when it was so already
+create or replace function flowfabric.set_tag(partition int, id uuid, key text, value text default null, by text default null)
+returns text
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    record_at timestamptz;
+    old_tags jsonb;
+    new_tags jsonb;
+begin
+    perform flowfabric._raise(coalesce(flowfabric._tag_key_fault(set_tag.key), flowfabric._tag_value_fault(set_tag.key, set_tag.value)));
+    select e.created_at, coalesce(e.tags, '{}') into record_at, old_tags from flowfabric.executions e
+    where e.partition = set_tag.partition and e.id = set_tag.id for update;
+    if not found then
+        perform flowfabric._refuse_missing(set_tag.partition, set_tag.id);
+    end if;
+
+    new_tags := case when set_tag.value is null then old_tags - set_tag.key
+                     else old_tags || jsonb_build_object(set_tag.key, set_tag.value) end;
+    if new_tags = old_tags then
+        return 'noop';
+    end if;
+    perform flowfabric._raise(flowfabric._tags_fault(new_tags));
+
+    update flowfabric.executions e set tags = nullif(new_tags, '{}') where e.partition = set_tag.partition and e.id = set_tag.id;
+    delete from flowfabric.tags t where t.partition = set_tag.partition and t.execution = set_tag.id and t.key = set_tag.key;
+    insert into flowfabric.tags (partition, execution, key, value, created_at)
+    select set_tag.partition, set_tag.id, set_tag.key, set_tag.value, record_at where set_tag.value is not null;
+    perform flowfabric._append_about('tag_set', set_tag.partition, set_tag.id, set_tag.by,
+                                     jsonb_build_object('key', set_tag.key, 'value', set_tag.value));
+    return case when set_tag.value is null then 'removed' else 'set' end;
+end $$;
+
+-- Read one tag.
+--
+--   refuses  execution_not_found, invalid_tag_key
+--   returns  its value, or null when the execution has no such tag
+create or replace function flowfabric.get_tag(partition int, id uuid, key text)
+returns text
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    value text;
+begin
+    perform flowfabric._raise(flowfabric._tag_key_fault(get_tag.key));
+    select e.tags ->> get_tag.key into value from flowfabric.executions e
+    where e.partition = get_tag.partition and e.id = get_tag.id;
+    if not found then
+        perform flowfabric._refuse_missing(get_tag.partition, get_tag.id);
+    end if;
+    return value;
+end $$;

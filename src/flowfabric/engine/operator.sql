@@ -1,0 +1,80 @@
+-- Operator: holding single executions back, and letting them go.
+
+-- Keep an execution from being claimed. A grant that is out for it is void.
+--
+--   moves    runnable → runnable: blocked_by_operator / paused_by_operator
+--   locks    the ticket
+--   emits    execution_held
+--   refuses  execution_not_found, execution_ended, execution_not_runnable
+--   returns  'held', or 'noop' when it was held already
+create or replace function flowfabric.hold(partition int, id uuid, by text, why text default null)
+returns text
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets := flowfabric._lock_runnable(partition, id);
+begin
+    if ticket.eligibility = 'blocked_by_operator' then
+        return 'noop';
+    end if;
+    update flowfabric.tickets t
+    set eligibility = 'blocked_by_operator', reason = 'paused_by_operator',
+        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'why', hold.why, 'since', flowfabric.clock(),
+                                                    'reason', ticket.reason))
+    where t.partition = ticket.partition and t.id = ticket.id;
+    perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by, jsonb_build_object('why', hold.why));
+    return 'held';
+end $$;
+
+-- Let a held execution be what it would be without the hold.
+--
+--   moves    blocked_by_operator → not_eligible_until_time while its due time is ahead, else eligible_now
+--   locks    the ticket
+--   emits    execution_unheld
+--   refuses  execution_not_found, execution_ended, execution_not_runnable
+--   returns  'unheld' and its public state, or 'noop' when it was not held
+create or replace function flowfabric.unhold(partition int, id uuid, by text, why text default null, out outcome text, out public_state text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    ticket flowfabric.tickets := flowfabric._lock_runnable(partition, id);
+begin
+    outcome := 'noop';
+    if ticket.eligibility = 'blocked_by_operator' then
+        update flowfabric.tickets t
+        set eligibility = case when t.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
+            reason = case when t.due_at > now then (t.hold ->> 'reason')::flowfabric.reason else 'waiting_for_worker' end,
+            hold = null
+        where t.partition = ticket.partition and t.id = ticket.id
+        returning t.* into ticket;
+        perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by, jsonb_build_object('why', unhold.why));
+        outcome := 'unheld';
+    end if;
+    public_state := flowfabric._public_state(ticket, flowfabric._eligibility_state(ticket, now));
+end $$;
+
+-- The ticket of an execution that nobody runs and that waits for no signal, locked.
+--
+--   locks    the ticket
+--   refuses  execution_not_found, execution_ended, execution_not_runnable
+--   returns  the ticket
+create or replace function flowfabric._lock_runnable(partition int, id uuid)
+returns flowfabric.tickets
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _lock_runnable.partition and t.id = _lock_runnable.id for update;
+    if not found then
+        perform flowfabric._refuse_ended(_lock_runnable.partition, _lock_runnable.id);
+    end if;
+    if ticket.phase <> 'runnable' then
+        perform flowfabric._refuse('execution_not_runnable',
+            format('execution %s is %s: there is nothing to hold back', flowfabric._id(ticket.partition, ticket.id), ticket.phase),
+            jsonb_build_object('phase', ticket.phase));
+    end if;
+    return ticket;
+end $$;

@@ -1,0 +1,60 @@
+-- Refusals as values, for calls that answer one row per item, and the way they are raised for a call that stands alone.
+
+-- A refusal as a value.
+--
+--   returns  {code, message, …fields}
+create or replace function flowfabric._fault(code text, message text, fields jsonb default '{}')
+returns jsonb
+language sql immutable as $$
+    select jsonb_build_object('code', _fault.code, 'message', _fault.message) || _fault.fields
+$$;
+
+-- A value as a message may show it: quoted, and cut so that a message stays a line.
+--
+--   returns  at most 80 characters of it
+create or replace function flowfabric._shown(value text)
+returns text
+language sql immutable as $$
+    select quote_nullable(case when length(_shown.value) > 80 then left(_shown.value, 77) || '...' else _shown.value end)
+$$;
+
+-- Raise a refusal that was made as a value; null passes. The code is the message, the sentence the detail, the fields the hint.
+--
+--   refuses  with the code of the fault
+create or replace function flowfabric._raise(fault jsonb)
+returns void
+language plpgsql as $$
+begin
+    if fault is not null then
+        raise exception '%', fault ->> 'code' using
+            errcode = 'FF' || flowfabric._family(fault ->> 'code'),
+            detail = fault ->> 'message',
+            hint = (fault - 'code' - 'message')::text;
+    end if;
+end $$;
+
+-- Refuse a call that stands alone.
+--
+--   refuses  with that code
+create or replace function flowfabric._refuse(code text, message text, fields jsonb default '{}')
+returns void
+language sql as $$
+    select flowfabric._raise(flowfabric._fault(_refuse.code, _refuse.message, _refuse.fields))
+$$;
+
+-- The family of a refusal that may be made as a value; a test compares this list with errors.py.
+--
+--   returns  the HTTP status
+create or replace function flowfabric._family(code text)
+returns text
+language sql immutable as $$
+    select case
+        when _family.code in ('execution_not_found', 'flow_not_found', 'lane_not_found', 'budget_not_found', 'quota_not_found')
+            then '404'
+        when _family.code in ('execution_ended', 'execution_not_runnable', 'lane_draining', 'execution_not_terminal',
+                              'max_replays_exhausted', 'instance_reassigned')
+            then '409'
+        when _family.code in ('lease_lost', 'execution_not_active') then '412'
+        else '422'
+    end
+$$;

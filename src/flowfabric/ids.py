@@ -1,0 +1,302 @@
+"""Ids, partitions and cursors: the shapes that travel on the wire.
+
+    execution, flow    {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    partition key      {fp:24}, {b:16}, {q:7}
+    budget, quota      a UUID that follows from kind, namespace and name
+    event cursor       AgAAAAAAAAAq
+    list cursor        the id of the last item, or its time in microseconds, a comma and its id
+
+A parser gives a value or a refusal, whatever the text. A value written with `str` is in the one canonical spelling.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, Literal, Self
+from uuid import UUID
+
+import msgspec
+
+from flowfabric.errors import InvalidCursor, InvalidId, InvalidName, InvalidNamespace, InvalidText, WrongPartition
+
+_INDEX = re.compile(r"0|[1-9][0-9]{0,4}")  # a partition is a smallint; the bound keeps int() from endless digits
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_ENTITY_ID = re.compile(rf"\{{fp:({_INDEX.pattern})\}}:({_UUID.pattern})")
+_TAG = re.compile(r"\{fp:([^}]*)\}:")
+_NAMESPACE = re.compile(r"[ -~]{1,64}")
+_NAME = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
+_EVENT_CURSOR = re.compile(r"[A-Za-z0-9_-]{12}")
+_MICROSECONDS = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Family(StrEnum):
+    """What a partition key spreads: executions and flows together, budgets, or quotas."""
+
+    EXECUTIONS = "fp"
+    BUDGETS = "b"
+    QUOTAS = "q"
+
+
+PARTITION_COUNTS: Final[Mapping[Family, int]] = {Family.EXECUTIONS: 256, Family.BUDGETS: 32, Family.QUOTAS: 32}
+
+
+def shown(value: str) -> str:
+    """A text as a message may hold it: quoted, escaped, and cut to 80 characters."""
+    return repr(value) if len(value) <= 80 else f"{value[:80]!r}…"
+
+
+def check_text(value: str, what: str) -> str:
+    """The text itself, if Postgres can store it. Raises `InvalidText`; `what` says in the message which text it is."""
+    if "\0" not in value and (value.isascii() or _is_utf8(value)):
+        return value
+    position = next(at for at, character in enumerate(value) if character == "\0" or "\ud800" <= character <= "\udfff")
+    raise InvalidText(f"{what} {shown(value)} holds U+0000 or a lone surrogate at position {position}; remove it")
+
+
+def kept_text(value: str, most: int = 4_096) -> str:
+    """A text for the record, made storable and cut to so many bytes: recording why something failed never fails."""
+    storable = _UNSTORABLE.sub("\ufffd", value[:most]).encode()
+    return storable[:most].decode(errors="ignore")
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def crc16(data: bytes) -> int:
+    """CRC16-XMODEM: polynomial 0x1021, start 0, no reflection, no final xor."""
+    return binascii.crc_hqx(data, 0)
+
+
+def partition_of(uuid: UUID, count: int) -> int:
+    """The partition of a flow, a solo execution, a budget or a quota."""
+    return crc16(uuid.bytes) % count
+
+
+def idempotency_partition(namespace: str, key: str, count: int = 256) -> int:
+    """The partition an idempotency key is kept in. Raises `InvalidNamespace`, `InvalidText`."""
+    hashed = f"{check_namespace(namespace)}\0{check_text(key, 'idempotency key')}"
+    return crc16(hashed.encode()) % count
+
+
+def uuid7() -> UUID:
+    """A new UUID version 7: milliseconds, then the fraction of the millisecond, then 62 random bits.
+
+    The time is this machine's and only keeps neighbours together on disk; nothing is decided by it.
+    """
+    milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
+    fraction = (nanoseconds << 12) // 1_000_000
+    tail = int.from_bytes(os.urandom(8)) >> 2
+    return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail)
+
+
+class EntityId(msgspec.Struct, frozen=True, order=True):
+    """The id of an execution or a flow; ordered by partition, then uuid, as the tables are."""
+
+    partition: int
+    uuid: UUID
+
+    @classmethod
+    def of(cls, uuid: UUID, count: int = 256) -> Self:
+        """The id in the partition that follows from the uuid itself."""
+        return cls(partition_of(uuid, count), uuid)
+
+    def __str__(self) -> str:
+        return f"{{fp:{self.partition}}}:{self.uuid}"
+
+
+class ExecutionId(EntityId, frozen=True, order=True):
+    """The id of an execution; its partition is its flow's, or follows from its own uuid outside a flow."""
+
+
+class FlowId(EntityId, frozen=True, order=True):
+    """The id of a flow; its partition always follows from its uuid."""
+
+
+def mint_execution_id(count: int = 256, *, beside: FlowId | None = None) -> ExecutionId:
+    """A new execution id, in the partition of the flow it will join, if there is one."""
+    uuid = uuid7()
+    return ExecutionId.of(uuid, count) if beside is None else ExecutionId(beside.partition, uuid)
+
+
+def mint_flow_id(count: int = 256) -> FlowId:
+    """A new flow id."""
+    return FlowId.of(uuid7(), count)
+
+
+def parse_execution_id(text: str, count: int = 256) -> ExecutionId:
+    """Read an execution id; any partition below the count is good. Raises `InvalidId` with its `cause`."""
+    return ExecutionId(*_parse_entity_id(text, count))
+
+
+def parse_flow_id(text: str, count: int = 256) -> FlowId:
+    """Read a flow id. Raises `InvalidId` with its `cause`, or `WrongPartition` when the uuid belongs elsewhere."""
+    flow_id = FlowId(*_parse_entity_id(text, count))
+    expected = FlowId.of(flow_id.uuid, count)
+    if flow_id != expected:
+        raise WrongPartition(f"flow id {shown(text)} carries another partition than its uuid has; write {expected}")
+    return flow_id
+
+
+def _parse_entity_id(text: str, count: int) -> tuple[int, UUID]:
+    match = _ENTITY_ID.fullmatch(text)
+    if match is None:
+        raise _invalid_id(text, count)
+    partition = int(match[1])
+    if partition >= count:
+        raise _invalid_id(text, count)
+    return partition, UUID(match[2])
+
+
+def _invalid_id(text: str, count: int) -> InvalidId:
+    tag = _TAG.match(text)
+    if tag is None:
+        return InvalidId(f"id {shown(text)} lacks its partition; write {{fp:N}}:<uuid>", cause="missing_tag")
+    if not _is_partition(tag[1], count):
+        return _invalid_partition("id", text, count)
+    return InvalidId(
+        f"id {shown(text)} does not end in a UUID; write 32 hexadecimal digits as 8-4-4-4-12", cause="invalid_uuid"
+    )
+
+
+def _invalid_partition(what: str, text: str, count: int) -> InvalidId:
+    return InvalidId(
+        f"{what} {shown(text)} carries no partition there is; write 0 to {count - 1}, without leading zeros",
+        cause="invalid_partition",
+    )
+
+
+def _is_partition(text: str, count: int) -> bool:
+    return _INDEX.fullmatch(text) is not None and int(text) < count
+
+
+class PartitionKey(msgspec.Struct, frozen=True, order=True):
+    """One partition of one family, such as `{b:16}`."""
+
+    family: Family
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{{{self.family}:{self.partition}}}"
+
+
+def parse_partition_key(text: str, counts: Mapping[Family, int] = PARTITION_COUNTS) -> PartitionKey:
+    """Read a partition key. Raises `InvalidId` with its `cause`."""
+    if not (text.startswith("{") and text.endswith("}")):
+        raise InvalidId(f"partition key {shown(text)} is not in braces; write {{fp:N}}", cause="missing_braces")
+    word, colon, index = text[1:-1].partition(":")
+    if not colon:
+        raise InvalidId(f"partition key {shown(text)} has no colon; write {{fp:N}}", cause="malformed_body")
+    family = next((family for family in Family if family == word), None)
+    if family is None:
+        raise InvalidId(f"partition key {shown(text)} has no known family; write fp, b or q", cause="unknown_family")
+    if not _is_partition(index, counts[family]):
+        raise _invalid_partition("partition key", text, counts[family])
+    return PartitionKey(family, int(index))
+
+
+NamedKind = Literal["budget", "quota"]
+
+
+def named_id(kind: NamedKind, namespace: str, name: str) -> UUID:
+    """The id of the budget or quota of that name. Raises `InvalidNamespace`, `InvalidName`."""
+    hashed = f"{kind}\0{check_namespace(namespace)}\0{check_name(name)}"
+    digest = bytearray(hashlib.sha256(hashed.encode()).digest()[:16])
+    digest[6] = digest[6] & 0x0F | 0x80
+    digest[8] = digest[8] & 0x3F | 0x80
+    return UUID(bytes=bytes(digest))
+
+
+def budget_id(namespace: str, name: str) -> UUID:
+    """The id of the budget of that name. Raises `InvalidNamespace`, `InvalidName`."""
+    return named_id("budget", namespace, name)
+
+
+def quota_id(namespace: str, name: str) -> UUID:
+    """The id of the quota of that name. Raises `InvalidNamespace`, `InvalidName`."""
+    return named_id("quota", namespace, name)
+
+
+def resolve_named_id(kind: NamedKind, namespace: str, text: str) -> UUID:
+    """The id a budget or quota is meant by: text that is a UUID is the id, anything else the name."""
+    return UUID(text) if _UUID.fullmatch(text) else named_id(kind, namespace, text)
+
+
+def check_name(name: str) -> str:
+    """The name itself, if a budget or quota may have it. Raises `InvalidName`."""
+    if _UUID.fullmatch(name):
+        raise InvalidName(f"name {shown(name)} looks like a UUID, which would be read as an id; choose another")
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"name {shown(name)} cannot be; write 1 to 128 printable ASCII characters, without spaces at the ends"
+        )
+    return name
+
+
+def check_namespace(namespace: str) -> str:
+    """The namespace itself, if it can be one. Raises `InvalidNamespace`."""
+    if not _NAMESPACE.fullmatch(namespace):
+        raise InvalidNamespace(f"namespace {shown(namespace)} cannot be; write 1 to 64 printable ASCII characters")
+    return namespace
+
+
+def encode_event_cursor(event_id: int) -> str:
+    """The cursor just behind that event; 0 stands before the oldest event kept."""
+    return base64.urlsafe_b64encode(b"\x02" + event_id.to_bytes(8)).decode()
+
+
+def decode_event_cursor(text: str) -> int | None:
+    """The event id to read after, or `None` for an empty cursor: from now on. Raises `InvalidCursor`."""
+    if text == "":
+        return None
+    # Nine bytes fill twelve characters to the last bit, so no two texts stand for the same cursor.
+    raw = base64.urlsafe_b64decode(text) if _EVENT_CURSOR.fullmatch(text) else b""
+    if raw[:1] != b"\x02" or raw[1] >= 0x80:
+        raise _invalid_cursor(text)
+    return int.from_bytes(raw[1:])
+
+
+def newest_cursor(created_at: datetime, execution_id: ExecutionId) -> str:
+    """The cursor behind that execution in a list ordered by `newest`, exact to the microsecond."""
+    return f"{(created_at - _EPOCH) // _MICROSECOND},{execution_id}"
+
+
+def parse_newest_cursor(text: str, count: int = 256) -> tuple[datetime, ExecutionId]:
+    """When the last item of a list ordered by `newest` was created, and its id. Raises `InvalidCursor`."""
+    microseconds, _, execution_id = text.partition(",")
+    if not _MICROSECONDS.fullmatch(microseconds):
+        raise _invalid_cursor(text)
+    try:
+        return _EPOCH + int(microseconds) * _MICROSECOND, parse_execution_id(execution_id, count)
+    except (OverflowError, InvalidId):
+        raise _invalid_cursor(text) from None
+
+
+def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
+    """The last item of a list ordered by `id`; its cursor is the id as text. Raises `InvalidCursor`."""
+    try:
+        return parse_execution_id(text, count)
+    except InvalidId:
+        raise _invalid_cursor(text) from None
+
+
+def _invalid_cursor(text: str) -> InvalidCursor:
+    return InvalidCursor(
+        f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",
+        cause="malformed",
+    )

@@ -1,0 +1,84 @@
+-- The journal of migrations: what this database has been brought to. Applied before every migration, so safe to repeat.
+
+create schema if not exists flowfabric;
+
+create table if not exists flowfabric.migrations (
+    number     int primary key,
+    name       text not null,
+    applied_at timestamptz not null default clock_timestamp()
+);
+
+create table if not exists flowfabric.functions (
+    name      text primary key,
+    signature text not null
+);
+
+-- Which release the functions are from, in one row. The digest tells two states of one release apart.
+create table if not exists flowfabric.release (
+    only_row boolean primary key default true check (only_row),
+    version  text not null,
+    digest   text not null
+);
+
+-- What this database has been brought to.
+--
+--   returns  the last migration (0 for none), the release and digest of the functions, and the partition counts
+create or replace function flowfabric.schema_state(
+    out last_migration int, out version text, out digest text, out execution_partitions int, out budget_partitions int,
+    out quota_partitions int)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    select coalesce(max(m.number), 0) into last_migration from flowfabric.migrations m;
+    select r.version, r.digest into version, digest from flowfabric.release r;
+    if to_regclass('flowfabric.deployment') is not null then
+        select d.execution_partitions, d.budget_partitions, d.quota_partitions
+        into execution_partitions, budget_partitions, quota_partitions from flowfabric.deployment d;
+    end if;
+end $$;
+
+-- Note that a migration has been applied.
+create or replace function flowfabric._note_migration(number int, name text)
+returns void
+language sql as $$
+    insert into flowfabric.migrations (number, name) values (_note_migration.number, _note_migration.name)
+$$;
+
+-- Fix the partition counts, once.
+create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int, quota_partitions int)
+returns void
+language plpgsql as $$
+begin
+    insert into flowfabric.deployment (execution_partitions, budget_partitions, quota_partitions)
+    values (_fix_partitions.execution_partitions, _fix_partitions.budget_partitions, _fix_partitions.quota_partitions)
+    on conflict do nothing;
+end $$;
+
+-- Drop the functions that are gone or whose signature changed, because `create or replace` can change neither, and note
+-- the new set.
+--
+--   returns  how many were dropped
+create or replace function flowfabric._prepare_functions(names text[], signatures text[], version text, digest text)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    old text;
+    dropped int := 0;
+begin
+    for old in
+        select f.name from flowfabric.functions f
+        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name, signature) on n.name = f.name
+        where n.signature is distinct from f.signature
+    loop
+        execute format('drop function if exists flowfabric.%I', old);
+        dropped := dropped + 1;
+    end loop;
+    delete from flowfabric.functions;
+    insert into flowfabric.functions (name, signature) select * from unnest(_prepare_functions.names, _prepare_functions.signatures);
+    insert into flowfabric.release (version, digest) values (_prepare_functions.version, _prepare_functions.digest)
+    on conflict (only_row) do update set version = excluded.version, digest = excluded.digest;
+    -- Functions call one another, in any order of files.
+    set local check_function_bodies = off;
+    return dropped;
+end $$;
