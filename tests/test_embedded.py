@@ -55,7 +55,7 @@ class Holder:
 
     def __init__(self, data: Path, prelude: str = "") -> None:
         command = [sys.executable, "-c", HOLD.replace("PRELUDE", prelude), str(data)]
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+        environment = with_path()
         self.process = subprocess.Popen(
             command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True, env=environment, cwd="/"
         )
@@ -132,11 +132,27 @@ def postmaster(data: Path) -> int:
     return int((data / "cluster" / "postmaster.pid").read_text().split()[0])
 
 
+def with_path(*first: Path) -> dict[str, str]:
+    path = [*map(str, first), str(SOURCE), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def directory_of(url: str) -> Path:
+    """Where the server's socket is."""
+    return Path(url.partition("host=")[2].partition("&")[0])
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def kill_server(data: Path) -> None:
+    server = postmaster(data)
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: not alive(server))
 
 
 def mode(path: Path) -> int:
@@ -163,9 +179,9 @@ def test_a_cold_start_makes_postgres_18_with_a_database(empty: Path) -> None:
 
 
 def test_the_data_is_readable_by_its_owner_alone(empty: Path) -> None:
-    with embedded.start(empty, durable=False):
-        assert [mode(empty / name) for name in (".", "cluster", "socket")] == [0o700] * 3
-        assert [mode(empty / name) for name in ("password", "postgres.log", "users.lock")] == [0o600] * 3
+    with embedded.start(empty, durable=False) as server:
+        assert [mode(path) for path in (empty, empty / "cluster", directory_of(server.url()))] == [0o700] * 3
+        assert [mode(empty / name) for name in ("cluster/password", "postgres.log", "users.lock")] == [0o600] * 3
 
 
 def test_directories_that_exist_keep_their_permissions(data: Path) -> None:
@@ -242,7 +258,7 @@ def test_the_server_outlives_its_starter_and_ends_with_its_last_user(data: Path,
         assert ask(second.url(), "select 1") == 1
         assert os.getsid(server) not in (os.getsid(0), first.process.pid)
         assert alive(server)
-    assert not alive(server)
+    wait_until(lambda: not alive(server))
     second.stop()
 
 
@@ -265,7 +281,7 @@ def test_ten_processes_that_start_at_once_share_one_server(empty: Path, hold: Ho
     for holder in holders:
         assert alive(server)
         holder.leave()
-    assert not alive(server)
+    wait_until(lambda: not alive(server))
 
 
 def test_a_server_whose_owner_was_killed_is_joined(data: Path, hold: Hold) -> None:
@@ -276,13 +292,22 @@ def test_a_server_whose_owner_was_killed_is_joined(data: Path, hold: Hold) -> No
     with embedded.start(data, durable=False) as server:
         assert ask(server.url(), "select pg_postmaster_start_time()") == started
         running = postmaster(data)
-    assert not alive(running)
+    wait_until(lambda: not alive(running))
 
 
-def test_a_server_killed_with_its_owner_is_started_again(data: Path, hold: Hold) -> None:
+def test_an_unfit_server_whose_owner_was_killed_is_replaced(data: Path, hold: Hold) -> None:
+    killed = hold(data)
+    assert ask(killed.url(), "show fsync") == "off"
+    killed.kill()
+
+    with embedded.start(data, durable=True) as server:
+        assert ask(server.url(), "show fsync") == "on"
+
+
+def test_a_killed_server_is_started_again_even_while_in_use(data: Path) -> None:
     with embedded.start(data) as survivor:
         ask(survivor.url(), "create table kept as select 42 as answer")
-        os.kill(postmaster(data), signal.SIGKILL)
+        kill_server(data)
 
         with embedded.start(data) as server:
             assert ask(server.url(), "select answer from kept") == 42
@@ -290,10 +315,9 @@ def test_a_server_killed_with_its_owner_is_started_again(data: Path, hold: Hold)
 
 def test_a_pid_file_that_names_a_stranger_is_not_believed(data: Path, hold: Hold) -> None:
     killed = hold(data)
-    killed.url()
-    pid_files = [data / "cluster" / "postmaster.pid", data / "socket" / ".s.PGSQL.5432.lock"]
+    pid_files = [directory_of(killed.url()) / ".s.PGSQL.5432.lock", data / "cluster" / "postmaster.pid"]
     left = [path.read_text().partition("\n")[2] for path in pid_files]
-    os.kill(postmaster(data), signal.SIGKILL)
+    kill_server(data)
     killed.kill()
     for path, rest in zip(pid_files, left, strict=True):
         path.write_text(f"{os.getpid()}\n{rest}")
@@ -339,7 +363,7 @@ assert Path({str(data / "cluster" / "postmaster.pid")!r}).exists()
 
 
 def run(code: str, path: tuple[Path, ...] = ()) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [*path, SOURCE]))}
+    environment = with_path(*path)
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
 
 
@@ -348,7 +372,7 @@ def test_a_path_unfit_for_a_socket_gets_one_elsewhere(template: Path, tmp_path: 
     data = tmp_path / name
     shutil.copytree(template, data)
     with embedded.start(data, durable=False) as server:
-        directory = Path(server.url().partition("host=")[2].partition("&")[0])
+        directory = directory_of(server.url())
         assert ask(server.url(), "select 1") == 1
         assert not directory.is_relative_to(data)
         assert mode(directory) == 0o700
@@ -415,7 +439,7 @@ def test_a_server_that_does_not_come_up_shows_its_log(data: Path) -> None:
 
 
 @as_root
-def test_root_runs_it_in_a_namespace_and_keeps_the_data(data: Path, hold: Hold) -> None:
+def test_root_runs_it_in_a_namespace_and_keeps_the_data(data: Path) -> None:
     data.parent.chmod(0o700)
     with embedded.start(data, durable=False) as server:
         assert ask(server.url(), "select 1") == 1
@@ -427,7 +451,7 @@ def test_root_runs_it_in_a_namespace_and_keeps_the_data(data: Path, hold: Hold) 
 def test_root_without_namespaces_runs_it_as_nobody_and_says_where(reachable: Path, hold: Hold) -> None:
     holder = hold(reachable / "data", REFUSE_NAMESPACES)
     url = holder.url()
-    home = Path(url.partition("host=")[2].partition("&")[0]).parent
+    home = directory_of(url).parent
     try:
         assert ask(url, "select 1") == 1
         assert (home.parent, home.stat().st_uid, mode(home)) == (Path("/var/tmp"), NOBODY, 0o700)

