@@ -6,58 +6,98 @@ A setting `url` is the argument `url=` and the environment variable `FLOWFABRIC_
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Any, Self
 
 import msgspec
+from msgspec import Meta
 
 PREFIX = "FLOWFABRIC_"
+SECRET = {"url", "secret"}
+URL_SHAPE = "it reads postgresql://user:password@host:5432/database, with %-escapes for special characters in a part"
+
+Partitions = Annotated[int, Meta(ge=1, le=32_767)]
+
+
+class BadSetting(ValueError):
+    """A setting cannot be read; the message names its variable and what it may be."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one process."""
 
-    url: str | None = None
+    url: Annotated[str, Meta(pattern=r"^postgres(ql)?://")] | None = None
     """Where Postgres is (`postgresql://…`). Without one, an embedded Postgres is started under `data`."""
 
     data: Path = Path(".flowfabric")
     """Where the embedded Postgres keeps its data."""
 
-    pool_size: int = 4
+    secret: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}$")] | None = None
+    """The first signing key, 64 hexadecimal digits, installed as `k1` by the first migration; random when left out."""
+
+    pool_size: Annotated[int, Meta(ge=1, le=1_000)] = 4
     """Connections for calls, besides the few that listen, read the log, hint and renew."""
 
     pooler: bool = False
     """A transaction-mode pooler (PgBouncer) stands in front of Postgres: no prepared statements, no session state."""
 
-    patience: float = 10.0
-    """Seconds a call that is safe to repeat goes on trying when Postgres cannot be reached."""
+    patience: Annotated[float, Meta(ge=0.1, le=3_600)] = 10.0
+    """Seconds a call waits for a connection, and goes on trying, if it is safe to repeat, while Postgres is away."""
 
-    payload_limit: int = 1_048_576
+    payload_limit: Annotated[int, Meta(ge=1, le=1_073_741_823)] = 1_048_576
     """Most bytes of a payload, a result or a step's result."""
 
-    execution_partitions: int = 256
+    retention_ms: Annotated[int, Meta(ge=0, le=315_360_000_000)] = 604_800_000
+    """Milliseconds an ended execution is kept, unless its own policy says otherwise."""
+
+    event_retention_ms: Annotated[int, Meta(ge=0, le=315_360_000_000)] = 604_800_000
+    """Milliseconds an event is kept, at least: the log is trimmed by whole ranges of a million."""
+
+    subscription_patience: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    """Seconds a subscription to the log waits for a database that is away before it ends with its cursor."""
+
+    execution_partitions: Partitions = 256
     """How many partitions executions and flows are spread over; fixed by the first migration."""
 
-    budget_partitions: int = 32
+    budget_partitions: Partitions = 32
     """How many partitions budgets are spread over; fixed by the first migration."""
 
-    quota_partitions: int = 32
+    quota_partitions: Partitions = 32
     """How many partitions quotas are spread over; fixed by the first migration."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ, **given: object) -> Self:
-        """The settings given here, completed from the environment. Raises `ValueError` naming the bad one."""
-        variables = {name: PREFIX + name.upper() for name in cls.__struct_fields__}
-        settings = {name: environment[variable] for name, variable in variables.items() if environment.get(variable)}
-        try:
-            return msgspec.convert({**settings, **given}, cls, strict=False, dec_hook=_path)
-        except msgspec.ValidationError as error:
-            raise ValueError(
-                f"a setting cannot be read: {error}; settings are {', '.join(variables.values())}"
-            ) from None
+        """The settings given here, completed from the environment. Raises `ValueError` naming the bad one.
+
+        An argument that is `None` and a variable that is empty count as not given.
+        """
+        fields = {field.name: field.type for field in msgspec.structs.fields(cls)}
+        if unknown := sorted(given.keys() - fields.keys()):
+            raise BadSetting(f"there is no setting {unknown[0]}; settings are {', '.join(fields)}")
+        settings: dict[str, Any] = {name: environment.get(variable(name)) or None for name in fields}
+        settings |= {name: value for name, value in given.items() if value is not None}
+        return cls(**{name: _read(name, fields[name], value) for name, value in settings.items() if value is not None})
 
     def __repr__(self) -> str:
         """Without the URL, which may hold a password."""
-        return f"Config(url={'set' if self.url else None}, data={str(self.data)!r}, pooler={self.pooler})"
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        return [(name, "..." if value and name in SECRET else value) for name, value in shown.items()]
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def _read(name: str, kind: Any, value: object) -> Any:
+    try:
+        return msgspec.convert(value, kind, strict=False, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        if name in SECRET:
+            raise BadSetting(f"{variable(name)} cannot be read; {URL_SHAPE}") from None
+        raise BadSetting(f"{variable(name)} is {str(value)[:80]!r}: {error}") from None
 
 
 def _path(kind: type, value: object) -> object:

@@ -9,14 +9,14 @@ import functools
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar
 
 import asyncpg
 import msgspec
 
 from flowfabric import errors
-from flowfabric.config import Config
+from flowfabric.config import URL_SHAPE, BadSetting, Config
 from flowfabric.model import Page
 
 log = logging.getLogger("flowfabric.db")
@@ -33,6 +33,8 @@ class Connection(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[object]: ...
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...
+    async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
+    def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
 
 
 async def rows(conn: Connection, function: str, /, **arguments: object) -> Sequence[Row]:
@@ -40,11 +42,11 @@ async def rows(conn: Connection, function: str, /, **arguments: object) -> Seque
     statement = _statement(function, tuple(arguments))
     try:
         return await _fetch(conn, statement, list(arguments.values()))
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+    except DRIVER as error:
         if (refused := _refused(error)) is not None:
             raise refused from None
-        if (lost := _lost(conn, error)) is not None:
-            raise lost from error
+        if (failed := _failed(conn, error)) is not None:
+            raise failed from error
         raise
 
 
@@ -63,12 +65,22 @@ async def value(conn: Connection, function: str, /, **arguments: object) -> Any:
 async def builtin(conn: Connection, function: str, /, **arguments: object) -> None:
     """Call a function of Postgres itself, for what it does."""
     places = ", ".join(f"${number}" for number in range(1, len(arguments) + 1))
-    await conn.fetch(f"select {function}({places})", *arguments.values())
+    with _failing(conn, DRIVER):
+        await conn.fetch(f"select {function}({places})", *arguments.values())
 
 
 async def script(conn: Connection, text: str) -> None:
     """Run several statements at once: a migration, or the functions of a concept."""
-    await conn.execute(text)
+    with _failing(conn, DRIVER):
+        await conn.execute(text)
+
+
+async def closed(conn: Connection) -> None:
+    """Wait until the connection ends, from whichever side."""
+    ended = asyncio.Event()
+    conn.add_termination_listener(lambda _: ended.set())
+    if not conn.is_closed():
+        await ended.wait()
 
 
 def read(kind: type[T], text: str) -> T:
@@ -92,37 +104,51 @@ class Database:
     """The connections of one process to one Postgres."""
 
     def __init__(self, config: Config, url: str) -> None:
-        self._config = config
+        self.config = config
         self._url = url
         self._pool: Any = None
 
     async def __aenter__(self) -> Self:
-        # A pooler hands out another session with every transaction: nothing prepared may be expected there.
-        prepared = {"statement_cache_size": 0} if self._config.pooler else {}
+        # A pooler hands out another session with every transaction: nothing prepared may be expected there. Without its
+        # cache the driver prepares and runs a call before it lets the session go.
+        pooled = {"statement_cache_size": 0, "init": _learn_arrays} if self.config.pooler else {}
         try:
             self._pool = await asyncpg.create_pool(
-                self._url, min_size=1, max_size=self._config.pool_size, reset=_keep_session, **prepared
+                self._url,
+                min_size=0,
+                max_size=self.config.pool_size,
+                timeout=self.config.patience,
+                reset=_keep_session,
+                **pooled,
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            raise errors.DatabaseUnavailable(f"cannot connect: {error}; check FLOWFABRIC_URL") from error
+            await self._pool.release(await self._pool.acquire())
+        except ValueError:
+            # What the driver says of it may quote the password.
+            raise BadSetting(f"FLOWFABRIC_URL cannot be read; {URL_SHAPE}") from None
+        except DRIVER as error:
+            raise errors.DatabaseUnavailable(f"cannot connect: {self._why(error)}; check FLOWFABRIC_URL") from error
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._pool.close()
+        """Close the connections, once those in use are back; after the setting `patience`, without waiting."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.patience):
+                await self._pool.close()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection from the pool, for as long as the block lasts."""
+        conn = await self._acquire()
         try:
-            conn = await self._pool.acquire()
-        except (asyncpg.PostgresError, OSError) as error:
-            raise errors.DatabaseUnavailable(f"no connection: {error}") from error
-        except asyncpg.InterfaceError as error:
-            raise errors.ShuttingDown(f"the pool is closed: {error}") from error
-        try:
-            yield conn
+            with _failing(conn, DRIVER[:-1]):  # the block may have files and sockets of its own
+                yield conn
+        except errors.DatabaseUnavailable as unavailable:
+            if isinstance(unavailable.__cause__, UNFIT) and not _is_closed(conn):
+                conn.terminate()
+            raise
         finally:
-            await self._pool.release(conn)
+            with suppress(*DRIVER):  # then it is closed, and the pool opens another
+                await self._pool.release(conn)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -130,13 +156,29 @@ class Database:
         async with self.connection() as conn, conn.transaction():
             yield conn
 
+    @asynccontextmanager
+    async def own_connection(self) -> AsyncIterator[Connection]:
+        """A connection outside the pool, for what lasts: listening, reading the log, renewing leases."""
+        pooled = {"statement_cache_size": 0} if self.config.pooler else {}
+        try:
+            conn = await asyncpg.connect(self._url, timeout=self.config.patience, **pooled)
+        except DRIVER as error:
+            raise errors.DatabaseUnavailable(f"cannot connect: {self._why(error)}") from error
+        try:
+            with _failing(conn, DRIVER[:-1]):
+                if self.config.pooler:
+                    await _learn_arrays(conn)
+                yield conn
+        finally:
+            conn.terminate()
+
     async def run(self, operation: Callable[[Connection], Awaitable[T]], *, repeat: bool = False) -> T:
         """Run an operation on a connection of the pool.
 
         With `repeat`, which is for operations that may safely happen twice, a lost connection is answered by trying
         again, with growing pauses, for as long as the setting `patience` allows.
         """
-        pauses = _pauses(self._config.patience if repeat else 0.0)
+        pauses = _pauses(self.config.patience if repeat else 0.0)
         while True:
             try:
                 async with self.connection() as conn:
@@ -148,6 +190,27 @@ class Database:
                 log.warning("trying again in %.2f s: %s", pause, error.message)
                 await asyncio.sleep(pause)
 
+    async def _acquire(self) -> Any:
+        if self._pool is None or self._pool.is_closing():
+            raise errors.ShuttingDown("the connections of this process are closed; no more calls are taken")
+        try:
+            conn = await self._pool.acquire(timeout=self.config.patience)
+        except DRIVER as error:
+            if self._pool.is_closing():
+                raise errors.ShuttingDown("the connections of this process were closed meanwhile") from error
+            raise errors.DatabaseUnavailable(f"no connection: {self._why(error)}") from error
+        if self._pool.is_closing():
+            await self._pool.release(conn)
+            raise errors.ShuttingDown("the connections of this process were closed meanwhile")
+        return conn
+
+    def _why(self, error: Exception) -> str:
+        if not isinstance(error, TimeoutError):
+            return _said(error)
+        in_use = self._pool is not None and self._pool.get_size() > self._pool.get_idle_size()
+        why = f"{self.config.pool_size} are in use (FLOWFABRIC_POOL_SIZE)" if in_use else "Postgres did not answer"
+        return f"after {self.config.patience:g} s {why}"
+
 
 @functools.cache
 def _statement(function: str, names: tuple[str, ...]) -> str:
@@ -156,51 +219,126 @@ def _statement(function: str, names: tuple[str, ...]) -> str:
 
 
 async def _fetch(conn: Connection, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
-    """Call once more if an upgrade replaced the function in between: that must not reach the caller."""
-    try:
-        return await conn.fetch(statement, *arguments)
-    except (asyncpg.UndefinedFunctionError, asyncpg.InvalidCachedStatementError):
-        if conn.is_in_transaction():
-            raise
-        return await conn.fetch(statement, *arguments)
+    """Call again if an upgrade replaced the function, or another transaction collided with ours, in between.
+
+    Either way nothing of the call has happened, so it is safe for every function. Inside a transaction it is too late:
+    Postgres has given that up as a whole.
+    """
+    for _ in range(2):
+        try:
+            return await conn.fetch(statement, *arguments)
+        except (*REPLACED, *COLLIDED, asyncpg.InternalServerError) as error:
+            if conn.is_in_transaction() or not (_is_replaced(error) or isinstance(error, COLLIDED)):
+                raise
+    return await conn.fetch(statement, *arguments)
 
 
-def _refused(error: Any) -> errors.Refusal | None:
-    """The refusal that SQL raised, if it is one."""
-    if isinstance(error, asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
-        return errors.SchemaBehind(f"{error}; the database has not been brought to this version: run `ff migrate`")
-    if not (getattr(error, "sqlstate", None) or "").startswith("FF"):
-        return None
-    return errors.refusal(str(error), error.detail, msgspec.json.decode(error.hint, type=dict[str, object]))
-
-
+ARRAYS = ("bool", "int2", "int4", "int8", "float8", "text", "uuid", "bytea", "timestamptz", "interval", "jsonb")
+DRIVER = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+REPLACED = (asyncpg.UndefinedFunctionError, asyncpg.InvalidCachedStatementError)
+COLLIDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
 LOST = (
     OSError,
+    asyncpg.InternalClientError,  # the driver itself has lost track of the connection
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
 )
-COLLIDED = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+# What the server cannot do for now: it is full, it ran into a time limit, or it is a standby since a failover.
+PREVENTED = (
+    asyncpg.InsufficientResourcesError,
+    asyncpg.QueryCanceledError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.ReadOnlySQLTransactionError,
+)
+
+UNFIT = (*LOST, asyncpg.ReadOnlySQLTransactionError)  # of no use to the next caller either
 
 
-def _lost(conn: Connection, error: Exception) -> errors.DatabaseUnavailable | None:
-    """What to tell a caller whose call Postgres could not finish, if that is what happened."""
+def _is_replaced(error: Exception) -> bool:
+    # A function can be dropped between the moment a call looks it up and the moment it runs.
+    return isinstance(error, REPLACED) or (
+        isinstance(error, asyncpg.InternalServerError) and "cache lookup failed for function" in str(error)
+    )
+
+
+def _said(error: Exception) -> str:
+    """The message alone: `str` of a driver's error has detail and hint in it, which are for us."""
+    return str(error.args[0]) if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError) else str(error)
+
+
+def _refused(error: Any) -> errors.Refusal | None:
+    """What SQL refused, or what could not even be asked."""
+    if isinstance(error, asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
+        return errors.SchemaBehind(
+            f"{_said(error)}; the database has not been brought to this version: run `ff migrate`"
+        )
+    if isinstance(error, asyncpg.CharacterNotInRepertoireError | asyncpg.UntranslatableCharacterError):
+        return errors.InvalidText(f"{_said(error)}; Postgres cannot store such a text")
+    if type(error) is asyncpg.DataError:  # the driver's own, before anything is sent
+        return errors.InvalidBody(_said(error))
+    if not (getattr(error, "sqlstate", None) or "").startswith("FF"):
+        return None
+    fields = msgspec.json.decode(error.hint or "{}", type=dict[str, object])
+    return errors.refusal(_said(error), error.detail or _said(error), fields, family=int(error.sqlstate[2:]))
+
+
+def _failed(conn: Connection, error: Exception) -> errors.Unavailable | None:
+    """What to tell a caller for whom Postgres could not do it, if that is what happened."""
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return errors.PrivilegeMissing(f"{_said(error)}; grant that to the role, or connect as the owner of the schema")
     if isinstance(error, COLLIDED):
-        return errors.DatabaseUnavailable(f"collided with another transaction: {error}; the call may be repeated")
-    if isinstance(error, LOST) or (isinstance(error, asyncpg.InterfaceError) and conn.is_closed()):
-        return errors.DatabaseUnavailable(f"the connection was lost: {error}")
+        return errors.DatabaseUnavailable(f"collided with another transaction: {_said(error)}; it may be repeated")
+    if _is_replaced(error) and not isinstance(error, asyncpg.UndefinedFunctionError):
+        return errors.DatabaseUnavailable(
+            f"an upgrade came in between: {_said(error)}; the transaction may be repeated"
+        )
+    if isinstance(error, PREVENTED):
+        return errors.DatabaseUnavailable(f"Postgres cannot do this now: {_said(error)}")
+    if isinstance(error, LOST) or (isinstance(error, asyncpg.InterfaceError) and _is_closed(conn)):
+        return errors.DatabaseUnavailable(f"the connection was lost: {_said(error)}")
     return None
 
 
+@contextmanager
+def _failing(conn: Connection, kinds: tuple[type[Exception], ...]) -> Iterator[None]:
+    """Report what Postgres could not do as ours; whatever else is wrong with a statement is left as it is."""
+    try:
+        yield
+    except kinds as error:
+        if (failed := _failed(conn, error)) is not None:
+            raise failed from error
+        raise
+
+
+def _is_closed(conn: Connection) -> bool:
+    try:
+        return conn.is_closed()
+    except asyncpg.InterfaceError:
+        return True  # the pool has taken it back
+
+
 def _pauses(patience: float) -> Iterator[float]:
-    """Pauses that double up to two seconds, with jitter, until their sum would pass the patience."""
-    pause, left = 0.05, patience
-    while pause <= left:
+    """Pauses that double up to two seconds, with jitter, until the patience is used up, by them or between them."""
+    clock = asyncio.get_running_loop().time
+    pause, end = 0.05, clock() + patience
+    while clock() + pause <= end:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret, only spreads callers out
-        left -= pause
         pause = min(pause * 2, 2.0)
+
+
+async def _learn_arrays(conn: Any) -> None:
+    """Look up the array types now, and undo what that does to the session.
+
+    The driver would do it at their first use, and leave a setting behind in a session that others get next.
+    """
+    transaction = conn.transaction()
+    await transaction.start()
+    try:
+        await conn.fetch("select " + ", ".join(f"null::{kind}[]" for kind in ARRAYS))
+    finally:
+        await transaction.rollback()
 
 
 async def _keep_session(conn: object) -> None:

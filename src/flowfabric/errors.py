@@ -24,7 +24,7 @@ class Refusal(Exception):
     """A call was refused and nothing was changed."""
 
     status: ClassVar[int]
-    code: ClassVar[str]
+    code: str
 
     def __init_subclass__(cls) -> None:
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
@@ -38,14 +38,14 @@ class Refusal(Exception):
         return f"{self.code}: {self.message}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Refusal) and (type(self), self.args, self.fields) == (
-            type(other),
+        return isinstance(other, Refusal) and (self.code, self.args, self.fields) == (
+            other.code,
             other.args,
             other.fields,
         )
 
     def __hash__(self) -> int:
-        return hash((type(self), self.args))
+        return hash((self.code, self.args))
 
 
 class Invalid(Refusal):
@@ -150,12 +150,64 @@ class PayloadTooLarge(Invalid):
     """A payload or result is over its limit; keep large data elsewhere and pass a reference."""
 
 
+class InvalidWorker(Invalid):
+    """A worker's or an instance's name is 1 to 256 bytes without space, control character or `|`."""
+
+
+class InvalidLease(Invalid):
+    """A lease is asked for that is shorter or longer than a lease may be."""
+
+
+class InvalidGrantLifetime(Invalid):
+    """A grant is asked for that would live shorter or longer than a grant may."""
+
+
+class InvalidSuspension(Invalid):
+    """The wait cannot be: its condition, its waitpoints or its timeout; `cause` says why."""
+
+
+class InvalidSignal(Invalid):
+    """A field of a signal is missing, too long, or not the sender's to use; `field` names it."""
+
+
+class InvalidKid(Invalid):
+    """The name of a key is 1 to 64 letters, digits, dots, underscores or hyphens."""
+
+
+class InvalidSecret(Invalid):
+    """A secret is exactly 64 hexadecimal digits."""
+
+
+class InvalidGrace(Invalid):
+    """The grace of a rotation is 0 or more, in milliseconds."""
+
+
 class FenceRequired(Invalid):
     """The execution is leased: this source of cancellation must show the lease it holds."""
 
 
 class PartialFence(Invalid):
     """A fence is lease id, epoch and attempt together; a part of one proves nothing."""
+
+
+class MissingToken(Forbidden):
+    """A signal needs the token of its waitpoint."""
+
+
+class InvalidToken(Forbidden):
+    """The token is not good for this waitpoint; nothing else is told without a good one."""
+
+
+class TokenExpired(Forbidden):
+    """The key that signed the token has been retired; ask for a new token."""
+
+
+class InvalidGrant(Forbidden):
+    """The grant is not good, or not this worker's; `cause` says why."""
+
+
+class WrongLane(Forbidden):
+    """The execution is in another lane than the one this decision was made for."""
 
 
 class ExecutionNotFound(NotFound):
@@ -178,6 +230,10 @@ class QuotaNotFound(NotFound):
     """The execution names a quota that does not exist; it is refused rather than run without it."""
 
 
+class WaitpointNotFound(NotFound):
+    """There is no such waitpoint of this execution."""
+
+
 class ExecutionEnded(Conflict):
     """The execution has ended; `outcome` says how."""
 
@@ -186,12 +242,80 @@ class ExecutionNotRunnable(Conflict):
     """The execution is active or suspended, so there is nothing to hold back; `phase` says which."""
 
 
+class ExecutionNotTerminal(Conflict):
+    """The execution has not ended, so there is nothing to replay."""
+
+
+class MaxReplaysExhausted(Conflict):
+    """The execution has been replayed as often as its policy allows."""
+
+
 class LaneDraining(Conflict):
     """The lane finishes what it has and takes no new work; `resume_lane` opens it again."""
 
 
+class InstanceReassigned(Conflict):
+    """The instance is registered for another worker; an instance names one process start and is never reused."""
+
+
+class ExecutionNotSuspended(Conflict):
+    """The execution does not wait, so there is nothing to resume."""
+
+
+class TargetNotSignalable(Conflict):
+    """The execution has ended and takes no more signals; `outcome` says how."""
+
+
+class WaitpointClosed(Conflict):
+    """The waitpoint takes no more signals."""
+
+
+class ApprovalDigestMismatch(Conflict):
+    """The decision was made on something else than what is asked: read the request again."""
+
+
+class WaitpointNotPending(Conflict):
+    """The waitpoint is in use or closed, and cannot be waited on anew."""
+
+
+class PendingWaitpointExpired(Conflict):
+    """The waitpoint was made ahead and not used in time; create another."""
+
+
+class WaitpointOfOtherExecution(Conflict):
+    """The waitpoint belongs to another execution."""
+
+
+class AnotherKeyActive(Conflict):
+    """There is an active key already; `rotate_key` replaces it."""
+
+
+class RotationConflict(Conflict):
+    """The kid is known already, with another secret or retired; choose a new one."""
+
+
+class CursorExpired(Conflict):
+    """Retention has removed events behind this cursor: going on would skip them; `oldest` is the oldest id kept."""
+
+
 class LeaseLost(Fenced):
     """The lease named by the fence is not, or no longer, the one that counts; `cause` says why."""
+
+
+class ExecutionNotActive(Fenced):
+    """The execution is not running, whoever holds this fence; `outcome` and `phase` say what it is instead."""
+
+
+class GrantExpired(Fenced):
+    """The grant was not used in time; ask for another."""
+
+
+class SignalLimitExceeded(Limited):
+    """The execution has had as many signals as it may have."""
+
+
+class NoActiveKey(Unavailable):
+    """There is no key to sign with; `seed_key` or `rotate_key` installs one."""
 
 
 class PartitionCountMismatch(Unavailable):
@@ -206,8 +330,20 @@ class SchemaAhead(Unavailable):
     """The database is newer than this version of FlowFabric; upgrade the package in this process."""
 
 
+class StreamDisconnected(Unavailable):
+    """The database was away for longer than a subscription waits; subscribe again with `cursor`: nothing is missed."""
+
+
 class DatabaseUnavailable(Unavailable):
     """Postgres could not be reached, or ended the connection, and repeating did not help."""
+
+
+class PrivilegeMissing(Unavailable):
+    """The role in the URL may not do this in Postgres; the message says what it lacks."""
+
+
+class EmbeddedUnavailable(Unavailable):
+    """The embedded Postgres cannot run here; `FLOWFABRIC_URL` names a Postgres of your own instead."""
 
 
 class ShuttingDown(Unavailable):
@@ -220,6 +356,13 @@ def by_code() -> Mapping[str, type[Refusal]]:
     return {leaf.code: leaf for family in Refusal.__subclasses__() for leaf in family.__subclasses__()}
 
 
-def refusal(code: str, message: str, fields: Mapping[str, object]) -> Refusal:
-    """The refusal of that code, as SQL or HTTP gave it."""
-    return by_code()[code](message, **fields)
+def refusal(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> Refusal:
+    """The refusal of that code, as SQL or HTTP gave it.
+
+    A newer release may refuse with a code that this one has no class for: then it is one of its family, with that code.
+    """
+    if (known := by_code().get(code)) is not None:
+        return known(message, **fields)
+    unknown = next((kind for kind in Refusal.__subclasses__() if kind.status == family), Invalid)(message, **fields)
+    unknown.code = code
+    return unknown

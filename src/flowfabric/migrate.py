@@ -6,6 +6,7 @@ All of it is one transaction under one lock, so ten processes may start at once 
 import functools
 import hashlib
 import re
+import secrets
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from importlib.metadata import version
@@ -14,7 +15,7 @@ from importlib.resources.abc import Traversable
 import msgspec
 
 from flowfabric import db
-from flowfabric.config import Config
+from flowfabric.config import Config, variable
 from flowfabric.db import Connection
 from flowfabric.errors import PartitionCountMismatch, SchemaAhead, SchemaBehind
 
@@ -46,27 +47,25 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
 async def migrate(conn: Connection, config: Config, *, upto: int | None = None) -> Sequence[Migration]:
     """Apply what is missing and return the migrations that were. Safe to repeat, and in many processes at once.
 
-    `upto` stops at an earlier migration, which is how tests make an old database. Raises `SchemaAhead` on a database
-    that a newer version has migrated, and changes nothing there.
+    `upto` stops at an earlier migration and leaves the functions out, which is how tests make an old database. Raises
+    `SchemaAhead` on a database that a newer version has migrated, `PartitionCountMismatch` on one made with other
+    counts, and `PrivilegeMissing`; then nothing is changed.
     """
     async with conn.transaction():
         await db.builtin(conn, "pg_advisory_xact_lock", **LOCK)
         await db.script(conn, _text("migrations/journal.sql"))
         state = await read_state(conn)
         _refuse_ahead(state)
+        _refuse_newer_functions(state)
         missing = [m for m in migrations() if state.last_migration < m.number and (upto is None or m.number <= upto)]
+        if upto is None:
+            # Before the tables change, because a function may stand in the way of that.
+            await _prepare_functions(conn)
         for migration in missing:
             await db.script(conn, migration.text)
             await db.value(conn, "_note_migration", number=migration.number, name=migration.name)
-        await _apply_functions(conn)
-        await db.value(
-            conn,
-            "_fix_partitions",
-            execution_partitions=config.execution_partitions,
-            budget_partitions=config.budget_partitions,
-            quota_partitions=config.quota_partitions,
-        )
-        await db.value(conn, "extend_events")
+        if upto is None:
+            await _complete(conn, config)
     return missing
 
 
@@ -82,15 +81,12 @@ async def check(conn: Connection, config: Config) -> None:
             f"the database is at migration {state.last_migration}, this version needs {last_migration()}; "
             "run `ff migrate`"
         )
-    if state.digest != digest() and state.version == version("flowfabric"):
-        raise SchemaBehind("the functions in the database are not those of this version; run `ff migrate`")
-    for name in ("execution_partitions", "budget_partitions", "quota_partitions"):
-        stored, wanted = getattr(state, name), getattr(config, name)
-        if stored != wanted:
-            raise PartitionCountMismatch(
-                f"{name} is {wanted} here and {stored} in the database, where it was fixed by the first migration; "
-                f"set FLOWFABRIC_{name.upper()}={stored}"
-            )
+    if state.digest != digest() and not _is_newer(state):
+        raise SchemaBehind(
+            f"the functions in the database are those of flowfabric {state.version}, not of this version; "
+            "run `ff migrate`"
+        )
+    _refuse_other_partitions(state, config)
 
 
 async def read_state(conn: Connection) -> SchemaState:
@@ -121,7 +117,7 @@ def digest() -> str:
     return hashlib.sha256("\0".join(functions()).encode()).hexdigest()[:16]
 
 
-async def _apply_functions(conn: Connection) -> None:
+async def _prepare_functions(conn: Connection) -> None:
     found = [match for text in functions() for match in FUNCTION.finditer(text)]
     await db.value(
         conn,
@@ -131,8 +127,21 @@ async def _apply_functions(conn: Connection) -> None:
         version=version("flowfabric"),
         digest=digest(),
     )
+
+
+async def _complete(conn: Connection, config: Config) -> None:
     for text in functions():
         await db.script(conn, text)
+    await db.value(
+        conn,
+        "_fix_partitions",
+        execution_partitions=config.execution_partitions,
+        budget_partitions=config.budget_partitions,
+        quota_partitions=config.quota_partitions,
+    )
+    _refuse_other_partitions(await read_state(conn), config)
+    await db.rows(conn, "extend_events")
+    await db.value(conn, "_seed_first_key", secret=config.secret or secrets.token_hex(32))
 
 
 def _refuse_ahead(state: SchemaState) -> None:
@@ -141,6 +150,34 @@ def _refuse_ahead(state: SchemaState) -> None:
             f"the database is at migration {state.last_migration} (flowfabric {state.version}), this version knows "
             f"{last_migration()}; upgrade flowfabric in this process"
         )
+
+
+def _refuse_newer_functions(state: SchemaState) -> None:
+    if _is_newer(state):
+        raise SchemaAhead(
+            f"the functions in the database are those of flowfabric {state.version}, which serve this version too; "
+            "upgrade flowfabric in this process before it migrates"
+        )
+
+
+def _is_newer(state: SchemaState) -> bool:
+    """Whether a later release applied the functions. Those serve this one too."""
+    return _release(state.version or "0") > _release(version("flowfabric"))
+
+
+def _release(text: str) -> list[int]:
+    """The numbers of a version, without what marks a pre-release."""
+    return [int(number) for number in re.findall(r"\d+", text)[:3]]
+
+
+def _refuse_other_partitions(state: SchemaState, config: Config) -> None:
+    for name in ("execution_partitions", "budget_partitions", "quota_partitions"):
+        stored, wanted = getattr(state, name), getattr(config, name)
+        if stored != wanted:
+            raise PartitionCountMismatch(
+                f"{name} is {wanted} here and {stored} in the database, where it was fixed by the first migration; "
+                f"set {variable(name)}={stored}"
+            )
 
 
 def _text(path: str) -> str:

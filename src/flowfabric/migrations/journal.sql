@@ -1,6 +1,13 @@
 -- The journal of migrations: what this database has been brought to. Applied before every migration, so safe to repeat.
+-- Releases meet here: the functions below keep their signatures for good, and a new need gets a new function.
 
-create schema if not exists flowfabric;
+-- Not `if not exists`, which asks for the right to create even where the schema is there already.
+do $$
+begin
+    if to_regnamespace('flowfabric') is null then
+        create schema flowfabric;
+    end if;
+end $$;
 
 create table if not exists flowfabric.migrations (
     number     int primary key,

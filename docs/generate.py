@@ -1,0 +1,89 @@
+"""Write the reference pages that follow from the code; with `--check`, only say which of them are out of date."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from flowfabric import config, errors
+from flowfabric.config import Config
+from flowfabric.errors import Refusal
+
+REFERENCE = Path(__file__).parent / "reference"
+
+ERRORS = """# Errors
+
+A call that is refused changes nothing and raises a `Refusal`, whose class says what is wrong. The name is the same in
+every layer: `LaneNotFound` in Python, `lane_not_found` in SQL, over HTTP and from the command. The family gives the
+HTTP status and the SQLSTATE. `error.code` is the name, `error.message` the sentence, and `error.fields` what else there
+is to know.
+
+`DatabaseUnavailable` is the one refusal that leaves open whether the call happened: the connection may have been lost
+after the commit and before the answer. Operations that say they are safe to repeat may be repeated then.
+"""
+
+SETTINGS = """# Settings
+
+A setting is taken from the argument of its name, then from its environment variable, then from its default. A value
+that cannot be read is refused at the start, with the name of its variable.
+
+| Setting | Variable | Default | What it is |
+|---|---|---|---|
+"""
+
+
+def pages() -> dict[str, str]:
+    """The pages, by their file names."""
+    return {"errors.md": "\n".join([ERRORS, *_families()]), "settings.md": SETTINGS + "\n".join(_settings()) + "\n"}
+
+
+def _families() -> Iterator[str]:
+    for family in Refusal.__subclasses__():
+        members = [kind for kind in errors.by_code().values() if issubclass(kind, family)]
+        yield f"## {family.__name__}, {family.status}\n\n{family.__doc__}\n"
+        if members:
+            lines = [f"| `{kind.__name__}` | `{kind.code}` | {_cell(kind.__doc__)} |" for kind in members]
+            yield "\n".join(["| Class | Code | What it says |", "|---|---|---|", *lines]) + "\n"
+
+
+def _settings() -> Iterator[str]:
+    said = _docstrings()
+    for field in msgspec.structs.fields(Config):
+        default = "none" if field.default is None else f"`{field.default}`"
+        yield f"| `{field.name}` | `{config.variable(field.name)}` | {default} | {_cell(said[field.name])} |"
+
+
+def _docstrings() -> dict[str, str]:
+    """What is written below each setting."""
+    tree = ast.parse(Path(config.__file__).read_text())
+    [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Config"]
+    said: dict[str, str] = {}
+    for setting, text in pairwise(body):
+        match setting, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(sentence))):
+                said[name] = sentence
+    return said
+
+
+def _cell(text: str | None) -> str:
+    return (text or "").replace("|", "\\|")
+
+
+def main(arguments: list[str]) -> None:
+    """Write what is out of date, or fail with a list of it."""
+    stale = {name: text for name, text in pages().items() if _read(REFERENCE / name) != text}
+    if "--check" in arguments and stale:
+        sys.exit(f"out of date: {', '.join(stale)}; run `make docs`")
+    for name, text in stale.items():
+        (REFERENCE / name).write_text(text)
+
+
+def _read(page: Path) -> str | None:
+    return page.read_text() if page.exists() else None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

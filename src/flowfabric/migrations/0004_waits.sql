@@ -1,0 +1,97 @@
+-- Work that steps aside: signing keys, grants, suspensions, waitpoints and the signals that reach them.
+
+-- Secrets that sign tokens and grants. `inner_pad` and `outer_pad` are the secret as HMAC hashes it, so that no extension is
+-- needed. At most one key is active; the others verify until they expire.
+create table flowfabric.keys (
+    kid        text collate "C" primary key,
+    created_at timestamptz not null,
+    expires_at timestamptz,
+    secret     bytea not null,
+    inner_pad  bytea not null,
+    outer_pad  bytea not null
+);
+
+create unique index keys_one_active on flowfabric.keys ((true)) where expires_at is null;
+
+revoke all on flowfabric.keys from public;
+
+-- The suspension a ticket is in, or was resumed from and not yet claimed again; the key that signed its grant.
+alter table flowfabric.tickets add column suspension uuid, add column grant_kid text;
+
+-- Not on the expiry: no index may be, or no renewal is a HOT update, whatever the index covers.
+create index tickets_granted on flowfabric.tickets (lane) where phase = 'runnable' and eligibility = 'granted';
+
+create table flowfabric.suspensions (
+    partition        smallint not null,
+    occurrence       int,
+    suspended_at     timestamptz not null,
+    timeout_at       timestamptz,
+    ended_at         timestamptz,
+    resume_delay     interval,
+    execution        uuid not null,
+    id               uuid not null,
+    reason_code      text not null,
+    timeout_behavior text not null,
+    requested_by     text not null,
+    ended_by         text,
+    idempotency_key  text,
+    name             text,
+    condition        jsonb not null,
+    satisfiers       uuid[],
+    about            bytea,
+    about_digest     bytea,
+    bind             boolean not null default false,
+    primary key (partition, execution, id)
+) with (fillfactor = 70);
+
+create unique index suspensions_open on flowfabric.suspensions (partition, execution) where ended_at is null;
+create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key) where idempotency_key is not null;
+create index suspensions_oldest on flowfabric.suspensions (suspended_at) where ended_at is null;
+create index suspensions_timeout on flowfabric.suspensions (timeout_at) where ended_at is null and timeout_at is not null;
+
+create type flowfabric.waitpoint_state as enum ('pending', 'active', 'closed');
+
+create table flowfabric.waitpoints (
+    partition    smallint not null,
+    state        flowfabric.waitpoint_state not null,
+    created_at   timestamptz not null,
+    activated_at timestamptz,
+    expires_at   timestamptz,
+    closed_at    timestamptz,
+    execution    uuid not null,
+    id           uuid not null,
+    suspension   uuid,
+    key          text collate "C" not null,
+    kid          text not null,
+    fingerprint  text not null,
+    close_reason text,
+    primary key (partition, execution, id)
+) with (fillfactor = 70);
+
+create unique index waitpoints_open on flowfabric.waitpoints (partition, execution, key) where state <> 'closed';
+create index waitpoints_by_id on flowfabric.waitpoints (id);
+create index waitpoints_pending on flowfabric.waitpoints (expires_at) where state = 'pending';
+
+-- In order of arrival by `number`, which grows within an execution.
+create table flowfabric.signals (
+    partition       smallint not null,
+    number          int not null,
+    at              timestamptz not null,
+    execution       uuid not null,
+    id              uuid not null,
+    waitpoint       uuid,
+    name            text not null,
+    category        text not null,
+    source_type     text not null,
+    source_identity text not null,
+    effect          text not null,
+    correlation_id  text,
+    idempotency_key text,
+    digest          bytea,
+    encoding        text,
+    payload         bytea,
+    primary key (partition, execution, id)
+);
+
+create unique index signals_in_order on flowfabric.signals (partition, execution, number);
+create index signals_by_key on flowfabric.signals (partition, waitpoint, idempotency_key) where idempotency_key is not null;

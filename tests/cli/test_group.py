@@ -1,0 +1,72 @@
+"""The command itself: help, version, and how it fails."""
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from tests.cli.conftest import Answer, Run
+
+
+async def test_it_knows_its_version(ff: Run) -> None:
+    assert await ff("--version") == Answer(0, f"ff, version {version('flowfabric')}\n", "")
+
+
+async def test_it_lists_its_commands(ff: Run) -> None:
+    code, out, _ = await ff("--help")
+
+    assert code == 0
+    assert out.startswith("Usage: ff [OPTIONS] COMMAND [ARGS]...\n")
+    assert "FLOWFABRIC_URL" in out
+    assert "\n  migrate  Bring the database to this version." in out
+
+
+async def test_every_command_has_help_with_an_example_and_answers_in_json(ff: Run) -> None:
+    from flowfabric.cli.group import ff as group
+
+    for name in group.commands:
+        code, out, _ = await ff(name, "--help")
+        assert (code, out.splitlines()[0]) == (0, f"Usage: ff {name} [OPTIONS]")
+        assert "Example:\n" in out
+        assert "--json " in out
+
+
+async def test_a_command_that_does_not_exist_is_a_mistake_of_the_caller(ff: Run) -> None:
+    code, out, err = await ff("migrat")
+
+    assert (code, out) == (2, "")
+    assert "No such command 'migrat'" in err
+
+
+@pytest.mark.parametrize("url", ["mysql://me:hunter2@h/x", "postgresql://me:hunter2@h:port/x"])
+async def test_a_bad_url_is_one_line_without_the_password(ff: Run, url: str) -> None:
+    code, out, err = await ff("migrate", FLOWFABRIC_URL=url)
+
+    assert (code, out) == (1, "")
+    assert err.startswith("bad_setting: FLOWFABRIC_URL cannot be read; it reads postgresql://")
+    assert "hunter2" not in err
+    assert err.count("\n") == 1
+
+
+async def test_a_bad_setting_is_one_line(ff: Run) -> None:
+    assert await ff("migrate", FLOWFABRIC_POOL_SIZE="many") == Answer(
+        1, "", "bad_setting: FLOWFABRIC_POOL_SIZE is 'many': Expected `int`, got `str`\n"
+    )
+
+
+async def test_a_server_that_is_not_there_is_one_line(ff: Run) -> None:
+    code, out, err = await ff("migrate", FLOWFABRIC_URL="postgresql://me:hunter2@127.0.0.1:1/x")
+
+    assert (code, out) == (1, "")
+    assert err.startswith("database_unavailable: cannot connect: ")
+    assert err.endswith("; check FLOWFABRIC_URL\n")
+    assert "hunter2" not in err
+
+
+def test_without_its_packages_it_says_how_to_get_them() -> None:
+    without = "import sys; sys.modules['click'] = None; from flowfabric.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "ff needs the package click: pip install 'flowfabric[cli]'\n"

@@ -1,0 +1,66 @@
+"""`ff migrate`, as a process of its own."""
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import msgspec
+
+from flowfabric import migrate
+from flowfabric.db import Connection
+from tests.cli.conftest import Answer, Run
+
+NAMES = [step.name for step in migrate.migrations()]
+LAST = migrate.last_migration()
+
+
+async def test_it_says_what_it_applied_and_then_that_nothing_is_left(ff: Run, empty_url: str) -> None:
+    applied = "".join(f"applied {name}\n" for name in NAMES)
+
+    assert await ff("migrate", FLOWFABRIC_URL=empty_url) == Answer(0, applied, "")
+    assert await ff("migrate", FLOWFABRIC_URL=empty_url) == Answer(0, f"up to date at migration {LAST}\n", "")
+    assert await ff("migrate", "--check", FLOWFABRIC_URL=empty_url) == Answer(
+        0, f"up to date at migration {LAST}\n", ""
+    )
+
+
+async def test_it_answers_in_json(ff: Run, empty_url: str) -> None:
+    first = await ff("migrate", "--json", FLOWFABRIC_URL=empty_url)
+    again = await ff("migrate", "--check", "--json", FLOWFABRIC_URL=empty_url)
+
+    assert msgspec.json.decode(first.out) == {"applied": NAMES, "last_migration": LAST}
+    assert msgspec.json.decode(again.out) == {"applied": [], "last_migration": LAST}
+
+
+async def test_check_fails_on_a_database_that_is_behind_and_changes_nothing(ff: Run, empty_url: str) -> None:
+    code, out, err = await ff("migrate", "--check", FLOWFABRIC_URL=empty_url)
+
+    assert (code, out) == (1, "")
+    assert err.startswith("schema_behind: ")
+    assert err.endswith("run `ff migrate`\n")
+    conn = await asyncpg.connect(empty_url)
+    assert await conn.fetchval("select to_regnamespace('flowfabric')") is None
+    await conn.close()
+
+
+async def test_check_fails_on_functions_that_are_not_these(ff: Run, database_url: str, conn: Connection) -> None:
+    await conn.execute("update flowfabric.release set digest = 'other'")
+
+    code, _, err = await ff("migrate", "--check", FLOWFABRIC_URL=database_url)
+
+    assert code == 1
+    assert err.startswith("schema_behind: the functions in the database are those of flowfabric ")
+
+
+async def test_other_partition_counts_are_refused(ff: Run, database_url: str) -> None:
+    code, out, err = await ff("migrate", FLOWFABRIC_URL=database_url, FLOWFABRIC_QUOTA_PARTITIONS="7")
+
+    assert (code, out) == (1, "")
+    assert err.startswith("partition_count_mismatch: quota_partitions is 7 here")
+
+
+async def test_without_a_url_it_migrates_the_embedded_postgres(ff: Run, tmp_path: Path) -> None:
+    assert (await ff("migrate")).out.startswith("applied 0001_executions.sql\n")
+
+    assert await asyncio.to_thread((tmp_path / ".flowfabric" / "cluster").is_dir)
+    assert (await ff("migrate", "--check")).code == 0

@@ -1,0 +1,116 @@
+"""`ff sweep`, as a process of its own."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest
+
+from flowfabric.config import Config
+from flowfabric.engine import claims
+from flowfabric.reconcilers import sweeps
+from tests.cli.conftest import Run
+from tests.given import Given
+from tests.reconcilers.test_loop import BROKEN
+
+NAMES = [sweep.name for sweep in sweeps(Config())]
+
+
+@pytest.fixture
+async def url(database_url: str, given: Given) -> str:
+    """Where a lease has lapsed, and the real clock has not moved."""
+    await given.submitted()
+    await claims.claim(given.conn, "w", instance="w-1", lanes=["default"])
+    await given.rows("update flowfabric.tickets set expires_at = flowfabric.clock()")
+    return database_url
+
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start(url: str) -> AsyncIterator[Start]:
+    """Start the loop, and wait until it says that it sweeps."""
+    started: list[Process] = []
+
+    async def run(*options: str) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "flowfabric.cli", "sweep", *options),
+            env=os.environ | {"FLOWFABRIC_URL": url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_once_says_what_moved(ff: Run, url: str, given: Given) -> None:
+    code, out, err = await ff("sweep", "--once", FLOWFABRIC_URL=url)
+
+    assert (code, err) == (0, "")
+    head, *lines = [line.split() for line in out.splitlines()]
+    assert head == ["sweep", "moved"]
+    assert lines == [[name, "1" if name == "expire_leases" else "0"] for name in NAMES]
+    assert (await given.events()).count("lease_expired") == 1
+
+
+async def test_once_answers_in_json(ff: Run, url: str) -> None:
+    code, out, _ = await ff("sweep", "--once", "--json", FLOWFABRIC_URL=url)
+
+    assert code == 0
+    moved = {run["sweep"]: run["moved"] for run in msgspec.json.decode(out)}
+    assert moved == {name: int(name == "expire_leases") for name in NAMES}
+
+
+async def test_once_fails_when_a_sweep_does_but_runs_the_others(ff: Run, url: str, given: Given) -> None:
+    await given.conn.execute(BROKEN)
+
+    code, out, err = await ff("sweep", "--once", FLOWFABRIC_URL=url)
+
+    assert (code, err) == (1, "")
+    assert "promote_due                0  failed: out of order\n" in out
+    assert (await given.events()).count("lease_expired") == 1
+
+
+async def test_a_database_that_is_behind_is_refused(ff: Run, empty_url: str) -> None:
+    code, out, err = await ff("sweep", FLOWFABRIC_URL=empty_url)
+
+    assert (code, out) == (1, "")
+    assert err.startswith("schema_behind: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_loop_sweeps_until_it_is_asked_to_stop(start: Start, given: Given, number: signal.Signals) -> None:
+    process = await start()
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        assert await process.stdout.readline() == b"sweeping\n"
+        while "lease_expired" not in await given.events():
+            pass
+
+    process.send_signal(number)
+    async with asyncio.timeout(5):
+        out, err = await process.communicate()
+
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+async def test_the_loop_names_its_sweeps_in_json(start: Start) -> None:
+    process = await start("--json")
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        assert msgspec.json.decode(await process.stdout.readline()) == {"sweeping": NAMES}
+    process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(5):
+        assert await process.wait() == 0

@@ -1,0 +1,96 @@
+"""Settings: where they come from, which are refused, and what is never shown."""
+
+from pathlib import Path
+
+import pytest
+from rich.pretty import pretty_repr
+
+from flowfabric.config import BadSetting, Config, variable
+
+URL = "postgresql://app:hunter2@db.example/app"
+
+
+def example(name: str) -> tuple[str, object]:
+    """A value other than the default, as it stands in the environment and as it is."""
+    match getattr(Config(), name):
+        case None:
+            return URL, URL
+        case Path():
+            return "var/postgres", Path("var/postgres")
+        case bool(default):
+            return str(not default).lower(), not default
+        case int(default) | float(default):
+            return str(default - 1), default - 1
+    raise AssertionError(name)
+
+
+def test_every_setting_has_a_default() -> None:
+    assert Config.read({}) == Config()
+
+
+@pytest.mark.parametrize("name", Config.__struct_fields__)
+def test_every_setting_is_read_from_its_variable(name: str) -> None:
+    text, value = example(name)
+
+    assert getattr(Config.read({variable(name): text}), name) == value
+    assert getattr(Config.read({variable(name): ""}), name) == getattr(Config(), name)
+
+
+@pytest.mark.parametrize("name", Config.__struct_fields__)
+def test_an_argument_stands_above_the_environment(name: str) -> None:
+    text, value = example(name)
+
+    assert getattr(Config.read({variable(name): "nonsense"}, **{name: value}), name) == value
+    assert getattr(Config.read({variable(name): text}, **{name: None}), name) == value
+
+
+def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWFABRIC_POOL_SIZE", "17")
+
+    assert Config.read().pool_size == 17
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pool_size", "many"),
+        ("pool_size", "0"),
+        ("pool_size", "2.5"),
+        ("pooler", "perhaps"),
+        ("patience", "-1"),
+        ("patience", "nan"),
+        ("patience", "inf"),
+        ("payload_limit", "0"),
+        ("execution_partitions", "32768"),
+        ("budget_partitions", "0"),
+        ("quota_partitions", "none"),
+    ],
+)
+def test_a_bad_value_is_refused_by_the_name_of_its_variable(name: str, text: str) -> None:
+    with pytest.raises(BadSetting, match=rf"^{variable(name)} is '{text}': Expected "):
+        Config.read({variable(name): text})
+
+
+def test_an_argument_that_is_no_setting_is_refused() -> None:
+    with pytest.raises(BadSetting, match=r"^there is no setting poolsize; settings are url, data, pool_size"):
+        Config.read({}, poolsize=4)
+    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_DATA is '7': cannot be read as Path"):
+        Config.read({}, data=7)
+
+
+@pytest.mark.parametrize("url", ["mysql://app:hunter2@h/x", "app:hunter2@h", "postgresql+asyncpg://app:hunter2@h/x"])
+def test_a_bad_url_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_URL cannot be read; it reads postgresql://user:") as raised:
+        Config.read({"FLOWFABRIC_URL": url})
+
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
+def test_the_url_is_never_shown() -> None:
+    config = Config(url=URL)
+
+    for shown in (repr(config), str(config), f"{config}", pretty_repr(config)):
+        assert "hunter2" not in shown
+        assert "url='...'" in shown
+    assert "url=None" in repr(Config())

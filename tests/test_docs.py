@@ -1,0 +1,30 @@
+"""The reference pages are what the code says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from flowfabric import errors
+from flowfabric.config import Config, variable
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    command = [sys.executable, "-m", "docs.generate", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_refusal_is_in_the_docs() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+
+    assert [code for code, kind in errors.by_code().items() if f"| `{kind.__name__}` | `{code}` |" not in page] == []
+
+
+def test_every_setting_is_in_the_docs() -> None:
+    page = (REFERENCE / "settings.md").read_text()
+
+    assert [name for name in Config.__struct_fields__ if f"| `{name}` | `{variable(name)}` |" not in page] == []

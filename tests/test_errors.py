@@ -1,0 +1,77 @@
+"""Refusals: every one has a family, a code, a sentence, and a line in the docs."""
+
+import copy
+import pickle
+import re
+from http import HTTPStatus
+
+import pytest
+
+from flowfabric import errors
+from flowfabric.errors import LaneNotFound, LeaseLost, NotFound, Refusal
+
+FAMILIES = Refusal.__subclasses__()
+KNOWN = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Refusal)]
+REFUSALS = [kind for kind in KNOWN if kind is not Refusal and kind not in FAMILIES]
+
+
+def test_there_are_seven_families_each_with_its_status() -> None:
+    assert {family.__name__: family.status for family in FAMILIES} == {
+        "Invalid": 422,
+        "Forbidden": 403,
+        "NotFound": 404,
+        "Conflict": 409,
+        "Fenced": 412,
+        "Limited": 429,
+        "Unavailable": 503,
+    }
+    assert all(HTTPStatus(family.status) for family in FAMILIES)
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_refusal_is_in_exactly_one_family(kind: type[Refusal]) -> None:
+    assert [kind.__bases__[0]] == [family for family in FAMILIES if issubclass(kind, family)]
+    assert len(kind.__bases__) == 1
+
+
+@pytest.mark.parametrize("kind", [*REFUSALS, *FAMILIES])
+def test_a_refusal_says_what_is_wrong(kind: type[Refusal]) -> None:
+    assert re.fullmatch(r"[A-Z].*\.", kind.__doc__ or "")
+    assert "__doc__" in vars(kind)
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_a_code_leads_back_to_its_class(kind: type[Refusal]) -> None:
+    again = errors.refusal(kind.code, "what is wrong", {"cause": "why"})
+
+    assert type(again) is kind
+    assert (again.code, again.message, again.fields) == (kind.code, "what is wrong", {"cause": "why"})
+    assert "".join(word.capitalize() for word in kind.code.split("_")) == kind.__name__
+
+
+def test_every_refusal_is_known_by_its_code() -> None:
+    assert errors.by_code() == {kind.code: kind for kind in REFUSALS}
+
+
+def test_a_code_without_a_class_is_kept_and_belongs_to_its_family() -> None:
+    unknown = errors.refusal("not_on_a_sunday", "come back tomorrow", {}, family=404)
+
+    assert type(unknown) is NotFound
+    assert str(unknown) == "not_on_a_sunday: come back tomorrow"
+    assert NotFound.code == "not_found"
+    assert unknown != NotFound("come back tomorrow")
+    assert errors.refusal("of_a_new_family", "what now", {}, family=451).status == 422
+
+
+def test_a_refusal_reads_as_its_code_and_message() -> None:
+    assert str(LaneNotFound("no lane 'x'")) == "lane_not_found: no lane 'x'"
+
+
+@pytest.mark.parametrize("through", [copy.copy, lambda refusal: pickle.loads(pickle.dumps(refusal))])
+def test_a_refusal_survives_a_copy_and_a_pickle(through: object) -> None:
+    refusal = LeaseLost("gone", cause="expired")
+    assert callable(through)
+
+    assert through(refusal) == refusal
+    assert hash(through(refusal)) == hash(refusal)
+    assert refusal != LeaseLost("gone", cause="revoked")
