@@ -4,7 +4,7 @@ import msgspec
 
 from flowfabric import db
 from flowfabric.db import Connection
-from flowfabric.ids import check_text
+from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Drained, Lane, LaneChange, Page
 
 
@@ -21,7 +21,7 @@ async def configure_lane(conn: Connection, name: str, *, keep_renewals: bool | N
 async def pause_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
     """Stop claiming from a lane; what already runs goes on, and what is submitted waits.
 
-    Safe to repeat: a paused lane answers `NOOP`. Raises `LaneNotFound`.
+    Safe to repeat: a paused lane answers `NOOP`. Raises `LaneNotFound`, `InvalidBody`.
     """
     return LaneChange(await db.value(conn, "pause_lane", **_act(name, by, why)))
 
@@ -29,7 +29,7 @@ async def pause_lane(conn: Connection, name: str, *, by: str, why: str | None = 
 async def drain_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> Drained:
     """Refuse new work for a lane and let it finish what it has.
 
-    Safe to repeat: a draining lane answers `NOOP` and how much is left. Raises `LaneNotFound`.
+    Safe to repeat: a draining lane answers `NOOP` and how much is left. Raises `LaneNotFound`, `InvalidBody`.
     """
     return msgspec.convert(dict(await db.row(conn, "drain_lane", **_act(name, by, why))), Drained)
 
@@ -37,16 +37,18 @@ async def drain_lane(conn: Connection, name: str, *, by: str, why: str | None = 
 async def resume_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
     """Open a lane again, whether it was paused or draining.
 
-    Safe to repeat: an active lane answers `NOOP`. Raises `LaneNotFound`.
+    Safe to repeat: an active lane answers `NOOP`. Raises `LaneNotFound`, `InvalidBody`.
     """
     return LaneChange(await db.value(conn, "resume_lane", **_act(name, by, why)))
 
 
 async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int = 50) -> Page[Lane]:
     """The lanes there are, by name. Raises `InvalidLimit`."""
-    found = await db.rows(conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=limit)
+    found = await db.rows(
+        conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=max(min(limit, 1_000), -1_000)
+    )
     return db.page([msgspec.convert(dict(row), Lane) for row in found], limit, lambda lane: lane.name)
 
 
 def _act(name: str, by: str, why: str | None) -> dict[str, str | None]:
-    return {"name": check_text(name, "lane"), "by": check_text(by, "by"), "why": why and check_text(why, "why")}
+    return {"name": check_text(name, "lane"), "by": check_text(by, "by"), "why": why and kept_text(why)}

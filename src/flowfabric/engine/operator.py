@@ -4,15 +4,15 @@ import msgspec
 
 from flowfabric import db
 from flowfabric.db import Connection
-from flowfabric.ids import ExecutionId, check_text
+from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import HoldChange, Unheld
 
 
 async def hold(conn: Connection, execution_id: ExecutionId, *, by: str, why: str | None = None) -> HoldChange:
     """Keep an execution from being claimed until `unhold`.
 
-    Safe to repeat: a held one answers `NOOP`. Raises `ExecutionNotFound`, `ExecutionEnded`, and `ExecutionNotRunnable`
-    for one that is active or suspended.
+    Safe to repeat: a held one answers `NOOP`. Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`, and
+    `ExecutionNotRunnable` for one that is active or suspended.
     """
     return HoldChange(await db.value(conn, "hold", **_act(execution_id, by, why)))
 
@@ -30,5 +30,5 @@ def _act(execution_id: ExecutionId, by: str, why: str | None) -> dict[str, objec
         "partition": execution_id.partition,
         "id": execution_id.uuid,
         "by": check_text(by, "by"),
-        "why": why and check_text(why, "why"),
+        "why": why and kept_text(why),
     }

@@ -1,28 +1,44 @@
 -- Operator: holding single executions back, and letting them go.
 
+-- Refuse a name of who acts that is longer than the log keeps.
+--
+--   refuses  invalid_body
+create or replace function flowfabric._check_by(by text)
+returns void
+language plpgsql as $$
+begin
+    if octet_length(_check_by.by) > 256 then
+        perform flowfabric._refuse('invalid_body', format('by %s: a name is at most 256 bytes', flowfabric._shown(_check_by.by)),
+                                   '{"field": "by"}');
+    end if;
+end $$;
+
 -- Keep an execution from being claimed. A grant that is out for it is void.
 --
 --   moves    runnable → runnable: blocked_by_operator / paused_by_operator
 --   locks    the ticket
 --   emits    execution_held
---   refuses  execution_not_found, execution_ended, execution_not_runnable
+--   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'held', or 'noop' when it was held already
 create or replace function flowfabric.hold(partition int, id uuid, by text, why text default null)
 returns text
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    ticket flowfabric.tickets := flowfabric._lock_runnable(partition, id);
+    ticket flowfabric.tickets;
+    why text := flowfabric._kept_text(hold.why);
 begin
+    perform flowfabric._check_by(hold.by);
+    ticket := flowfabric._lock_runnable(hold.partition, hold.id);
     if ticket.eligibility = 'blocked_by_operator' then
         return 'noop';
     end if;
     update flowfabric.tickets t
     set eligibility = 'blocked_by_operator', reason = 'paused_by_operator',
-        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'why', hold.why, 'since', flowfabric.clock(),
+        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'why', why, 'since', flowfabric.clock(),
                                                     'reason', ticket.reason))
     where t.partition = ticket.partition and t.id = ticket.id;
-    perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by, jsonb_build_object('why', hold.why));
+    perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by, jsonb_build_object('why', why));
     return 'held';
 end $$;
 
@@ -31,15 +47,17 @@ end $$;
 --   moves    blocked_by_operator → not_eligible_until_time while its due time is ahead, else eligible_now
 --   locks    the ticket
 --   emits    execution_unheld
---   refuses  execution_not_found, execution_ended, execution_not_runnable
+--   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'unheld' and its public state, or 'noop' when it was not held
 create or replace function flowfabric.unhold(partition int, id uuid, by text, why text default null, out outcome text, out public_state text)
 language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    ticket flowfabric.tickets := flowfabric._lock_runnable(partition, id);
+    ticket flowfabric.tickets;
 begin
+    perform flowfabric._check_by(unhold.by);
+    ticket := flowfabric._lock_runnable(unhold.partition, unhold.id);
     outcome := 'noop';
     if ticket.eligibility = 'blocked_by_operator' then
         update flowfabric.tickets t
@@ -48,7 +66,8 @@ begin
             hold = null
         where t.partition = ticket.partition and t.id = ticket.id
         returning t.* into ticket;
-        perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by, jsonb_build_object('why', unhold.why));
+        perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by,
+                                         jsonb_build_object('why', flowfabric._kept_text(unhold.why)));
         outcome := 'unheld';
     end if;
     public_state := flowfabric._public_state(ticket, flowfabric._eligibility_state(ticket, now));

@@ -49,12 +49,30 @@ create or replace function flowfabric._family(code text)
 returns text
 language sql immutable as $$
     select case
-        when _family.code in ('execution_not_found', 'flow_not_found', 'lane_not_found', 'budget_not_found', 'quota_not_found')
+        when _family.code in ('missing_token', 'invalid_token', 'token_expired', 'invalid_grant', 'wrong_lane') then '403'
+        when _family.code in ('execution_not_found', 'flow_not_found', 'lane_not_found', 'budget_not_found', 'quota_not_found',
+                              'waitpoint_not_found')
             then '404'
         when _family.code in ('execution_ended', 'execution_not_runnable', 'lane_draining', 'execution_not_terminal',
-                              'max_replays_exhausted', 'instance_reassigned')
+                              'max_replays_exhausted', 'instance_reassigned', 'cursor_expired', 'execution_not_suspended',
+                              'target_not_signalable', 'waitpoint_closed', 'approval_digest_mismatch', 'waitpoint_not_pending',
+                              'pending_waitpoint_expired', 'waitpoint_of_other_execution', 'another_key_active', 'rotation_conflict')
             then '409'
-        when _family.code in ('lease_lost', 'execution_not_active') then '412'
+        when _family.code in ('lease_lost', 'execution_not_active', 'grant_expired') then '412'
+        when _family.code in ('signal_limit_exceeded') then '429'
+        when _family.code in ('no_active_key') then '503'
         else '422'
     end
+$$;
+
+-- The refusal of bytes over their limit.
+--
+--   refuses  payload_too_large, as a value
+--   returns  the fault
+create or replace function flowfabric._oversize_fault(what text, size int, most int)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('payload_too_large',
+        format('the %s has %s bytes and may have %s; keep large data elsewhere and pass a reference', what, size, most),
+        jsonb_build_object('limit', most))
 $$;

@@ -1,9 +1,12 @@
 """Routes: the class of executions that are admitted alike."""
 
+from collections.abc import Collection
+
 import msgspec
 
 from flowfabric import db
 from flowfabric.db import Connection
+from flowfabric.ids import check_text
 from flowfabric.model import Terms
 
 
@@ -17,10 +20,19 @@ async def register_route(conn: Connection, terms: Terms) -> int:
     number = await db.value(
         conn,
         "register_route",
-        lane=terms.lane,
-        namespace=terms.namespace,
-        needs=msgspec.json.encode(terms.needs).decode(),
-        budgets=msgspec.json.encode(terms.budgets).decode(),
-        quotas=msgspec.json.encode(terms.quotas).decode(),
+        lane=check_text(terms.lane, "lane"),
+        namespace=check_text(terms.namespace, "namespace"),
+        needs=_words(terms.needs, "needs"),
+        budgets=_words(terms.budgets, "budgets"),
+        quotas=_words(terms.quotas, "quotas"),
     )
     return int(number)
+
+
+def _words(words: Collection[str], what: str) -> str:
+    """A set of words as JSON; whether they can be one is for SQL to say."""
+    given = words if isinstance(words, str) else list(words)
+    for word in given:
+        if isinstance(word, str):
+            check_text(word, what)
+    return msgspec.json.encode(given).decode()

@@ -32,25 +32,37 @@ language sql immutable as $$
     from jsonb_array_elements_text(_sorted_set.words) w (word)
 $$;
 
--- Find the route of these terms, or make it. Only a route's very first use can wait for another transaction.
+-- The route of these words, if it is known.
 --
+--   returns  the route's number, or null
+create or replace function flowfabric._known_route(lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
+returns int
+language sql stable as $$
+    select r.id from flowfabric.routes r
+    where r.lane = _known_route.lane and r.namespace = _known_route.namespace
+      and r.digest = md5(array_to_string(_known_route.needs, ',')) and r.budgets = _known_route.budgets and r.quotas = _known_route.quotas
+$$;
+
+-- Find the route of these words, or make it and its lane. Only a route's very first use can wait for another transaction.
+--
+--   moves    lane – → active, when it is new
+--   emits    lane_registered, when it is new
 --   returns  the route's number
-create or replace function flowfabric._route(lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
+create or replace function flowfabric._make_route(lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
 returns int
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    wanted text := md5(array_to_string(needs, ','));
     found_id int;
 begin
+    perform flowfabric._register_lane(_make_route.lane);
     loop
-        select r.id into found_id from flowfabric.routes r
-        where r.lane = _route.lane and r.namespace = _route.namespace
-          and r.digest = wanted and r.budgets = _route.budgets and r.quotas = _route.quotas;
+        found_id := flowfabric._known_route(_make_route.lane, _make_route.namespace, _make_route.needs, _make_route.budgets, _make_route.quotas);
         exit when found_id is not null;
 
         insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
-        values (_route.lane, _route.namespace, _route.needs, wanted, _route.budgets, _route.quotas)
+        values (_make_route.lane, _make_route.namespace, _make_route.needs, md5(array_to_string(_make_route.needs, ',')),
+                _make_route.budgets, _make_route.quotas)
         on conflict do nothing
         returning id into found_id;
         exit when found_id is not null;
@@ -58,22 +70,46 @@ begin
     return found_id;
 end $$;
 
--- Whether these words can name a route, and the route itself when they can. Lane and route appear with their first use.
+-- Make those routes of a call that are new and wanted, in the order of their words, so that two calls that make the same
+-- routes cannot wait for each other.
 --
 --   moves    lane – → active, when it is new
 --   emits    lane_registered, when it is new
---   refuses  invalid_lane, invalid_namespace, invalid_capabilities, budget_not_found, quota_not_found, lane_draining,
---            as a value: a batch goes on without the item
---   returns  the route, or the fault
-create or replace function flowfabric._accept_route(
-    lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb, out route int, out fault jsonb)
+--   returns  the routes, with the numbers of the new ones filled in
+create or replace function flowfabric._make_routes(routes int[], lanes text[], namespaces text[], needs jsonb[], wanted int[])
+returns int[]
 language plpgsql as $$
+#variable_conflict use_column
+declare
+    fresh record;
+begin
+    for fresh in
+        select x.number, x.lane, x.namespace, flowfabric._sorted_set(x.needs) as needs
+        from unnest(_make_routes.routes, _make_routes.lanes, _make_routes.namespaces, _make_routes.needs)
+             with ordinality as x (route, lane, namespace, needs, number)
+        where x.route is null and x.number = any (_make_routes.wanted)
+        order by x.lane collate "C", x.namespace collate "C", 4
+    loop
+        routes[fresh.number] := flowfabric._make_route(fresh.lane, fresh.namespace, fresh.needs, '{}', '{}');
+    end loop;
+    return routes;
+end $$;
+
+-- Why these words cannot be a route that takes work in.
+--
+--   refuses  invalid_lane, invalid_namespace, invalid_capabilities, invalid_body, budget_not_found, quota_not_found,
+--            lane_draining, as a value
+--   returns  the fault, or null when they can
+create or replace function flowfabric._route_fault(lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb)
+returns jsonb
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     cause text := flowfabric._capabilities_cause(needs);
     lane_state flowfabric.lane_state;
 begin
-    fault := case
+    select l.state into lane_state from flowfabric.lanes l where l.name = _route_fault.lane;
+    return case
         when lane !~ '^[\x20-\x7e]{1,64}$' then
             flowfabric._fault('invalid_lane', format('lane %s: a lane is 1 to 64 printable ASCII characters', flowfabric._shown(lane)))
         when namespace !~ '^[\x20-\x7e]{1,64}$' then
@@ -83,39 +119,36 @@ begin
             flowfabric._fault('invalid_capabilities',
                 format('needs %s: give a list of up to 256 words without comma, space or control character, 4 096 bytes in all',
                        flowfabric._shown(needs::text)), jsonb_build_object('cause', cause))
+        when jsonb_typeof(budgets) <> 'array' then
+            flowfabric._fault('invalid_body', format('budgets %s: give a list of names', flowfabric._shown(budgets::text)), '{"field": "budgets"}')
+        when jsonb_typeof(quotas) <> 'array' then
+            flowfabric._fault('invalid_body', format('quotas %s: give a list of names', flowfabric._shown(quotas::text)), '{"field": "quotas"}')
         when budgets <> '[]' then
-            flowfabric._fault('budget_not_found', format('no budget %s in namespace %s', budgets ->> 0, namespace))
+            flowfabric._fault('budget_not_found',
+                format('no budget %s in namespace %s; make it first, or leave it out', flowfabric._shown(budgets ->> 0), namespace))
         when quotas <> '[]' then
-            flowfabric._fault('quota_not_found', format('no quota %s in namespace %s', quotas ->> 0, namespace))
+            flowfabric._fault('quota_not_found',
+                format('no quota %s in namespace %s; make it first, or leave it out', flowfabric._shown(quotas ->> 0), namespace))
+        when lane_state = 'draining' then
+            flowfabric._fault('lane_draining', format('lane %s is draining and takes no new work; resume_lane opens it', flowfabric._shown(lane)))
     end;
-    if fault is not null then
-        return;
-    end if;
-
-    lane_state := flowfabric._register_lane(lane);
-    if lane_state = 'draining' then
-        fault := flowfabric._fault('lane_draining', format('lane %s is draining and takes no new work; resume_lane opens it', lane));
-        return;
-    end if;
-    route := flowfabric._route(lane, namespace, flowfabric._sorted_set(needs), '{}', '{}');
 end $$;
 
 -- Make a route known before its first submission, so that a submission inside a long transaction need not.
 --
 --   moves    lane – → active, when it is new
 --   emits    lane_registered, when it is new
---   refuses  invalid_lane, invalid_namespace, invalid_capabilities, budget_not_found, quota_not_found, lane_draining
+--   refuses  invalid_lane, invalid_namespace, invalid_capabilities, invalid_body, budget_not_found, quota_not_found,
+--            lane_draining
 --   returns  the route's number
 create or replace function flowfabric.register_route(
     lane text, namespace text default 'default', needs text default '[]', budgets text default '[]', quotas text default '[]')
 returns int
 language plpgsql as $$
 #variable_conflict use_column
-declare
-    accepted record;
 begin
-    accepted := flowfabric._accept_route(register_route.lane, register_route.namespace, register_route.needs::jsonb,
-                                         register_route.budgets::jsonb, register_route.quotas::jsonb);
-    perform flowfabric._raise(accepted.fault);
-    return accepted.route;
+    perform flowfabric._raise(flowfabric._route_fault(
+        register_route.lane, register_route.namespace, register_route.needs::jsonb, register_route.budgets::jsonb, register_route.quotas::jsonb));
+    return flowfabric._make_route(
+        register_route.lane, register_route.namespace, flowfabric._sorted_set(register_route.needs::jsonb), '{}', '{}');
 end $$;

@@ -1,7 +1,10 @@
 """Executions: one piece of work each, from what was asked to how it ended."""
 
 from flowfabric.engine.executions.change import cancel, change_priority
+from flowfabric.engine.executions.deadlines import expire_executions, promote_due
 from flowfabric.engine.executions.read import describe, explain, get_result, list_executions
+from flowfabric.engine.executions.replay import replay
+from flowfabric.engine.executions.retention import forget_keys, remove_ended
 from flowfabric.engine.executions.submit import submit, submit_many
 from flowfabric.engine.executions.tags import get_tag, set_tag
 
@@ -9,10 +12,15 @@ __all__ = [
     "cancel",
     "change_priority",
     "describe",
+    "expire_executions",
     "explain",
+    "forget_keys",
     "get_result",
     "get_tag",
     "list_executions",
+    "promote_due",
+    "remove_ended",
+    "replay",
     "set_tag",
     "submit",
     "submit_many",

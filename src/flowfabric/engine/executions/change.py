@@ -19,8 +19,9 @@ async def cancel(
 ) -> PublicState:
     """End an execution because somebody no longer wants it; whoever runs it learns at its next call.
 
-    An operator needs no fence; any other `source` must show the lease while there is one. Safe to repeat. Raises
-    `ExecutionNotFound`, `ExecutionEnded` for any other outcome, `FenceRequired`, `PartialFence`, `LeaseLost`.
+    An operator needs no fence; any other `source` must show the lease while there is one, and a fence that is shown
+    must hold. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome, `FenceRequired`,
+    `PartialFence`, `LeaseLost`, `ExecutionNotActive`, `InvalidBody`.
     """
     ended = await db.value(
         conn,
@@ -40,7 +41,8 @@ async def cancel(
 async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:
     """Let an execution go before others of its lane, or after them; counts at the next claim.
 
-    A priority outside 0 to 9 000 is taken as the nearer end. Raises `ExecutionNotFound`, `ExecutionEnded`.
+    A priority outside 0 to 9 000 is taken as the nearer end. Raises `ExecutionNotFound`, `ExecutionEnded`,
+    `InvalidBody`.
     """
     changed = await db.row(
         conn,

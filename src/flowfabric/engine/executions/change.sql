@@ -21,12 +21,13 @@ begin
 end $$;
 
 -- End an execution because somebody no longer wants it. An operator needs nothing; any other source must show the lease
--- while there is one.
+-- while there is one, and a fence that is shown must hold.
 --
 --   moves    any unfinished phase → ended: cancelled
 --   locks    the ticket
 --   emits    execution_cancelled
---   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost
+--   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost, execution_not_active,
+--            invalid_body
 --   returns  'cancelled', also when it was cancelled before
 create or replace function flowfabric.cancel(
     partition int, id uuid, reason text default null, source text default 'operator_override', by text default null,
@@ -38,6 +39,7 @@ declare
     ticket flowfabric.tickets;
     ended flowfabric.outcome;
 begin
+    perform flowfabric._check_by(cancel.by);
     select t.* into ticket from flowfabric.tickets t where t.partition = cancel.partition and t.id = cancel.id for update;
     if not found then
         select e.outcome into ended from flowfabric.executions e where e.partition = cancel.partition and e.id = cancel.id;
@@ -47,7 +49,8 @@ begin
         perform flowfabric._refuse_ended(cancel.partition, cancel.id);
     end if;
 
-    if cancel.source <> 'operator_override' and ticket.phase = 'active' then
+    if cancel.source <> 'operator_override'
+       and (ticket.phase = 'active' or num_nonnulls(cancel.lease_id, cancel.epoch, cancel.attempt) > 0) then
         perform flowfabric._raise(flowfabric._fence_fault(ticket, cancel.lease_id, cancel.epoch, cancel.attempt, flowfabric.clock()));
     end if;
     perform flowfabric._end(
@@ -61,7 +64,7 @@ end $$;
 --
 --   locks    the ticket
 --   emits    priority_changed
---   refuses  execution_not_found, execution_ended
+--   refuses  execution_not_found, execution_ended, invalid_body
 --   returns  the priority now, clamped to 0 to 9 000, and the one before
 create or replace function flowfabric.change_priority(partition int, id uuid, wanted int, by text, out priority int, out previous int)
 language plpgsql as $$
@@ -69,6 +72,7 @@ language plpgsql as $$
 declare
     ticket flowfabric.tickets;
 begin
+    perform flowfabric._check_by(change_priority.by);
     select t.* into ticket from flowfabric.tickets t
     where t.partition = change_priority.partition and t.id = change_priority.id for update;
     if not found then

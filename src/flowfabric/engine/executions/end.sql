@@ -4,13 +4,13 @@
 -- and say so in the log. No caller does any of that by hand.
 --
 --   moves    any phase → ended
---   emits    execution_completed, execution_failed, execution_cancelled, execution_expired
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, waitpoint_closed
 --   returns  how many ended
 create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
     failures jsonb[] default null, detail jsonb default '{}', by text default null)
 returns int
-language plpgsql as $$
+language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -18,39 +18,40 @@ declare
 begin
     with gone as (
         delete from flowfabric.tickets t
-        using unnest(_end.partitions, _end.ids) as x (partition, id)
+        using unnest(_end.partitions, _end.ids, _end.results, _end.encodings, _end.failures) as x (partition, id, result, encoding, failure)
         where t.partition = x.partition and t.id = x.id
-        returning t.*
+        returning t.*, x.result, x.encoding, x.failure
     ), closed as (
         insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
                                          started_at, ended_at, failure)
         select g.partition, g.id, g.attempt, g.attempt_type,
                case _end.outcome when 'success' then 'ended_success' when 'cancelled' then 'ended_cancelled'
                                  when 'skipped' then 'ended_cancelled' else 'ended_failure' end::flowfabric.lifecycle,
-               g.worker, g.instance, g.attempt_epoch, g.epoch, g.attempt_started_at, now, x.failure
-        from gone g join unnest(_end.partitions, _end.ids, _end.failures) as x (partition, id, failure)
-          on x.partition = g.partition and x.id = g.id
-        where g.attempt_state in ('running_attempt', 'attempt_interrupted')
+               g.worker, g.instance, g.attempt_epoch, g.epoch, g.attempt_started_at, now, g.failure
+        from gone g where g.attempt_state in ('running_attempt', 'attempt_interrupted')
     ), written as (
         update flowfabric.executions e
-        set outcome = _end.outcome, result = x.result, result_encoding = x.encoding,
-            failure = x.failure - 'traceback', started_at = g.started_at, ended_at = now, priority = g.priority,
-            attempt = g.attempt, epoch = g.epoch, retries = g.retries, reclaims = g.reclaims, replays = g.replays
-        from gone g join unnest(_end.partitions, _end.ids, _end.results, _end.encodings, _end.failures)
-             with ordinality as x (partition, id, result, encoding, failure, item) on x.partition = g.partition and x.id = g.id
+        set outcome = _end.outcome, result = g.result, result_encoding = g.encoding, failure = g.failure - 'traceback',
+            started_at = g.started_at, ended_at = now, priority = g.priority, attempt = g.attempt, epoch = g.epoch,
+            retries = g.retries, reclaims = g.reclaims, replays = g.replays
+        from gone g
         where e.partition = g.partition and e.id = g.id
-        returning e.partition, e.id, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, x.item
+        returning e.partition, e.id, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+                  (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
+    ), dated as (
+        insert into flowfabric.removals (partition, execution, ended_at, remove_at)
+        select w.partition, w.id, now, now + w.retention from written w
     )
-    select array_agg(w.partition order by w.item) as partitions, array_agg(w.id order by w.item) as ids,
-           array_agg(w.route order by w.item) as routes, array_agg(w.tags order by w.item) as tags, array_agg(w.flow order by w.item) as flows,
+    select array_agg(w.partition) as partitions, array_agg(w.id) as ids, array_agg(w.route) as routes, array_agg(w.tags) as tags,
+           array_agg(w.flow) as flows,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
-               'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail
-               order by w.item) as details
+               'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail) as details
     into ended from written w;
 
     if ended.ids is null then
         return 0;
     end if;
+    perform flowfabric._close_waits(ended.partitions, ended.ids, _end.outcome);
     perform flowfabric._append_each(
         case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end,
         ended.partitions, ended.ids, ended.routes, ended.tags, ended.details, _end.by, ended.flows);

@@ -9,23 +9,35 @@ language sql immutable as $$
     select to_char(_moment.at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
 $$;
 
--- How many tickets a claim would take before this one, counted up to 1 000.
+-- How much is ahead of a ticket in its lane: what has a higher priority, and what is older at the same one. Counted up to
+-- 1 000, among at most 1 000 routes, so that a huge backlog costs no more than that: row by row from the index, because a
+-- bitmap or a sort reads all of it before the limit stops it.
 --
 --   returns  the number
 create or replace function flowfabric._ahead_of(ticket flowfabric.tickets)
 returns bigint
-language sql stable as $$
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    with recursive same_priority as (
+        (select t.route from flowfabric.tickets t
+         where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane and t.priority = (ticket).priority
+         order by t.route limit 1)
+        union all
+        select n.route from same_priority s cross join lateral (
+            select t.route from flowfabric.tickets t
+            where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane
+              and t.priority = (ticket).priority and t.route > s.route
+            order by t.route limit 1) n
+    )
     select count(*) from (
         (select from flowfabric.tickets t
          where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane and t.priority > (ticket).priority
-         limit 1000)
+         order by t.priority desc limit 1000)
         union all
-        (select from flowfabric.routes r cross join lateral (
+        (select from (select s.route from same_priority s limit 1000) s cross join lateral (
              select from flowfabric.tickets t
              where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane
-               and t.priority = (ticket).priority and t.route = r.id and t.created_at < (ticket).created_at
-             limit 1000) t
-         where r.lane = (ticket).lane
+               and t.priority = (ticket).priority and t.route = s.route and t.created_at < (ticket).created_at
+             order by t.created_at limit 1000) t
          limit 1000)
         limit 1000) ahead
 $$;
@@ -82,12 +94,17 @@ begin
         when 'blocked_by_lane_state' then
             return flowfabric._explanation(
                 format('lane %s is paused since %s by %s%s; resume_lane releases it', lane.name, flowfabric._moment(lane.since),
-                       coalesce(lane.by, 'an unnamed operator'), coalesce(': ' || lane.why, '')),
+                       coalesce((lane).by, 'an unnamed operator'), coalesce(': ' || lane.why, '')),
                 'lane', lane.since, 'resume_lane');
         when 'blocked_by_route' then
             return flowfabric._explanation(
                 flowfabric._explain_uncovered(route, now) || '; start a worker that has them', 'capable_worker', since, 'register_worker');
         else
+            if ticket.eligibility = 'granted' and ticket.expires_at > now then
+                return flowfabric._explanation(
+                    format('granted to worker %s (instance %s) until %s', ticket.worker, ticket.instance, flowfabric._moment(ticket.expires_at)),
+                    'worker', since, 'claim_granted', ticket.expires_at);
+            end if;
             return flowfabric._explanation(
                 format('waits for a worker of lane %s; %s ahead of it', lane.name, flowfabric._ahead_of(ticket)),
                 'worker', since, 'claim');
@@ -171,6 +188,7 @@ begin
         return case ticket.phase
             when 'runnable' then flowfabric._explain_runnable(ticket, now)
             when 'active' then flowfabric._explain_active(ticket, now)
+            when 'suspended' then flowfabric._explain_suspended(ticket)
         end;
     end if;
     select e.outcome, e.ended_at, e.attempt, e.failure into ended from flowfabric.executions e

@@ -1,15 +1,14 @@
 -- Listing: any filter, either order, page by page.
 
--- The part of the query that finds executions by public state. Unfinished states are looked for among the tickets, so
--- that a million ended executions cost them nothing.
+-- The condition that finds executions by public state.
 --
 --   refuses  invalid_body, for a word that is no public state
---   returns  the condition, over e (executions) and t (tickets)
+--   returns  the condition, over e (executions) and t (tickets); no state at all is a condition that nothing meets
 create or replace function flowfabric._state_condition(states text[])
 returns text
 language plpgsql immutable as $$
 declare
-    conditions text[] := '{}';
+    conditions text[] := '{false}';
     state text;
 begin
     foreach state in array states loop
@@ -28,30 +27,129 @@ begin
             when 'rate_limited' then 'false'
         end;
         if conditions[cardinality(conditions)] is null then
-            perform flowfabric._refuse('invalid_body', format('state %s: there is no such public state', flowfabric._shown(state)), '{"field": "state"}');
+            perform flowfabric._refuse('invalid_body', format('state %s: there is no such public state', flowfabric._shown(state)),
+                                       '{"field": "state"}');
         end if;
     end loop;
     return '((' || array_to_string(conditions, ') or (') || '))';
 end $$;
 
--- Where the rows come from: tickets when only unfinished states are asked for, records when none is, both otherwise.
+-- The part of a query that looks up the record of each row it has, one after the other and only until the page is full:
+-- `offset 0` keeps the planner from reading all records first.
 --
---   returns  the from clause
-create or replace function flowfabric._list_source(states text[], tag_key text)
+--   returns  the join, which gives e
+create or replace function flowfabric._record_lookup(source text)
 returns text
 language sql immutable as $$
-    select 'flowfabric.executions e'
-        || case
-            when states <@ '{completed,failed,cancelled,expired,skipped}' then ''
-            when states && '{completed,failed,cancelled,expired,skipped}' then
-                ' left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id'
-            else ' join flowfabric.tickets t on t.partition = e.partition and t.id = e.id' end
-        || case when tag_key is not null then
-            ' join flowfabric.tags g on g.partition = e.partition and g.execution = e.id and g.key = $6 and g.value = $7' else '' end
+    select format(
+        'cross join lateral (
+             select e.route, e.kind, e.flow, e.outcome from flowfabric.executions e
+             where e.partition = %1$s.partition and e.id = %1$s.id offset 0) e', source)
 $$;
 
+-- The query that lists unfinished executions: from the tickets, so that ended executions cost it nothing.
+--
+--   returns  the query, of partition and id
+create or replace function flowfabric._unfinished_query(tickets_where text, records_where text, place text, tag_key text)
+returns text
+language sql immutable as $$
+    select format(
+        'select t.partition, t.id from (
+             select t.partition, t.id, t.created_at from flowfabric.tickets t where %1$s order by %2$s offset 0) t %3$s %4$s
+         where %5$s order by %2$s limit $13',
+        tickets_where, place,
+        case when records_where <> 'true' then flowfabric._record_lookup('t') end,
+        case when tag_key is not null then
+            'cross join lateral (
+                 select from flowfabric.tags g
+                 where g.partition = t.partition and g.execution = t.id and g.key = $6 and g.value = $7 offset 0) g' end,
+        records_where)
+$$;
+
+-- The query that lists executions with a tag, ended or not: from the tags, which an index has by age.
+--
+--   returns  the query, of partition and id
+create or replace function flowfabric._tagged_query(tags_where text, records_where text, place text)
+returns text
+language sql immutable as $$
+    select format(
+        'select g.partition, g.id from (
+             select g.partition, g.execution as id, g.created_at from flowfabric.tags g where g.key = $6 and g.value = $7) g %s
+         left join flowfabric.tickets t on t.partition = g.partition and t.id = g.id
+         where %s and %s order by %s limit $13',
+        case when records_where <> 'true' then flowfabric._record_lookup('g') end, tags_where, records_where, place)
+$$;
+
+-- The query that lists executions, ended or not: from the flow, or else by walking the table in order. For one kind, or a
+-- few routes, there is an index that has them by age. To name that column in the order, and to give it as a range, rules
+-- out the index of everything by age, which comes to old work only after all that is younger.
+--
+--   returns  the query, of partition and id
+create or replace function flowfabric._records_query(records_where text, place text, flow uuid, walk text)
+returns text
+language sql immutable as $$
+    select format(
+        case walk
+            when 'route' then
+                'select e.partition, e.id from unnest($2) r (route) cross join lateral (
+                     select e.partition, e.id, e.created_at from %1$s
+                     where e.route between r.route and r.route and %2$s order by e.route desc, %3$s limit $13) e
+                 order by %3$s limit $13'
+            when 'kind' then
+                'select e.partition, e.id from %1$s
+                 where e.kind between $3 and $3 and %2$s order by e.kind desc, %3$s limit $13'
+            else 'select e.partition, e.id from %1$s where %2$s order by %3$s limit $13' end,
+        case when flow is null then 'flowfabric.executions e'
+             else '(select * from flowfabric.executions e where e.partition = $4 and e.flow = $5 offset 0) e' end
+            || ' left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id',
+        records_where, place)
+$$;
+
+-- The query for a list, put together from the filters that are there.
+--
+--   refuses  invalid_body
+--   returns  the query, of partition and id; its parameters are those that list_executions gives it
+create or replace function flowfabric._list_query(
+    route_count int, kind text, states text[], flow uuid, tag_key text, created_after timestamptz, created_before timestamptz,
+    newest_first boolean, after_id uuid)
+returns text
+language plpgsql immutable as $$
+declare
+    unfinished constant boolean := coalesce(not states && '{completed,failed,cancelled,expired,skipped}', false);
+    source constant text := case when unfinished then 't' when tag_key is not null then 'g' else 'e' end;
+    walk constant text := case
+        when source <> 'e' or flow is not null or not newest_first then 'none'
+        when route_count <= 100 and kind is null then 'route'
+        when route_count is null and kind is not null then 'kind'
+        else 'none' end;
+    place constant text := format(
+        case when newest_first then '%1$s.created_at desc, %1$s.partition desc, %1$s.id desc' else '%1$s.partition, %1$s.id' end, source);
+    place_where constant text := format(
+        concat_ws(' and ', 'true',
+            case when flow is not null then '%1$s.partition = $4' end,
+            case when created_after is not null then '%1$s.created_at > $8' end,
+            case when created_before is not null then '%1$s.created_at < $9' end,
+            case when after_id is not null and newest_first then
+                '%1$s.created_at <= $10 and (%1$s.created_at, %1$s.partition, %1$s.id) < ($10, $11, $12)' end,
+            case when after_id is not null and not newest_first then '(%1$s.partition, %1$s.id) > ($11, $12)' end), source);
+    state_where constant text := case when states is not null then flowfabric._state_condition(states) end;
+    route_where constant text := case when route_count is not null and walk <> 'route' then '%s.route = any ($2)' end;
+    kind_where constant text := case when kind is not null and walk <> 'kind' then 'e.kind = $3' end;
+    flow_where constant text := case when flow is not null then 'e.flow = $5' end;
+begin
+    return case source
+        when 't' then flowfabric._unfinished_query(
+            concat_ws(' and ', place_where, state_where, format(route_where, 't')),
+            concat_ws(' and ', 'true', kind_where, flow_where), place, tag_key)
+        when 'g' then flowfabric._tagged_query(
+            place_where, concat_ws(' and ', 'true', state_where, format(route_where, 'e'), kind_where, flow_where), place)
+        else flowfabric._records_query(
+            concat_ws(' and ', place_where, state_where, format(route_where, 'e'), kind_where), place, flow, walk)
+    end;
+end $$;
+
 -- Find executions. Every filter given must hold; the order and the cursor agree, so that no page loses or repeats one.
--- The query is put together from the filters that are there, and planned for the values given.
+-- The query is planned for the values given.
 --
 --   refuses  invalid_limit, invalid_body
 --   returns  a summary each, one more than asked for when more follows
@@ -64,33 +162,16 @@ returns table (summary text)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
     routes int[];
-    sort_key text := case when newest_first then 'g_created_at desc, e.partition desc, e.id desc' else 'e.partition, e.id' end;
-    conditions text[] := '{true}';
 begin
     if namespace is not null or lane is not null then
         select coalesce(array_agg(r.id), '{}') into routes from flowfabric.routes r
         where r.namespace = coalesce(list_executions.namespace, r.namespace) and r.lane = coalesce(list_executions.lane, r.lane);
-        conditions := conditions || case cardinality(routes)
-            when 1 then 'e.route = $2[1]' else 'e.route = any ($2)' end;
     end if;
-    sort_key := replace(sort_key, 'g_created_at', case when tag_key is not null then 'g.created_at' else 'e.created_at' end);
-    conditions := conditions
-        || case when kind is not null then 'e.kind = $3' end
-        || case when flow is not null then 'e.partition = $4 and e.flow = $5' end
-        || case when states is not null then flowfabric._state_condition(states) end
-        || case when created_after is not null then 'e.created_at > $8' end
-        || case when created_before is not null then 'e.created_at < $9' end
-        || case when after_id is not null and newest_first then
-               'e.created_at <= $10 and (e.created_at, e.partition, e.id) < ($10, $11, $12)' end
-        || case when after_id is not null and not newest_first then '(e.partition, e.id) > ($11, $12)' end;
 
     return query execute format(
-        'select flowfabric._summary(x.partition, x.id, $1)::text from (
-             select e.partition, e.id from %s where %s order by %s limit $13) x',
-        flowfabric._list_source(coalesce(states, '{completed}'), tag_key),
-        array_to_string(conditions, ' and '), sort_key)
-    using now, routes, kind, flow_partition::smallint, flow, tag_key, tag_value, created_after, created_before, after_created,
-          after_partition::smallint, after_id, flowfabric._page(take);
+        'select flowfabric._summary(x.partition, x.id, $1)::text from (%s) x',
+        flowfabric._list_query(cardinality(routes), kind, states, flow, tag_key, created_after, created_before, newest_first, after_id))
+    using flowfabric.clock(), routes, kind, flow_partition::smallint, flow, tag_key, tag_value, created_after, created_before,
+          after_created, after_partition::smallint, after_id, flowfabric._page(take);
 end $$;

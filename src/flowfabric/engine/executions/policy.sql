@@ -1,13 +1,13 @@
 -- Policy: what an execution asks of the engine for its whole life. Read closed: what is not known is refused.
 
--- Whether a JSON value is a whole number within bounds.
+-- Whether a JSON value is a whole number within bounds, written as one: 3.0 is none, and could not be read as one later.
 --
 --   returns  true, or false for anything else
 create or replace function flowfabric._is_whole(value jsonb, low numeric, high numeric)
 returns boolean
 language sql immutable as $$
     select case when jsonb_typeof(_is_whole.value) = 'number'
-        then _is_whole.value::numeric = trunc(_is_whole.value::numeric)
+        then scale(_is_whole.value::numeric) = 0
              and _is_whole.value::numeric between _is_whole.low and _is_whole.high
         else false end
 $$;
@@ -19,7 +19,12 @@ create or replace function flowfabric._unknown_policy_fields(policy jsonb)
 returns setof text
 language sql immutable as $$
     select f.name from jsonb_object_keys(_unknown_policy_fields.policy) f (name)
-    where f.name not in ('retry', 'attempt_timeout_ms', 'max_reclaim_count', 'max_replay_count', 'dedup_window_ms', 'retention_ms')
+    where f.name not in ('retry', 'attempt_timeout_ms', 'max_reclaim_count', 'max_replay_count', 'dedup_window_ms', 'retention_ms',
+                         'suspension', 'max_signals')
+    union all
+    select 'suspension.' || f.name
+    from jsonb_object_keys(case when jsonb_typeof(policy -> 'suspension') = 'object' then policy -> 'suspension' else '{}' end) f (name)
+    where f.name not in ('default_timeout_ms', 'timeout_behavior')
     union all
     select 'retry.' || f.name
     from jsonb_object_keys(case when jsonb_typeof(policy -> 'retry') = 'object' then policy -> 'retry' else '{}' end) f (name)
@@ -36,38 +41,47 @@ $$;
 
 -- What is wrong with a policy.
 --
---   returns  the fault, invalid_policy with the field's path; null when it is good
+--   refuses  invalid_policy, as a value
+--   returns  the fault with the field's path, or null when it is good
 create or replace function flowfabric._policy_fault(policy jsonb)
 returns jsonb
 language sql immutable as $$
     select case when jsonb_typeof(policy) <> 'object'
-        then flowfabric._fault('invalid_policy', 'policy: give an object', '{"field": "policy"}')
+        then flowfabric._fault('invalid_policy', format('policy %s: give an object', flowfabric._shown(policy::text)), '{"field": "policy"}')
         else (
-            select flowfabric._fault('invalid_policy', format('policy.%s: %s', w.field, w.remedy), jsonb_build_object('field', w.field))
+            select flowfabric._fault('invalid_policy',
+                format('policy.%s%s: %s', w.field, ' ' || flowfabric._shown((policy #> string_to_array(w.field, '.'))::text), w.remedy),
+                jsonb_build_object('field', w.field))
             from (
-                select u.field, 'there is no such field; leave it out'
-                from flowfabric._unknown_policy_fields(policy) u (field)
-                union all
                 select array_to_string(o.path, '.'), 'give an object'
-                from (values ('{retry}'::text[]), ('{retry,backoff}')) o (path)
+                from (values ('{retry}'::text[]), ('{retry,backoff}'), ('{suspension}')) o (path)
                 where jsonb_typeof(policy #> o.path) <> 'object'
                 union all
                 select 'retry.backoff.type', 'give "fixed" or "exponential"'
                 where policy #> '{retry,backoff}' is not null
                   and coalesce(policy #>> '{retry,backoff,type}', '') not in ('fixed', 'exponential')
                 union all
+                select u.field, 'there is no such field; leave it out'
+                from flowfabric._unknown_policy_fields(policy) u (field)
+                union all
                 select array_to_string(n.path, '.'), format('give a whole number from %s to %s', n.low, n.high)
                 from (values
                     ('{attempt_timeout_ms}'::text[], 1, 315360000000), ('{max_reclaim_count}', 0, 10000),
                     ('{max_replay_count}', 0, 10000), ('{dedup_window_ms}', 0, 2592000000), ('{retention_ms}', 0, 315360000000),
-                    ('{retry,max_retries}', 0, 1000), ('{retry,backoff,delay_ms}', 0, 2592000000),
+                    ('{max_signals}', 1, 10000), ('{suspension,default_timeout_ms}', 1, 315360000000), ('{retry,max_retries}', 0, 1000),
+                    ('{retry,backoff,delay_ms}', 0, 2592000000),
                     ('{retry,backoff,initial_delay_ms}', 0, 2592000000), ('{retry,backoff,max_delay_ms}', 0, 2592000000)
                 ) n (path, low, high)
                 where policy #> n.path is not null and not flowfabric._is_whole(policy #> n.path, n.low, n.high)
                 union all
                 select 'retry.backoff.multiplier', 'give a number from 1 to 10'
-                where jsonb_typeof(policy #> '{retry,backoff,multiplier}') <> 'number'
-                   or not (policy #> '{retry,backoff,multiplier}')::numeric between 1 and 10
+                where case when jsonb_typeof(policy #> '{retry,backoff,multiplier}') = 'number'
+                    then not (policy #> '{retry,backoff,multiplier}')::numeric between 1 and 10
+                    else policy #> '{retry,backoff,multiplier}' is not null end
+                union all
+                select 'suspension.timeout_behavior', 'give fail, cancel, expire, auto_resume or escalate'
+                where policy #>> '{suspension,timeout_behavior}' not in
+                      ('fail', 'cancel', 'expire', 'auto_resume', 'auto_resume_with_timeout_signal', 'escalate')
                 union all
                 select 'retry.backoff.jitter', 'give true or false'
                 where jsonb_typeof(policy #> '{retry,backoff,jitter}') <> 'boolean'

@@ -8,8 +8,12 @@ import msgspec
 
 from flowfabric import db, ids
 from flowfabric.db import Connection
+from flowfabric.errors import InvalidBody
 from flowfabric.ids import ExecutionId, FlowId, check_text
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
+
+ORDERS = ("newest", "id")
+ANY_COUNT = 32_768  # a cursor says where a page begins: in whatever partition, however many this database has
 
 
 async def describe(
@@ -27,6 +31,7 @@ async def describe(
     described = db.read(Description, found["description"])
     return msgspec.structs.replace(
         described,
+        tags=dict(sorted(described.tags.items())),
         payload=found["payload"],
         encoding=found["encoding"],
         result=found["result"],
@@ -68,9 +73,11 @@ async def list_executions(
 ) -> Page[Summary]:
     """The executions for which every filter given holds, page by page.
 
-    A state gives exactly those whose `describe` shows it; `tag` is a key and its value. Raises `InvalidLimit`,
-    `InvalidCursor`, `InvalidBody`.
+    A state gives exactly those whose `describe` shows it; `tag` is a key and its value; the moments themselves are left
+    out. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
+    if order not in ORDERS:
+        raise InvalidBody(f"order {ids.shown(order)}: there is no such order; write newest or id", field="order")
     found = await db.rows(
         conn,
         "list_executions",
@@ -84,7 +91,7 @@ async def list_executions(
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
         created_before=created_before,
-        take=limit,
+        take=max(min(limit, 1_000), -1_000),
         newest_first=order == "newest",
         **_position(order, cursor),
     )
@@ -96,13 +103,13 @@ def _position(order: str, cursor: str | None) -> dict[str, object]:
     if not cursor:
         return {}
     if order == "newest":
-        created_at, last = ids.parse_newest_cursor(cursor)
+        created_at, last = ids.parse_newest_cursor(cursor, ANY_COUNT)
         return {"after_created": created_at, "after_partition": last.partition, "after_id": last.uuid}
-    last = ids.parse_id_cursor(cursor)
+    last = ids.parse_id_cursor(cursor, ANY_COUNT)
     return {"after_partition": last.partition, "after_id": last.uuid}
 
 
 def _cursor(order: str, last: Summary) -> str:
     if order == "newest":
-        return ids.newest_cursor(last.created_at, ids.parse_execution_id(last.execution_id))
+        return ids.newest_cursor(last.created_at, ids.parse_execution_id(last.execution_id, ANY_COUNT))
     return last.execution_id

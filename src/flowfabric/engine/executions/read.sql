@@ -1,4 +1,4 @@
--- Reading: an execution as people see it, all of it from one snapshot.
+-- Reading: an execution as people see it, and lists of them. All that one call shows is from one snapshot.
 
 -- Refuse a call that names an execution that is not there.
 --
@@ -42,12 +42,14 @@ begin
         'explanation', case
             when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, now)
             when ticket.phase = 'active' then flowfabric._explain_active(ticket, now)
+            when ticket.phase = 'suspended' then flowfabric._explain_suspended(ticket)
             else flowfabric._explain_ended(asked.outcome, asked.ended_at, asked.attempt, asked.failure) end,
         'attempt', case when ticket.attempt_state in ('running_attempt', 'attempt_interrupted') then jsonb_build_object(
             'number', ticket.attempt, 'type', ticket.attempt_type, 'started_at', ticket.attempt_started_at) end,
         'lease', case when ticket.phase = 'active' then jsonb_build_object(
             'lease_id', ticket.lease_id, 'epoch', ticket.epoch, 'worker', ticket.worker, 'instance', ticket.instance,
             'expires_at', ticket.expires_at) end,
+        'suspension', flowfabric._suspension_summary(ticket),
         'counts', jsonb_build_object(
             'attempts', coalesce(ticket.attempt, asked.attempt), 'retries', coalesce(ticket.retries, asked.retries),
             'reclaims', coalesce(ticket.reclaims, asked.reclaims), 'replays', coalesce(ticket.replays, asked.replays)),

@@ -1,15 +1,16 @@
 """Submitting: one piece of work or thousands, in a transaction of our own or of the caller's."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
 
 from flowfabric import db, ids
 from flowfabric.db import Connection
-from flowfabric.errors import InvalidTime, Refusal
+from flowfabric.errors import InvalidBody, InvalidTime, PayloadTooLarge, Refusal
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted, Terms
 
@@ -35,6 +36,10 @@ class _Item(msgspec.Struct, frozen=True):
     deadline_at: datetime | None
     tags: str | None
 
+    @property
+    def weight(self) -> int:
+        return len(self.payload or b"") + len(self.tags or "") + len(self.key or "")
+
 
 async def submit(
     conn: Connection, submission: Submission, *, partitions: int = 256, payload_limit: int = PAYLOAD_LIMIT
@@ -55,72 +60,110 @@ async def submit_many(
 ) -> list[Submitted | Refusal]:
     """Take many pieces of work in, as if one after the other, and answer each in its place.
 
-    One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement.
+    One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement; outside a transaction of the
+    caller's each statement commits by itself.
     """
-    prepared = _prepare_all(submissions, partitions)
+    prepared = _prepare_all(submissions, partitions, payload_limit)
     answers: list[Submitted | Refusal] = []
     for chunk in _chunks(prepared):
-        answers += await _send(conn, chunk, payload_limit)
+        answers += await _send(conn, chunk, partitions, payload_limit)
     return answers
 
 
-def _prepare_all(submissions: Sequence[Submission], partitions: int) -> list[_Item | Refusal]:
+def _prepare_all(submissions: Sequence[Submission], partitions: int, payload_limit: int) -> list[_Item | Refusal]:
     texts: dict[int, str] = {}
     prepared: list[_Item | Refusal] = []
     for submission in submissions:
         try:
-            prepared.append(_prepare(submission, texts, partitions))
+            prepared.append(_prepare(submission, texts, partitions, payload_limit))
         except Refusal as refused:
             prepared.append(refused)
     return prepared
 
 
-def _prepare(submission: Submission, texts: dict[int, str], partitions: int) -> _Item:
-    terms, key = submission.terms, submission.key or None
+def _prepare(submission: Submission, texts: dict[int, str], partitions: int, payload_limit: int) -> _Item:
+    terms = submission.terms
     text = texts.get(id(terms))
     if text is None:
-        text = texts[id(terms)] = _terms_text(terms)
+        text = texts[id(terms)] = _json(terms, "terms")
+    key = _expect(str, submission.key, "key") or None
     delay_ms, delay_until = _span_or_moment(submission.delay, "delay")
     deadline_ms, deadline_at = _span_or_moment(submission.deadline, "deadline")
     return _Item(
         terms=text,
         execution_id=_execution_id(submission.execution_id, partitions),
-        payload=submission.payload,
+        payload=_payload(submission.payload, payload_limit),
         key=key,
-        key_partition=key and ids.idempotency_partition(terms.namespace, key, partitions),
-        priority=min(max(submission.priority, 0), 9_000),
+        key_partition=key and ids.idempotency_partition(_namespace(terms), key, partitions),
+        priority=min(max(_expect(int, submission.priority, "priority") or 0, 0), 9_000),
         delay_ms=delay_ms,
         delay_until=delay_until,
         deadline_ms=deadline_ms,
         deadline_at=deadline_at,
-        tags=_tags_text(submission.tags) if submission.tags else None,
+        tags=_json(submission.tags, "tags") if submission.tags else None,
     )
 
 
-def _terms_text(terms: Terms) -> str:
-    for text in _texts(msgspec.to_builtins(terms)):
-        check_text(text, "text")
-    return msgspec.json.encode(terms).decode()
+def _expect(kind: type[T], value: T, field: str) -> T:
+    """The value itself, if it is what it is said to be: the driver would refuse the whole batch for another."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise InvalidBody(f"{field} {ids.shown(str(value))} is no {kind.__name__}; give one", field=field)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text inside a JSON value, keys included."""
+def _namespace(terms: Terms) -> str:
+    given: str | None = _expect(str, terms.namespace, "namespace")
+    return "default" if given is None else given
+
+
+def _payload(payload: bytes | None, limit: int) -> bytes | None:
+    """The payload itself. SQL judges its size; only what no statement could carry is refused here."""
+    size = len(_expect(bytes, payload, "payload") or b"")
+    if size > max(limit, MOST_BYTES):
+        raise PayloadTooLarge(
+            f"the payload has {size} bytes and may have {limit}; keep large data elsewhere and pass a reference",
+            limit=limit,
+        )
+    return payload
+
+
+def _json(value: object, field: str) -> str:
+    """A value as JSON that Postgres can store. Raises `InvalidText`, and `InvalidBody` for what JSON cannot say."""
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_plain)
+        for leaf in _leaves(plain):
+            if isinstance(leaf, str):
+                check_text(leaf, field)
+            elif isinstance(leaf, float) and not isfinite(leaf):
+                raise ValueError(f"{leaf} is no number there")
+        return msgspec.json.encode(plain).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidBody(
+            f"{field} cannot be written as JSON: {error}; give texts, numbers, lists and objects", field=field
+        ) from None
+
+
+def _plain(value: object) -> object:
     match value:
-        case str():
-            yield value
+        case Mapping():
+            return dict(value)
+        case Collection():
+            return list(value)
+    raise TypeError(f"there is a {type(value).__name__} in it")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Every value inside a JSON value that has no parts, and the names of those that are named."""
+    match value:
         case Mapping():
             for name, part in value.items():
-                yield from _texts(name)
-                yield from _texts(part)
+                yield name
+                yield from _leaves(part)
         case list() | tuple():
             for part in value:
-                yield from _texts(part)
-
-
-def _tags_text(tags: Mapping[str, str]) -> str:
-    for text in _texts(tags):
-        check_text(text, "tag")
-    return msgspec.json.encode(tags).decode()
+                yield from _leaves(part)
+        case _:
+            yield value
 
 
 def _execution_id(given: ExecutionId | str | None, partitions: int) -> ExecutionId:
@@ -135,17 +178,22 @@ def _span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int 
             return None, None
         case timedelta():
             return given // timedelta(milliseconds=1), None
-        case datetime(tzinfo=None):
+        case datetime() if given.utcoffset() is None:
             raise InvalidTime(f"{what} {given} has no time zone; give one, such as datetime.now(UTC)")
         case datetime():
-            return None, given
+            try:
+                return None, given.astimezone(UTC)
+            except OverflowError:
+                raise InvalidTime(f"{what} {given} is no moment in UTC; give one at most ten years ahead") from None
+        case _:
+            raise InvalidTime(f"{what} {ids.shown(str(given))} is no time; give a timedelta or a datetime")
 
 
 def _chunks(prepared: Sequence[_Item | Refusal]) -> Iterator[Sequence[_Item | Refusal]]:
     """Runs of at most 1 000 items and 8 MiB; an item over that goes alone."""
     starts, size = [0], 0
     for number, item in enumerate(prepared):
-        weight = 0 if isinstance(item, Refusal) else len(item.payload or b"")
+        weight = 0 if isinstance(item, Refusal) else item.weight
         if number - starts[-1] == MOST_ITEMS or (size + weight > MOST_BYTES and number > starts[-1]):
             starts.append(number)
             size = 0
@@ -154,7 +202,9 @@ def _chunks(prepared: Sequence[_Item | Refusal]) -> Iterator[Sequence[_Item | Re
         yield prepared[start:end]
 
 
-async def _send(conn: Connection, chunk: Sequence[_Item | Refusal], payload_limit: int) -> list[Submitted | Refusal]:
+async def _send(
+    conn: Connection, chunk: Sequence[_Item | Refusal], partitions: int, payload_limit: int
+) -> list[Submitted | Refusal]:
     items = [item for item in chunk if not isinstance(item, Refusal)]
     if not items:
         return [item for item in chunk if isinstance(item, Refusal)]
@@ -177,7 +227,7 @@ async def _send(conn: Connection, chunk: Sequence[_Item | Refusal], payload_limi
         deadlines_at=_column([item.deadline_at for item in items]),
         tags=_column([item.tags for item in items]),
     )
-    answers = iter([_answer(row, item) for row, item in zip(answered, items, strict=True)])
+    answers = iter([_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)])
     return [item if isinstance(item, Refusal) else next(answers) for item in chunk]
 
 
@@ -186,10 +236,10 @@ def _column(values: list[T | None]) -> list[T | None] | None:
     return values if any(value is not None for value in values) else None
 
 
-def _answer(row: db.Row, item: _Item) -> Submitted | Refusal:
+def _answer(row: db.Row, item: _Item, partitions: int) -> Submitted | Refusal:
     if row["refusal"] is not None:
         return db.refusal(row["refusal"], row["detail"])
     detail = msgspec.json.decode(row["detail"], type=dict[str, str])
     if row["outcome"] == SubmitOutcome.DUPLICATE:
-        return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(detail["execution_id"]))
+        return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(detail["execution_id"], partitions))
     return Submitted(SubmitOutcome.CREATED, item.execution_id, PublicState(detail["public_state"]))

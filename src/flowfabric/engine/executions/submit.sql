@@ -1,52 +1,69 @@
--- Submitting: from what was asked to a record and a ticket, many at once.
+-- Submitting: one piece of work or thousands, in a transaction of our own or of the caller's.
 
 -- Read the terms that submissions have in common: what to run, where, under which policy. Read once per call, however
 -- many items share them.
 --
---   moves    lane – → active, when it is new
---   emits    lane_registered, when it is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, as a value
---   returns  the terms as they are stored, or the fault
+--   returns  the terms as they are stored, with their route if it is known; or the fault
 create or replace function flowfabric._read_terms(
-    given jsonb, out kind text, out namespace text, out encoding text, out creator text, out policy jsonb, out dedup_window interval,
-    out route int, out fault jsonb)
-language plpgsql as $$
+    given jsonb, out kind text, out lane text, out namespace text, out needs jsonb, out encoding text, out creator text,
+    out policy jsonb, out dedup_window interval, out route int, out fault jsonb)
+language plpgsql stable as $$
 #variable_conflict use_column
-declare
-    unknown text;
 begin
     given := jsonb_strip_nulls(given);
+    fault := flowfabric._terms_fault(given);
+    if fault is not null then
+        return;
+    end if;
+
     kind := given ->> 'kind';
+    lane := coalesce(given ->> 'lane', 'default');
+    namespace := coalesce(given ->> 'namespace', 'default');
+    needs := coalesce(given -> 'needs', '[]');
     encoding := given ->> 'encoding';
     creator := given ->> 'creator';
-    namespace := coalesce(given ->> 'namespace', 'default');
     policy := nullif(given -> 'policy', '{}');
-    select f.name into unknown from jsonb_object_keys(given) f (name)
-    where f.name not in ('kind', 'namespace', 'lane', 'needs', 'budgets', 'quotas', 'policy', 'encoding', 'creator');
-
-    fault := case
-        when unknown is not null then
-            flowfabric._fault('invalid_body', format('%s: there is no such field; leave it out', unknown), jsonb_build_object('field', unknown))
-        when coalesce(octet_length(kind), 0) not between 1 and 256 then
-            flowfabric._fault('invalid_name', format('kind %s: a kind is 1 to 256 bytes', flowfabric._shown(kind)))
-        when octet_length(encoding) not between 1 and 64 then
-            flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(encoding)), '{"field": "encoding"}')
-        when octet_length(creator) > 256 then
-            flowfabric._fault('invalid_body', format('creator %s: a creator is at most 256 bytes', flowfabric._shown(creator)), '{"field": "creator"}')
-        else flowfabric._policy_fault(policy)
-    end;
+    dedup_window := coalesce((policy ->> 'dedup_window_ms')::bigint, 86400000) * interval '1 ms';
+    fault := flowfabric._route_fault(lane, namespace, needs, coalesce(given -> 'budgets', '[]'), coalesce(given -> 'quotas', '[]'));
     if fault is null then
-        select a.route, a.fault into route, fault
-        from flowfabric._accept_route(
-            coalesce(given ->> 'lane', 'default'), namespace,
-            coalesce(given -> 'needs', '[]'), coalesce(given -> 'budgets', '[]'), coalesce(given -> 'quotas', '[]')) a;
+        route := flowfabric._known_route(lane, namespace, flowfabric._sorted_set(needs), '{}', '{}');
     end if;
-    dedup_window := make_interval(secs => coalesce((policy ->> 'dedup_window_ms')::numeric, 86400000)::double precision / 1000);
 end $$;
+
+-- What is wrong with terms, besides the words of their route.
+--
+--   refuses  invalid_body, invalid_name, invalid_policy, as a value
+--   returns  the fault, or null when they are good
+create or replace function flowfabric._terms_fault(given jsonb)
+returns jsonb
+language sql immutable as $$
+    select coalesce(
+        (select flowfabric._fault('invalid_body', format('%s: there is no such field; leave it out', flowfabric._shown(f.name)),
+                                  jsonb_build_object('field', f.name))
+         from jsonb_object_keys(given) f (name)
+         where f.name not in ('kind', 'namespace', 'lane', 'needs', 'budgets', 'quotas', 'policy', 'encoding', 'creator') limit 1),
+        (select flowfabric._fault('invalid_body', format('%s %s: give a text', f.name, flowfabric._shown(f.value::text)),
+                                  jsonb_build_object('field', f.name))
+         from jsonb_each(given) f (name, value)
+         where f.name in ('kind', 'namespace', 'lane', 'encoding', 'creator') and jsonb_typeof(f.value) <> 'string' limit 1),
+        case
+            when coalesce(octet_length(given ->> 'kind'), 0) not between 1 and 256 then
+                flowfabric._fault('invalid_name', format('kind %s: a kind is 1 to 256 bytes', flowfabric._shown(given ->> 'kind')))
+            when octet_length(given ->> 'encoding') not between 1 and 64 then
+                flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(given ->> 'encoding')),
+                                  '{"field": "encoding"}')
+            when octet_length(given ->> 'creator') > 256 then
+                flowfabric._fault('invalid_body', format('creator %s: a creator is at most 256 bytes', flowfabric._shown(given ->> 'creator')),
+                                  '{"field": "creator"}')
+        end,
+        flowfabric._policy_fault(given -> 'policy'))
+$$;
 
 -- What is wrong with one submission besides its terms.
 --
+--   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
 --   returns  the fault, or null when it is good
 create or replace function flowfabric._submission_fault(
     key text, payload_bytes int, payload_limit int, delay_ms bigint, delay_until timestamptz, deadline_ms bigint,
@@ -70,27 +87,39 @@ language sql stable as $$
     end
 $$;
 
--- Which execution each idempotency key stands for: the one given here where the key is free, else the one that has it.
--- A key is taken for its window and for as long as its execution is unfinished. Waits for another transaction that is
--- taking the same key. The keys given are distinct.
+-- Take idempotency keys for executions, each where it is free. A key is taken for its window and for as long as its
+-- execution is unfinished. Waits for another transaction that is taking the same key. The keys given are distinct.
 --
 --   locks    the keys, in key order
---   returns  the execution of each key
+--   returns  the id of the execution that has it, per key; null where it was free and is taken now
 create or replace function flowfabric._take_keys(
     partitions int[], namespaces text[], keys text[], execution_partitions int[], executions uuid[], expiries timestamptz[])
-returns table (namespace text, key text, execution_partition smallint, execution uuid)
+returns text[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
     held int;
+    taken bigint[] := '{}';
+    fresh bigint[];
 begin
     loop
-        insert into flowfabric.idempotency_keys (partition, namespace, key, execution_partition, execution, expires_at)
-        select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys,
-                               _take_keys.execution_partitions, _take_keys.executions, _take_keys.expiries)
-                        as w (partition, namespace, key, execution_partition, execution, expires_at)
-        order by w.partition, w.namespace, w.key
-        on conflict do nothing;
+        with wanted as (
+            select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys, _take_keys.execution_partitions,
+                                   _take_keys.executions, _take_keys.expiries)
+                            with ordinality as w (partition, namespace, key, execution_partition, execution, expires_at, number)
+        ), inserted as (
+            insert into flowfabric.idempotency_keys (partition, namespace, key, execution_partition, execution, expires_at)
+            select w.partition, w.namespace, w.key, w.execution_partition, w.execution, w.expires_at
+            from wanted w order by w.partition, w.namespace collate "C", w.key collate "C"
+            on conflict do nothing
+            returning partition, namespace, key
+        )
+        select array_agg(w.number) into fresh
+        from wanted w join inserted i on i.partition = w.partition and i.namespace = w.namespace and i.key = w.key;
+        taken := taken || coalesce(fresh, '{}');
+        if cardinality(taken) = cardinality(_take_keys.keys) then
+            return array_fill(null::text, array[cardinality(taken)]);
+        end if;
 
         perform from flowfabric.idempotency_keys k
         join unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys) as w (partition, namespace, key)
@@ -103,56 +132,94 @@ begin
     end loop;
 
     -- A statement after the lock: only now can it be seen whether the execution that has the key is unfinished.
-    update flowfabric.idempotency_keys k
-    set execution_partition = w.execution_partition, execution = w.execution, expires_at = w.expires_at
-    from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys, _take_keys.execution_partitions,
-                _take_keys.executions, _take_keys.expiries)
-         as w (partition, namespace, key, execution_partition, execution, expires_at)
-    where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
-      and k.expires_at <= flowfabric.clock() and (k.execution_partition, k.execution) <> (w.execution_partition, w.execution)
-      and not exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution);
+    with moved as (
+        update flowfabric.idempotency_keys k
+        set execution_partition = w.execution_partition, execution = w.execution, expires_at = w.expires_at
+        from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys, _take_keys.execution_partitions,
+                    _take_keys.executions, _take_keys.expiries)
+             with ordinality as w (partition, namespace, key, execution_partition, execution, expires_at, number)
+        where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
+          and not w.number = any (taken) and k.expires_at <= flowfabric.clock()
+          and not exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution)
+        returning w.number
+    )
+    select taken || coalesce(array_agg(m.number), '{}') into taken from moved m;
 
-    return query
-    select k.namespace, k.key, k.execution_partition, k.execution
-    from flowfabric.idempotency_keys k
-    join unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys) as w (partition, namespace, key)
-      on k.partition = w.partition and k.namespace = w.namespace and k.key = w.key;
+    return (
+        select array_agg(case when not w.number = any (taken) then flowfabric._id(k.execution_partition, k.execution) end order by w.number)
+        from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys) with ordinality as w (partition, namespace, key, number)
+        join flowfabric.idempotency_keys k on k.partition = w.partition and k.namespace = w.namespace and k.key = w.key);
 end $$;
 
--- Which items of a batch stand for an execution that exists already: by their id, by an earlier item, or by their key.
--- Only called when some item has a key; without one the insert itself finds what exists.
+-- Which items of a batch stand for an execution that exists already: by their id, by their key, or because an item
+-- before them made it. Only called when some item has a key; without one the insert itself finds what exists.
 --
 --   locks    the keys, in key order
 --   returns  the owner's id per item, in order; null where the item stands for itself
 create or replace function flowfabric._find_owners(
     partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[], expiries timestamptz[], refused boolean[])
 returns text[]
-language sql as $$
-    with items as (
-        select x.*, count(*) filter (where not x.refused) over (partition by x.partition, x.id order by x.item) > 1
-                    or exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id) as known
-        from unnest(_find_owners.partitions, _find_owners.ids, _find_owners.keys, _find_owners.key_partitions,
-                    _find_owners.namespaces, _find_owners.expiries, _find_owners.refused)
-             with ordinality as x (partition, id, key, key_partition, namespace, expires_at, refused, item)
-    ), firsts as (
-        select distinct on (i.namespace, i.key) i.* from items i
-        where i.key is not null and not i.refused and not i.known
-        order by i.namespace, i.key, i.item
-    ), owned as (
-        select k.* from (
-            select array_agg(f.key_partition) as key_partitions, array_agg(f.namespace) as namespaces, array_agg(f.key) as keys,
-                   array_agg(f.partition) as partitions, array_agg(f.id) as ids, array_agg(f.expires_at) as expiries
-            from firsts f) a
-        cross join lateral flowfabric._take_keys(a.key_partitions, a.namespaces, a.keys, a.partitions, a.ids, a.expiries) k
-        where a.keys is not null
-    )
-    select array_agg(case
-        when i.refused then null
-        when i.known then flowfabric._id(i.partition, i.id)
-        when (o.execution_partition, o.execution) <> (i.partition, i.id) then flowfabric._id(o.execution_partition, o.execution)
-    end order by i.item)
-    from items i left join owned o on o.namespace = i.namespace and o.key = i.key and not i.known
-$$;
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    it record;
+    made boolean[]; -- by the first item with that id
+    takers int[]; -- by the first item with that key
+    strays int[] := '{}';
+    stray int;
+    owners text[] := array_fill(null::text, array[cardinality(_find_owners.ids)]);
+begin
+    for it in
+        with items as (
+            select x.*, first_value(x.item) over (partition by x.partition, x.id order by x.item)::int as same_id,
+                   exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id) as known
+            from unnest(_find_owners.partitions, _find_owners.ids, _find_owners.keys, _find_owners.key_partitions,
+                        _find_owners.namespaces, _find_owners.expiries, _find_owners.refused)
+                 with ordinality as x (partition, id, key, key_partition, namespace, expires_at, refused, item)
+            where not x.refused
+        ), firsts as (
+            select distinct on (i.namespace, i.key) i.* from items i
+            where i.key is not null and not i.known
+            order by i.namespace, i.key, i.item
+        ), held as (
+            select h.* from (
+                select array_agg(f.key_partition) as key_partitions, array_agg(f.namespace) as namespaces, array_agg(f.key) as keys,
+                       array_agg(f.partition) as partitions, array_agg(f.id) as ids, array_agg(f.expires_at) as expiries,
+                       array_agg(f.item::int) as items
+                from firsts f) a
+            cross join lateral unnest(a.items, a.namespaces, a.keys, flowfabric._take_keys(
+                a.key_partitions, a.namespaces, a.keys, a.partitions, a.ids, a.expiries)) as h (item, namespace, key, owner)
+            where a.keys is not null
+        )
+        select i.item::int, flowfabric._id(i.partition, i.id) as own_id, i.same_id, i.known, h.item as same_key, h.owner
+        from items i left join held h on h.namespace = i.namespace and h.key = i.key
+        order by i.item
+    loop
+        owners[it.item] := case
+            when it.known or made[it.same_id] then it.own_id
+            else coalesce(it.owner, flowfabric._id(partitions[takers[it.same_key]], ids[takers[it.same_key]])) end;
+        if owners[it.item] is null then
+            made[it.same_id] := true;
+            if it.same_key is not null then
+                takers[it.same_key] := it.item;
+            end if;
+        elsif it.item = it.same_key and it.owner is null then
+            strays := strays || it.item;
+        end if;
+    end loop;
+
+    -- Taken for an item whose id an earlier one turned out to have made: it is the next one's, or nobody's.
+    foreach stray in array strays loop
+        delete from flowfabric.idempotency_keys k
+        where k.partition = _find_owners.key_partitions[stray] and k.namespace = _find_owners.namespaces[stray]
+          and k.key = _find_owners.keys[stray];
+        insert into flowfabric.idempotency_keys (partition, namespace, key, execution_partition, execution, expires_at)
+        select _find_owners.key_partitions[stray], _find_owners.namespaces[stray], _find_owners.keys[stray], _find_owners.partitions[t.item],
+               _find_owners.ids[t.item], _find_owners.expiries[t.item]
+        from (select takers[stray] as item) t where t.item is not null;
+    end loop;
+    return owners;
+end $$;
 
 -- Write records and tickets for these items, with their tags and their line in the log. An id that is in use, or comes a
 -- second time, is passed over. Each item is a microsecond younger than the one before: order within a call is age.
@@ -177,7 +244,7 @@ begin
     ), recorded as (
         insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, tags, policy, created_at)
         select a.partition, a.id, a.route, a.kind, a.payload, a.encoding, a.creator, a.tags, a.policy, a.created_at
-        from asked a order by a.item
+        from asked a order by a.partition, a.id, a.item -- by key, so that two batches with the same ids cannot deadlock
         on conflict do nothing
         returning partition, id
     ), mine as (
@@ -206,12 +273,29 @@ begin
     return coalesce(fresh.items, '{}');
 end $$;
 
--- Take work in, many items at once: as if one after the other, and one bad item harms no other. `terms` holds what
--- items have in common, once each; `term_of` says which of them an item has, from 1.
+-- Read all terms of a call.
 --
---   moves    – → runnable: eligible_now, or not_eligible_until_time if it is due later
+--   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
+--            budget_not_found, quota_not_found, lane_draining, as a value
+--   returns  a column each, in the order given
+create or replace function flowfabric._read_all_terms(
+    given text[], out kinds text[], out lanes text[], out namespaces text[], out needs jsonb[], out encodings text[], out creators text[],
+    out policies jsonb[], out windows interval[], out routes int[], out faults jsonb[])
+language sql stable as $$
+    select array_agg(t.kind order by g.number), array_agg(t.lane order by g.number), array_agg(t.namespace order by g.number),
+           array_agg(t.needs order by g.number), array_agg(t.encoding order by g.number), array_agg(t.creator order by g.number),
+           array_agg(t.policy order by g.number), array_agg(t.dedup_window order by g.number), array_agg(t.route order by g.number),
+           array_agg(t.fault order by g.number)
+    from unnest(_read_all_terms.given) with ordinality as g (text, number) cross join lateral flowfabric._read_terms(g.text::jsonb) t
+$$;
+
+-- Take work in, many items at once: as if one after the other, and one bad item harms no other. `terms` holds what
+-- items have in common, once each; `term_of` says which of them an item has, from 1. A lane or a route that is new is
+-- made only for an item that is written.
+--
+--   moves    – → runnable: eligible_now, or not_eligible_until_time if it is due later; lane – → active, when it is new
 --   locks    idempotency keys, in key order
---   emits    execution_submitted
+--   emits    execution_submitted; lane_registered, when a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, per item; invalid_limit over 1 000 items
@@ -226,23 +310,17 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    term record;
+    term record := flowfabric._read_all_terms(submit.terms);
     faults jsonb[];
     dues timestamptz[];
     deadlines timestamptz[];
     owners text[];
+    routes int[] := term.routes;
     written int[];
 begin
     if cardinality(ids) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(ids)));
     end if;
-
-    select array_agg(t.kind order by g.number) as kinds, array_agg(t.namespace order by g.number) as namespaces,
-           array_agg(t.encoding order by g.number) as encodings, array_agg(t.creator order by g.number) as creators,
-           array_agg(t.policy order by g.number) as policies, array_agg(t.dedup_window order by g.number) as windows,
-           array_agg(t.route order by g.number) as routes, array_agg(t.fault order by g.number) as faults
-    into term
-    from unnest(submit.terms) with ordinality as g (given, number) cross join lateral flowfabric._read_terms(g.given::jsonb) t;
 
     select array_agg(coalesce(term.faults[x.term], f.fault) order by x.item),
            array_agg(case when f.fault is null then nullif(greatest(coalesce(x.delay_until, now + x.delay_ms * interval '1 ms'), now), now) end order by x.item),
@@ -261,14 +339,24 @@ begin
         into owners from unnest(submit.term_of) with ordinality as x (term, item);
     end if;
 
+    if array_position(routes, null) is not null then
+        routes := flowfabric._make_routes(routes, term.lanes, term.namespaces, term.needs, array(
+            select distinct on (x.partition, x.id) x.term
+            from unnest(submit.term_of, submit.partitions, submit.ids, faults, owners)
+                 with ordinality as x (term, partition, id, fault, owner, item)
+            where x.fault is null and x.owner is null
+              and not exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id)
+            order by x.partition, x.id, x.item));
+    end if;
+
     select flowfabric._write_submissions(
-        array_agg(x.item::int), array_agg(x.partition), array_agg(x.id), array_agg(term.routes[x.term]), array_agg(term.kinds[x.term]),
+        array_agg(x.item::int), array_agg(x.partition), array_agg(x.id), array_agg(routes[x.term]), array_agg(term.kinds[x.term]),
         array_agg(x.payload), array_agg(term.encodings[x.term]), array_agg(term.creators[x.term]), array_agg(term.policies[x.term]),
         array_agg(x.priority), array_agg(x.due_at), array_agg(x.deadline_at), array_agg(x.tags::jsonb), now)
     into written
     from unnest(submit.term_of, submit.partitions, submit.ids, submit.payloads, submit.priorities, dues, deadlines, submit.tags, faults, owners)
          with ordinality as x (term, partition, id, payload, priority, due_at, deadline_at, tags, fault, owner, item)
-    where x.fault is null and x.owner is null;
+    where x.fault is null and x.owner is null and routes[x.term] is not null;
 
     return query
     select x.item::int,

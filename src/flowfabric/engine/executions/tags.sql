@@ -2,6 +2,7 @@
 
 -- What is wrong with a tag key.
 --
+--   refuses  invalid_tag_key, as a value
 --   returns  the fault, or null when it is good
 create or replace function flowfabric._tag_key_fault(key text)
 returns jsonb
@@ -14,32 +15,34 @@ $$;
 
 -- What is wrong with a tag's value.
 --
+--   refuses  invalid_tag, as a value
 --   returns  the fault, or null when it is good
 create or replace function flowfabric._tag_value_fault(key text, value text)
 returns jsonb
 language sql immutable as $$
     select case when octet_length(value) > 256 then
-        flowfabric._fault('invalid_tag', format('tag %s has %s bytes and may have 256', key, octet_length(value)))
+        flowfabric._fault('invalid_tag', format('tag %s %s has %s bytes; shorten it to 256', key, flowfabric._shown(value), octet_length(value)))
     end
 $$;
 
 -- What is wrong with a set of tags.
 --
+--   refuses  invalid_tag_key, invalid_tag, as a value
 --   returns  the fault of the first bad one, or null when all are good
 create or replace function flowfabric._tags_fault(tags jsonb)
 returns jsonb
 language sql immutable as $$
     select case
-        when jsonb_typeof(tags) <> 'object' then flowfabric._fault('invalid_tag', 'tags: give an object of texts')
+        when jsonb_typeof(tags) <> 'object' then flowfabric._fault('invalid_tag', format('tags %s: give an object of texts', flowfabric._shown(tags::text)))
         else coalesce(
             (select coalesce(
                  flowfabric._tag_key_fault(t.key),
                  case when jsonb_typeof(t.value) <> 'string' then
-                     flowfabric._fault('invalid_tag', format('tag %s: give a text, not %s', t.key, jsonb_typeof(t.value))) end,
+                     flowfabric._fault('invalid_tag', format('tag %s %s: give a text', t.key, flowfabric._shown(t.value::text))) end,
                  flowfabric._tag_value_fault(t.key, t.value #>> '{}'))
              from jsonb_each(tags) t order by 1 limit 1),
-            case when (select count(*) from jsonb_object_keys(tags)) > 64 then
-                flowfabric._fault('invalid_tag', 'more than 64 tags; an execution has at most 64') end)
+            (select flowfabric._fault('invalid_tag', format('%s tags: an execution has at most 64; remove some', count(*)))
+             from jsonb_object_keys(tags) having count(*) > 64))
     end
 $$;
 

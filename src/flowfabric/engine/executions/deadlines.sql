@@ -1,0 +1,53 @@
+-- Due times and deadlines: what happens to an execution when its time comes.
+
+-- End executions whose deadline has passed. The caller has locked the tickets.
+--
+--   moves    any phase → ended: expired
+--   emits    execution_expired
+create or replace function flowfabric._expire(partitions smallint[], ids uuid[])
+returns void
+language plpgsql as $$
+begin
+    perform flowfabric._end(_expire.partitions, _expire.ids, 'expired', failures => array_fill(
+        '{"class": "timeout", "reason": "execution_deadline"}'::jsonb, array[cardinality(_expire.ids)]));
+end $$;
+
+-- End the executions whose deadline has passed, whatever they are doing.
+--
+--   moves    any phase → ended: expired
+--   locks    the tickets it moves; skips those that are locked
+--   emits    execution_expired
+--   returns  how many ended, and which
+create or replace function flowfabric.expire_executions(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    late record;
+begin
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(flowfabric._id(x.partition, x.id)) as names
+    into late from (
+        select t.partition, t.id from flowfabric.tickets t where t.deadline_at <= flowfabric.clock()
+        order by t.deadline_at, t.partition, t.id limit expire_executions.take offset expire_executions.passing
+        for update skip locked) x;
+    moved := coalesce(cardinality(late.ids), 0);
+    if moved > 0 then
+        perform flowfabric._expire(late.partitions, late.ids);
+        ended := late.names;
+    end if;
+end $$;
+
+-- Make due work claimable. A claim does so too on its way; this is for lanes nobody claims from.
+--
+--   moves    not_eligible_until_time → eligible_now
+--   locks    the tickets it moves; skips those that are locked
+--   returns  how many were moved, and the lanes with work
+create or replace function flowfabric.promote_due(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    promoted text[];
+begin
+    promoted := flowfabric._promote(array(select l.name from flowfabric.lanes l), promote_due.take, flowfabric.clock(), promote_due.passing);
+    moved := coalesce(cardinality(promoted), 0);
+    lanes := array(select distinct p from unnest(promoted) p);
+end $$;

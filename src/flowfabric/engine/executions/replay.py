@@ -1,0 +1,23 @@
+"""Replaying: running an ended execution again."""
+
+from datetime import datetime, timedelta
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import PublicState
+
+
+async def replay(
+    conn: Connection, execution_id: ExecutionId, *, by: str, deadline: timedelta | datetime | None = None
+) -> PublicState:
+    """Run an ended execution again; epoch and attempt numbers go on, retries start at 0, the old deadline is dropped.
+
+    Raises `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`,
+    `InvalidBody`.
+    """
+    span, moment = calls.span_or_moment(deadline, "deadline")
+    await db.row(
+        conn, "replay", **calls.about(execution_id), by=check_text(by, "by"), deadline_ms=span, deadline_at=moment
+    )
+    return PublicState.WAITING

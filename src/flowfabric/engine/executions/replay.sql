@@ -1,0 +1,49 @@
+-- Replaying: running an ended execution again.
+
+-- Run an ended execution again: a new ticket; epoch and attempt numbers go on, retries and reclaims start at 0, the old
+-- deadline is dropped.
+--
+--   moves    ended → runnable: eligible_now, pending_replay_attempt
+--   locks    the record
+--   emits    execution_replayed
+--   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, lane_draining, invalid_time, invalid_body
+--   returns  'replayed', and the lane with work
+create or replace function flowfabric.replay(
+    partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null, out outcome text, out lane text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    ended record;
+begin
+    perform flowfabric._check_by(replay.by);
+    select e.outcome, e.replays, e.policy, r.lane, l.state, e.route into ended
+    from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane
+    where e.partition = replay.partition and e.id = replay.id for update of e;
+    if not found then
+        perform flowfabric._refuse_missing(replay.partition, replay.id);
+    end if;
+    perform flowfabric._raise(case
+        when ended.outcome is null then flowfabric._fault('execution_not_terminal',
+            format('execution %s has not ended; cancel it first, or let it end', flowfabric._id(replay.partition, replay.id)))
+        when ended.replays >= coalesce((ended.policy ->> 'max_replay_count')::int, 10) then flowfabric._fault('max_replays_exhausted',
+            format('execution %s was replayed %s times, as often as its policy allows; submit it anew',
+                   flowfabric._id(replay.partition, replay.id), ended.replays))
+        when ended.state = 'draining' then flowfabric._fault('lane_draining',
+            format('lane %s is draining and takes no new work; resume_lane opens it', ended.lane))
+        when replay.deadline_ms not between 1 and 315360000000 or replay.deadline_at <= now or replay.deadline_at > now + interval '10 years'
+            then flowfabric._fault('invalid_time', 'deadline: give a moment ahead of now, at most ten years') end);
+
+    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason, attempt_state,
+                                    epoch, attempt, replays, started_at)
+    select e.partition, e.id, e.route, ended.lane, e.priority, e.created_at, coalesce(replay.deadline_at, now + replay.deadline_ms * interval '1 ms'),
+           'eligible_now', 'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at
+    from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
+    update flowfabric.executions e
+    set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1
+    where e.partition = replay.partition and e.id = replay.id;
+    perform flowfabric._append_about('execution_replayed', replay.partition, replay.id, replay.by,
+                                     jsonb_build_object('previous_outcome', ended.outcome, 'replays', ended.replays + 1));
+    outcome := 'replayed';
+    lane := ended.lane;
+end $$;

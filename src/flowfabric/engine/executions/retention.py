@@ -1,0 +1,20 @@
+"""Retention: what is removed when it has been over for long enough."""
+
+from datetime import timedelta
+
+from flowfabric import calls
+from flowfabric.db import Connection
+from flowfabric.model import Swept
+
+WEEK = timedelta(days=7)
+
+
+async def remove_ended(conn: Connection, *, limit: int = 500, passing: int = 0, retention: timedelta = WEEK) -> Swept:
+    """Remove executions that ended long ago, with all that belongs to them; a retention of their own goes first."""
+    span = retention // timedelta(milliseconds=1)
+    return await calls.sweep(conn, "remove_ended", limit, passing, retention_ms=span)
+
+
+async def forget_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Forget idempotency keys whose window is over and whose execution is not unfinished."""
+    return await calls.sweep(conn, "forget_keys", limit, passing)

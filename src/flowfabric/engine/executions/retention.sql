@@ -1,0 +1,68 @@
+-- Retention: what is removed when it has been over for long enough.
+
+-- Remove ended executions when their time is over, with all that belongs to them. One with a retention of its own goes
+-- by that, the others by the deployment's.
+--
+--   locks    the entries it removes; skips those that are locked
+--   returns  how many entries were dealt with
+create or replace function flowfabric.remove_ended(
+    take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    retention interval := retention_ms * interval '1 ms';
+begin
+    with due as (
+        (select r.ctid as place, r.ended_at + retention as at from flowfabric.removals r
+         where r.remove_at is null and r.ended_at <= now - retention
+         order by r.ended_at limit remove_ended.take + remove_ended.passing)
+        union all
+        (select r.ctid, r.remove_at from flowfabric.removals r
+         where r.remove_at <= now
+         order by r.remove_at limit remove_ended.take + remove_ended.passing)
+    ), locked as (
+        select r.ctid as place from flowfabric.removals r
+        where r.ctid = any (array(select d.place from due d order by d.at limit remove_ended.take offset remove_ended.passing))
+        for update skip locked
+    ), taken as (
+        delete from flowfabric.removals r where r.ctid = any (array(select l.place from locked l))
+        returning r.partition, r.execution, r.ended_at
+    ), removed as (
+        -- An execution replayed since has another end, or none, and stays.
+        delete from flowfabric.executions e using taken k
+        where e.partition = k.partition and e.id = k.execution and e.ended_at = k.ended_at
+        returning e.partition, e.id
+    ), attempts_removed as (
+        delete from flowfabric.attempts a using removed r where a.partition = r.partition and a.execution = r.id
+    ), suspensions_removed as (
+        delete from flowfabric.suspensions s using removed r where s.partition = r.partition and s.execution = r.id
+    ), waitpoints_removed as (
+        delete from flowfabric.waitpoints w using removed r where w.partition = r.partition and w.execution = r.id
+    ), signals_removed as (
+        delete from flowfabric.signals s using removed r where s.partition = r.partition and s.execution = r.id
+    ), tags_removed as (
+        delete from flowfabric.tags g using removed r where g.partition = r.partition and g.execution = r.id
+    )
+    select count(*) into moved from taken;
+end $$;
+
+-- Forget idempotency keys whose window is over and whose execution is not unfinished.
+--
+--   locks    the keys it removes; skips those that are locked
+--   returns  how many were forgotten
+create or replace function flowfabric.forget_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    with lapsed as (
+        select k.ctid as place from flowfabric.idempotency_keys k
+        where k.expires_at <= flowfabric.clock()
+          and not exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution)
+        order by k.expires_at limit forget_keys.take offset forget_keys.passing
+        for update of k skip locked
+    ), forgotten as (
+        delete from flowfabric.idempotency_keys k where k.ctid = any (array(select l.place from lapsed l)) returning 1
+    )
+    select count(*) into moved from forgotten;
+end $$;

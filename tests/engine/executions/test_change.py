@@ -1,0 +1,282 @@
+"""Changing an execution: cancelling it, and letting it go before others or after them."""
+
+import asyncio
+from datetime import timedelta
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from flowfabric import db
+from flowfabric.db import Connection
+from flowfabric.engine import executions
+from flowfabric.errors import (
+    ExecutionEnded,
+    ExecutionNotFound,
+    FenceRequired,
+    InvalidBody,
+    InvalidText,
+    LeaseLost,
+    PartialFence,
+)
+from flowfabric.ids import ExecutionId, mint_execution_id
+from flowfabric.model import PriorityChange, PublicState
+from tests.conftest import Connect
+from tests.engine.executions.stored import blocked
+from tests.engine.standins import claimed, ended, stored
+from tests.given import Given
+
+
+async def everything(given: Given) -> list[object]:
+    """All that a refused change must leave as it was."""
+    tables = ["executions", "tickets", "attempts", "events", "lanes"]
+    return [await given.rows(f"select * from flowfabric.{table} order by 1, 2, 3") for table in tables]
+
+
+async def in_state(given: Given, state: str) -> ExecutionId:
+    match state:
+        case "waiting":
+            return await given.submitted()
+        case "delayed":
+            return await given.submitted(delay=timedelta(hours=1))
+        case "held":
+            return await given.held()
+        case _:
+            execution_id = await given.submitted()
+            await claimed(given, execution_id)
+            return execution_id
+
+
+@pytest.mark.parametrize("state", ["waiting", "delayed", "held", "active"])
+async def test_an_operator_cancels_whatever_is_unfinished(conn: Connection, given: Given, state: str) -> None:
+    """Behaviour 10."""
+    execution_id = await in_state(given, state)
+
+    assert await executions.cancel(conn, execution_id, reason="not wanted", by="ada") is PublicState.CANCELLED
+
+    found = await executions.describe(conn, execution_id)
+    assert (found.state.public_state, found.lease, found.attempt) == ("cancelled", None, None)
+    assert await given.count("tickets") == 0
+    before = await everything(given)
+    assert await executions.cancel(conn, execution_id, reason="once more", by="bob") is PublicState.CANCELLED
+    assert await everything(given) == before
+    assert (await given.events(execution_id)).count("execution_cancelled") == 1
+
+
+async def test_the_log_says_who_cancelled_and_why(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted(tags={"a.b": "c"})
+    await executions.cancel(conn, execution_id, reason="not wanted", by="ada")
+
+    [event] = await given.rows("select by, tags, detail from flowfabric.events where kind = 'execution_cancelled'")
+    detail = msgspec.json.decode(event["detail"])
+    assert (event["by"], event["tags"]) == ("ada", '{"a.b": "c"}')
+    assert (detail["source"], detail["reason"]) == ("operator_override", "not wanted")
+
+
+async def test_cancelling_ends_the_attempt_under_way(conn: Connection, given: Given) -> None:
+    execution_id = await in_state(given, "active")
+    await executions.cancel(conn, execution_id)
+
+    [attempt] = await given.rows("select number, lifecycle, worker from flowfabric.attempts")
+    assert [*attempt.values()] == [1, "ended_cancelled", "pool"]
+
+
+@pytest.mark.parametrize("outcome", ["success", "failed", "expired", "skipped"])
+async def test_what_has_ended_otherwise_cannot_be_cancelled(conn: Connection, given: Given, outcome: str) -> None:
+    """Behaviour 11."""
+    execution_id = await given.submitted()
+    await ended(given, execution_id, outcome)
+    before = await everything(given)
+
+    with pytest.raises(ExecutionEnded) as refused:
+        await executions.cancel(conn, execution_id)
+
+    assert refused.value.fields == {"outcome": outcome}
+    assert await everything(given) == before
+
+
+async def test_what_is_not_there_cannot_be_changed(conn: Connection, given: Given) -> None:
+    before = await everything(given)
+
+    with pytest.raises(ExecutionNotFound):
+        await executions.cancel(conn, mint_execution_id())
+    with pytest.raises(ExecutionNotFound):
+        await executions.change_priority(conn, mint_execution_id(), 5, by="ada")
+    assert await everything(given) == before
+
+
+async def test_a_lease_holder_must_show_its_lease(conn: Connection, given: Given) -> None:
+    """Behaviour 12."""
+    execution_id = await given.submitted()
+    fence = await claimed(given, execution_id)
+    before = await everything(given)
+
+    with pytest.raises(FenceRequired):
+        await executions.cancel(conn, execution_id, source="lease_holder")
+    for stale in [
+        msgspec.structs.replace(fence, epoch=2),
+        msgspec.structs.replace(fence, epoch=0),
+        msgspec.structs.replace(fence, attempt=2),
+        msgspec.structs.replace(fence, lease_id=uuid4()),
+    ]:
+        with pytest.raises(LeaseLost) as refused:
+            await executions.cancel(conn, execution_id, source="lease_holder", fence=stale)
+        assert refused.value.fields == {"cause": "superseded"}
+    assert await everything(given) == before
+
+    cancelled = await executions.cancel(conn, execution_id, source="lease_holder", fence=fence)
+    assert cancelled is PublicState.CANCELLED
+
+
+@pytest.mark.parametrize("missing", ["lease_id", "epoch", "attempt"])
+async def test_a_part_of_a_lease_proves_nothing(conn: Connection, given: Given, missing: str) -> None:
+    """Behaviour 12."""
+    execution_id = await given.submitted()
+    fence = await claimed(given, execution_id)
+    parts = {name: getattr(fence, name) for name in ("lease_id", "epoch", "attempt") if name != missing}
+    before = await everything(given)
+
+    with pytest.raises(PartialFence):
+        await db.value(
+            conn, "cancel", partition=execution_id.partition, id=execution_id.uuid, source="lease_holder", **parts
+        )
+    assert await everything(given) == before
+
+
+async def test_a_lapsed_lease_cancels_nothing(conn: Connection, given: Given) -> None:
+    """Behaviour 12."""
+    execution_id = await given.submitted()
+    fence = await claimed(given, execution_id, seconds=30)
+    await given.time_passes(seconds=30)
+
+    with pytest.raises(LeaseLost) as refused:
+        await executions.cancel(conn, execution_id, source="lease_holder", fence=fence)
+
+    assert refused.value.fields == {"cause": "expired"}
+    assert (await executions.describe(conn, execution_id)).state.public_state == "active"
+
+
+async def test_a_lease_that_was_taken_back_cancels_nothing(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted()
+    fence = await claimed(given, execution_id)
+    await stored(
+        given,
+        execution_id,
+        "phase = 'runnable', reason = 'waiting_for_worker', attempt_state = 'pending_reclaim_attempt', "
+        "lease_end = 'revoked'",
+    )
+
+    with pytest.raises(LeaseLost) as refused:
+        await executions.cancel(conn, execution_id, source="lease_holder", fence=fence)
+
+    assert refused.value.fields == {"cause": "revoked"}
+    assert (await executions.describe(conn, execution_id)).state.public_state == "waiting"
+
+
+async def test_any_other_source_may_cancel_what_nobody_holds(conn: Connection, given: Given) -> None:
+    waits, runs = await given.submitted(), await in_state(given, "active")
+
+    assert await executions.cancel(conn, waits, source="a script") is PublicState.CANCELLED
+    with pytest.raises(FenceRequired):
+        await executions.cancel(conn, runs, source="a script")
+
+
+async def test_a_fence_of_another_execution_does_not_help(conn: Connection, given: Given) -> None:
+    mine, other = await given.submitted(), await given.submitted()
+    fence = await claimed(given, mine)
+    await claimed(given, other)
+
+    with pytest.raises(LeaseLost):
+        await executions.cancel(conn, other, source="lease_holder", fence=fence)
+    assert (await executions.describe(conn, other)).state.public_state == "active"
+
+
+async def test_a_long_or_unstorable_reason_is_kept_as_far_as_it_goes(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted()
+    await executions.cancel(conn, execution_id, reason="\0" + "é" * 5_000)
+
+    failure = (await executions.get_result(conn, execution_id)).failure
+    assert failure is not None
+    assert failure.reason == "\ufffd" + "é" * 2_046  # 3 + 2 * 2 046 bytes of 4 096
+
+
+async def test_texts_that_cannot_be_kept_whole_are_refused(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted()
+    before = await everything(given)
+
+    with pytest.raises(InvalidText):
+        await executions.cancel(conn, execution_id, by="a\0")
+    with pytest.raises(InvalidText):
+        await executions.cancel(conn, execution_id, source="\ud800")
+    with pytest.raises(InvalidBody) as refused:
+        await executions.cancel(conn, execution_id, by="é" * 129)
+    assert refused.value.fields == {"field": "by"}
+    with pytest.raises(InvalidBody):
+        await executions.change_priority(conn, execution_id, 5, by="x" * 257)
+    assert await everything(given) == before
+
+    await executions.change_priority(conn, execution_id, 5, by="é" * 128)
+
+
+async def test_two_cancels_at_once_end_it_once(given: Given, connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    execution_id = await given.submitted()
+
+    async with one.transaction():
+        await executions.cancel(one, execution_id, by="one")
+        second = asyncio.create_task(executions.cancel(other, execution_id, by="other"))
+        await blocked(given, other, second)
+    assert await second is PublicState.CANCELLED
+
+    assert (await given.events(execution_id)).count("execution_cancelled") == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"), [(-5, 0), (0, 0), (17, 17), (9_000, 9_000), (99_999, 9_000), (10**12, 9_000)]
+)
+async def test_a_priority_is_stored_within_its_bounds(conn: Connection, given: Given, wanted: int, kept: int) -> None:
+    """Behaviour 7."""
+    execution_id = await given.submitted(priority=5)
+
+    assert await executions.change_priority(conn, execution_id, wanted, by="ada") == PriorityChange(
+        priority=kept, previous=5
+    )
+
+    assert (await executions.describe(conn, execution_id)).priority == kept
+    assert (await executions.change_priority(conn, execution_id, wanted, by="ada")).previous == kept
+    assert (await given.events(execution_id)).count("priority_changed") == 1
+
+
+async def test_sql_itself_keeps_a_priority_within_its_bounds(conn: Connection, given: Given) -> None:
+    """Behaviour 7."""
+    execution_id = await given.submitted()
+
+    for wanted, kept in [(99_999, 9_000), (-5, 0)]:
+        place = {"partition": execution_id.partition, "id": execution_id.uuid}
+        changed = await db.row(conn, "change_priority", **place, wanted=wanted, by="ada")
+        assert changed["priority"] == kept
+
+
+@pytest.mark.parametrize("state", ["waiting", "delayed", "held", "active"])
+async def test_the_priority_of_whatever_is_unfinished_can_change(conn: Connection, given: Given, state: str) -> None:
+    execution_id = await in_state(given, state)
+    before = (await executions.describe(conn, execution_id)).state
+
+    await executions.change_priority(conn, execution_id, 8, by="ada")
+
+    found = await executions.describe(conn, execution_id)
+    assert (found.priority, found.state) == (8, before)
+    [event] = await given.rows("select by, detail from flowfabric.events where kind = 'priority_changed'")
+    assert (event["by"], msgspec.json.decode(event["detail"])) == ("ada", {"priority": 8, "previous": 0})
+
+
+async def test_the_priority_of_what_has_ended_stays(conn: Connection, given: Given) -> None:
+    execution_id = await given.cancelled(priority=4)
+    before = await everything(given)
+
+    with pytest.raises(ExecutionEnded) as refused:
+        await executions.change_priority(conn, execution_id, 5, by="ada")
+
+    assert refused.value.fields == {"outcome": "cancelled"}
+    assert await everything(given) == before
+    assert (await executions.describe(conn, execution_id)).priority == 4

@@ -1,0 +1,175 @@
+"""Deadlines: one holds in every phase, whatever the execution is doing."""
+
+from datetime import timedelta
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, claims, executions, lanes, operator
+from flowfabric.errors import ExecutionNotActive
+from flowfabric.ids import ExecutionId
+from flowfabric.model import PublicState
+from tests.conftest import Connect
+from tests.given import Given
+
+MINUTE = timedelta(minutes=1)
+RETRY = {"retry": {"max_retries": 9, "backoff": {"type": "fixed", "delay_ms": 0}}}
+
+
+async def waiting(given: Given) -> ExecutionId:
+    return await given.submitted(deadline=MINUTE)
+
+
+async def delayed(given: Given) -> ExecutionId:
+    return await given.submitted(deadline=MINUTE, delay=timedelta(hours=1))
+
+
+async def blocked_by_lane(given: Given) -> ExecutionId:
+    execution_id = await given.submitted(deadline=MINUTE)
+    await lanes.pause_lane(given.conn, "default", by="ops")
+    return execution_id
+
+
+async def blocked_by_route(given: Given) -> ExecutionId:
+    return await given.submitted(deadline=MINUTE, needs=["gpu"])
+
+
+async def held(given: Given) -> ExecutionId:
+    return await given.held(deadline=MINUTE)
+
+
+async def active(given: Given) -> ExecutionId:
+    return (await given.claimed(deadline=MINUTE, lease=timedelta(hours=1))).execution_id
+
+
+async def lapsed(given: Given) -> ExecutionId:
+    return (await given.claimed(deadline=MINUTE)).execution_id
+
+
+async def put_off(given: Given) -> ExecutionId:
+    claim = await given.claimed(deadline=MINUTE)
+    await attempts.delay(given.conn, claim.fence, timedelta(hours=1))
+    return claim.execution_id
+
+
+async def backing_off(given: Given) -> ExecutionId:
+    claim = await given.claimed(deadline=MINUTE, policy=RETRY)
+    await attempts.fail(given.conn, claim.fence, "no")
+    return claim.execution_id
+
+
+async def reclaimable(given: Given) -> ExecutionId:
+    claim = await given.claimed(deadline=MINUTE)
+    await claims.revoke(given.conn, claim.execution_id, by="ops")
+    return claim.execution_id
+
+
+PHASES = [
+    waiting, delayed, blocked_by_lane, blocked_by_route, held, active, lapsed, put_off, backing_off, reclaimable,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.__name__)
+async def test_a_deadline_holds_in_every_phase(conn: Connection, given: Given, phase: object) -> None:
+    """Behaviour 13."""
+    execution_id: ExecutionId = await phase(given)  # type: ignore[operator]
+    await given.time_passes(seconds=59)
+    async with given.nothing_changes():
+        assert (await executions.expire_executions(conn)).moved == 0
+    await given.time_passes(seconds=1)
+
+    swept = await executions.expire_executions(conn)
+
+    assert (swept.moved, swept.ended) == (1, [str(execution_id)])
+    described = await executions.describe(conn, execution_id)
+    assert (described.state.public_state, described.state.terminal_outcome) == (PublicState.EXPIRED, "expired")
+    assert described.failure is not None
+    assert described.failure.reason == "execution_deadline"
+    assert await given.count("tickets") == 0
+    assert (await given.events(execution_id)).count("execution_expired") == 1
+    assert [attempt.lifecycle for attempt in (await attempts.list_attempts(conn, execution_id)).items][-1:] in (
+        [], ["ended_failure"], ["interrupted_reclaimed"],
+    )  # fmt: skip
+
+
+async def test_a_deadline_goes_before_a_live_lease(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(deadline=MINUTE, lease=timedelta(hours=1))
+    await given.time_passes(minutes=1)
+    await executions.expire_executions(conn)
+
+    async with given.nothing_changes():
+        with pytest.raises(ExecutionNotActive) as refused:
+            await attempts.complete(conn, claim.fence, b"late")
+    assert refused.value.fields == {"phase": "terminal", "outcome": "expired", "epoch": 1, "attempt": 1}
+    [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
+    assert attempt.lifecycle == "ended_failure"
+
+
+async def test_a_deadline_goes_before_a_reclaim(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(deadline=MINUTE)
+    await given.time_passes(minutes=1)
+    await claims.expire_leases(conn)
+
+    assert await given.claim() == []
+    described = await executions.describe(conn, claim.execution_id)
+    assert described.state.public_state is PublicState.EXPIRED
+    assert described.counts.reclaims == 0
+
+
+async def test_renewals_and_delays_leave_the_deadline_where_it_is(conn: Connection, given: Given) -> None:
+    """Pitfall P23."""
+    claim = await given.claimed(deadline=MINUTE)
+    await claims.renew(conn, claim.fence, lease=timedelta(hours=1))
+    await attempts.delay(conn, claim.fence, timedelta(hours=1))
+    await operator.hold(conn, claim.execution_id, by="ops")
+
+    assert (await given.ticket(claim.execution_id))["deadline_at"] == claim.deadline_at
+
+
+async def test_work_without_a_deadline_waits_for_ever(conn: Connection, given: Given) -> None:
+    await given.submitted()
+    await given.time_passes(days=3_650)
+
+    async with given.nothing_changes():
+        assert (await executions.expire_executions(conn)).moved == 0
+
+
+async def test_the_sweep_goes_by_the_deadline_and_moves_so_many(conn: Connection, given: Given) -> None:
+    """Pitfall P32."""
+    ids = [await given.submitted(deadline=timedelta(minutes=minutes)) for minutes in (3, 1, 2, 4)]
+    await given.time_passes(minutes=3)
+
+    first = await executions.expire_executions(conn, limit=1, passing=1)
+    second = await executions.expire_executions(conn, limit=5)
+
+    assert first.ended == [str(ids[2])]
+    assert second.ended == [str(ids[1]), str(ids[0])]
+    assert (await executions.expire_executions(conn)).moved == 0
+
+
+async def test_the_sweep_does_not_wait_for_work_that_is_being_changed(given: Given, connect: Connect) -> None:
+    """Pitfall P31."""
+    execution_id = await given.submitted(deadline=MINUTE)
+    await given.time_passes(minutes=1)
+    other = await connect()
+    async with other.transaction():
+        await executions.cancel(other, execution_id, by="ops")
+        assert (await executions.expire_executions(given.conn)).moved == 0
+
+    assert (await executions.expire_executions(given.conn)).moved == 0
+    assert (await executions.describe(given.conn, execution_id)).state.public_state is PublicState.CANCELLED
+
+
+async def test_due_work_becomes_eligible_by_the_sweep(conn: Connection, given: Given) -> None:
+    ids = [await given.submitted(lane=lane, delay=MINUTE) for lane in ("a", "b", "a")]
+    await given.submitted(lane="c", delay=timedelta(hours=1))
+    assert (await executions.promote_due(conn)).moved == 0
+    await given.time_passes(minutes=1)
+
+    assert (await executions.promote_due(conn, limit=2)).moved == 2
+    swept = await executions.promote_due(conn)
+
+    assert swept.moved == 1
+    assert {(await given.ticket(one))["eligibility"] for one in ids} == {"eligible_now"}
+    assert (await executions.promote_due(conn)).moved == 0
+    assert (await given.events()).count("execution_submitted") == len(await given.events()) - 3

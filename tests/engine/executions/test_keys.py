@@ -1,0 +1,271 @@
+"""Idempotency keys: one key, one execution, for as long as its window lasts or its execution is unfinished."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from flowfabric import errors, ids
+from flowfabric.db import Connection
+from flowfabric.engine import executions
+from flowfabric.errors import Refusal
+from flowfabric.ids import ExecutionId
+from flowfabric.model import Submission, SubmitOutcome, Submitted
+from tests.conftest import Connect
+from tests.engine.executions.stored import blocked, stored
+from tests.given import Given, submission
+
+CREATED, DUPLICATE = SubmitOutcome.CREATED, SubmitOutcome.DUPLICATE
+DAY_MS = 86_400_000
+
+
+async def submit(conn: Connection, **options: object) -> tuple[SubmitOutcome, ExecutionId]:
+    answer = await executions.submit(conn, submission(**options))
+    return answer.outcome, answer.execution_id
+
+
+async def submit_together(conn: Connection, batch: Sequence[Submission]) -> list[Submitted | Refusal]:
+    """In a transaction, where a deadlock is not answered by trying again."""
+    async with conn.transaction():
+        return await executions.submit_many(conn, batch)
+
+
+async def remove(conn: Connection, execution_id: ExecutionId) -> None:
+    """What retention leaves of an ended execution: nothing but its key."""
+    await conn.execute("delete from flowfabric.executions where id = $1", execution_id.uuid)
+
+
+async def test_a_key_finds_the_first_execution_whatever_id_and_partition_a_retry_mints(
+    conn: Connection, given: Given
+) -> None:
+    """Behaviour 3. Pitfall P14."""
+    first = ExecutionId(3, ids.uuid7())
+    assert await submit(conn, key="order-7", namespace="a", execution_id=first) == (CREATED, first)
+    before = await stored(given)
+
+    for partition in (0, 3, 255):
+        again = await submit(conn, key="order-7", namespace="a", execution_id=ExecutionId(partition, ids.uuid7()))
+        assert again == (DUPLICATE, first)
+    assert await stored(given) == before
+
+
+async def test_a_key_is_scoped_by_namespace_and_not_by_lane_or_kind(conn: Connection) -> None:
+    """Behaviour 3."""
+    _, first = await submit(conn, key="order-7", namespace="a")
+
+    assert await submit(conn, key="order-7", namespace="a", lane="other", kind="other") == (DUPLICATE, first)
+    outcome, other = await submit(conn, key="order-7", namespace="b")
+    assert (outcome, other != first) == (CREATED, True)
+    assert await submit(conn, key="order-7", namespace="b") == (DUPLICATE, other)
+
+
+async def test_keys_differ_by_every_character(conn: Connection, given: Given) -> None:
+    keys = ["a", "A", "a ", "ä", "a\u0308", "a\n", "é", "k" * 256, "k" * 255 + "l"]
+
+    assert [(await submit(conn, key=key))[0] for key in keys] == [CREATED] * len(keys)
+    assert await given.count("idempotency_keys") == len(keys)
+
+
+async def test_the_empty_key_is_none(conn: Connection, given: Given) -> None:
+    """Behaviour 4."""
+    assert (await submit(conn, key=""))[0] is CREATED
+    assert (await submit(conn, key=""))[0] is CREATED
+    assert await given.count("idempotency_keys") == 0
+
+
+async def test_a_key_is_taken_until_its_window_is_over_also_when_its_execution_has_ended(
+    conn: Connection, given: Given
+) -> None:
+    """Behaviour 4."""
+    first = await given.cancelled(key="k")
+
+    await given.time_passes(hours=23, minutes=59)
+    assert await submit(conn, key="k") == (DUPLICATE, first)
+    await given.time_passes(minutes=1)
+    outcome, second = await submit(conn, key="k")
+    assert (outcome, second != first) == (CREATED, True)
+    assert await submit(conn, key="k") == (DUPLICATE, second)
+
+
+async def test_a_key_is_taken_beyond_its_window_while_its_execution_is_unfinished(
+    conn: Connection, given: Given
+) -> None:
+    """Behaviour 4. Pitfall P14."""
+    _, first = await submit(conn, key="k", policy={"dedup_window_ms": 1_000})
+
+    await given.time_passes(days=40)
+    assert await submit(conn, key="k") == (DUPLICATE, first)
+    await executions.cancel(conn, first, reason="not wanted", by="ops")
+    assert (await submit(conn, key="k"))[0] is CREATED
+
+
+async def test_a_window_of_zero_lasts_as_long_as_the_execution(conn: Connection) -> None:
+    """Behaviour 4."""
+    _, first = await submit(conn, key="k", policy={"dedup_window_ms": 0})
+    assert await submit(conn, key="k", policy={"dedup_window_ms": 0}) == (DUPLICATE, first)
+
+    await executions.cancel(conn, first, reason="not wanted", by="ops")
+
+    assert (await submit(conn, key="k", policy={"dedup_window_ms": 0}))[0] is CREATED
+
+
+async def test_the_window_is_the_one_of_the_execution_that_has_the_key(conn: Connection, given: Given) -> None:
+    first = await given.cancelled(key="k", policy={"dedup_window_ms": 30 * DAY_MS})
+
+    await given.time_passes(days=29)
+    assert await submit(conn, key="k", policy={"dedup_window_ms": 0}) == (DUPLICATE, first)
+    await given.time_passes(days=1)
+    assert (await submit(conn, key="k", policy={"dedup_window_ms": 0}))[0] is CREATED
+
+
+async def test_a_key_outlives_its_execution_if_its_window_does(conn: Connection, given: Given) -> None:
+    first = await given.cancelled(key="k")
+    await remove(conn, first)
+
+    assert await submit(conn, key="k") == (DUPLICATE, first)
+    assert await submit(conn, key="k", execution_id=first) == (DUPLICATE, first)
+    assert await given.count("executions") == 0
+
+
+async def test_a_key_taken_anew_with_the_same_id_gets_a_window_anew(conn: Connection, given: Given) -> None:
+    first = await given.cancelled(key="k")
+    await remove(conn, first)
+    await given.time_passes(days=1)
+
+    assert await submit(conn, key="k", execution_id=first) == (CREATED, first)
+    await executions.cancel(conn, first, reason="not wanted", by="ops")
+    assert await submit(conn, key="k") == (DUPLICATE, first)
+
+
+async def test_an_id_in_use_leaves_the_key_free(conn: Connection, given: Given) -> None:
+    first = await given.submitted()
+
+    assert await submit(conn, execution_id=first, key="k") == (DUPLICATE, first)
+
+    assert await given.count("idempotency_keys") == 0
+    assert (await submit(conn, key="k"))[0] is CREATED
+
+
+@pytest.mark.parametrize("lapsed", [False, True])
+async def test_a_second_submit_of_a_key_waits_and_finds_what_the_first_has_committed(
+    conn: Connection, connect: Connect, given: Given, lapsed: bool
+) -> None:
+    """Behaviour 5. Pitfall P14."""
+    if lapsed:
+        await given.cancelled(key="k")
+        await given.time_passes(days=1)
+    one, two = await connect(), await connect()
+    async with one.transaction():
+        first = await submit(one, key="k")
+        second = await blocked(given, two, asyncio.create_task(submit(two, key="k")))
+
+    assert first[0] is CREATED
+    assert await second == (DUPLICATE, first[1])
+    assert await given.count("tickets") == 1
+
+
+@pytest.mark.parametrize("lapsed", [False, True])
+async def test_a_second_submit_of_a_key_is_created_when_the_first_rolls_back(
+    connect: Connect, given: Given, lapsed: bool
+) -> None:
+    """Behaviour 5."""
+    if lapsed:
+        await given.cancelled(key="k")
+        await given.time_passes(days=1)
+    one, two = await connect(), await connect()
+    first = one.transaction()
+    await first.start()
+    assert (await submit(one, key="k"))[0] is CREATED
+    second = await blocked(given, two, asyncio.create_task(submit(two, key="k")))
+    await first.rollback()
+
+    outcome, execution_id = await second
+    assert outcome is CREATED
+    assert await submit(one, key="k") == (DUPLICATE, execution_id)
+    assert await given.count("tickets") == 1
+
+
+async def test_a_key_that_the_sweep_forgets_while_a_submit_waits_for_it_is_free(connect: Connect, given: Given) -> None:
+    await given.cancelled(key="k")
+    await given.time_passes(days=1)
+    one, two = await connect(), await connect()
+    async with one.transaction():
+        await one.execute("delete from flowfabric.idempotency_keys")
+        second = await blocked(given, two, asyncio.create_task(submit(two, key="k")))
+
+    assert (await second)[0] is CREATED
+    assert await given.count("idempotency_keys") == 1
+
+
+async def test_two_submits_of_one_id_wait_for_each_other_too(connect: Connect, given: Given) -> None:
+    """Behaviour 2."""
+    mine = ids.mint_execution_id()
+    one, two = await connect(), await connect()
+    async with one.transaction():
+        assert await submit(one, execution_id=mine) == (CREATED, mine)
+        second = await blocked(given, two, asyncio.create_task(submit(two, execution_id=mine)))
+
+    assert await second == (DUPLICATE, mine)
+    assert await given.count("tickets") == 1
+
+
+async def test_twenty_submits_of_one_key_at_once_make_one_execution(connect: Connect, given: Given) -> None:
+    """Behaviour 5."""
+    connections = [await connect() for _ in range(20)]
+
+    answers = await asyncio.gather(*[submit(conn, key="k") for conn in connections])
+
+    assert [outcome for outcome, _ in answers].count(CREATED) == 1
+    assert len({execution_id for _, execution_id in answers}) == 1
+    assert await given.count("tickets") == 1
+
+
+def key_partition(key: str) -> int:
+    return ids.idempotency_partition("default", key)
+
+
+LETTERS = ["a", "m", "z"]
+KEYS = sorted(LETTERS, key=key_partition)
+CONTENDED: dict[str, Sequence[object]] = {
+    "key": KEYS,
+    "execution_id": [ExecutionId(partition, ids.uuid7()) for partition in (1, 2, 3)],
+    "lane": LETTERS,
+}
+
+
+@pytest.mark.parametrize("by", CONTENDED)
+async def test_batches_that_share_keys_ids_or_new_lanes_in_opposite_order_do_not_deadlock(
+    connect: Connect, given: Given, by: str
+) -> None:
+    """Both stop at the middle one, which a third transaction has; whoever took the last one first would be stuck."""
+    await given.submitted()
+    batch = [submission(**{by: name}) for name in CONTENDED[by]]
+    third, one, two = await connect(), await connect(), await connect()
+    middle = third.transaction()
+    await middle.start()
+    await executions.submit(third, batch[1])
+    first = await blocked(given, one, asyncio.create_task(submit_together(one, batch)))
+    second = await blocked(given, two, asyncio.create_task(submit_together(two, batch[::-1])))
+    await middle.rollback()
+
+    answers = [*await first, *await second]
+    outcomes = sorted(answer.outcome for answer in answers if isinstance(answer, Submitted))
+    assert outcomes == ([CREATED] * 6 if by == "lane" else [CREATED] * 3 + [DUPLICATE] * 3)
+
+
+async def test_a_key_in_use_costs_no_lane_and_no_route(conn: Connection, given: Given) -> None:
+    _, first = await submit(conn, key="k")
+    before = await stored(given)
+
+    assert await submit(conn, key="k", lane="new", needs=["gpu"]) == (DUPLICATE, first)
+    assert await stored(given) == before
+
+
+async def test_a_refused_submission_takes_no_key(conn: Connection, given: Given) -> None:
+    refused, accepted = await executions.submit_many(
+        conn, [submission(key="k", tags={"plain": "v"}), submission(key="k")]
+    )
+
+    assert isinstance(accepted, Submitted)
+    assert (accepted.outcome, type(refused)) == (CREATED, errors.InvalidTagKey)
+    assert await given.count("idempotency_keys") == 1

@@ -1,0 +1,378 @@
+"""Listing executions: any filter, either order, page by page."""
+
+import asyncio
+import random
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+import asyncpg
+import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from flowfabric.db import Connection
+from flowfabric.engine import executions
+from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
+from flowfabric.ids import ExecutionId, FlowId, mint_execution_id, parse_execution_id
+from flowfabric.model import Description, Page, PublicState, Summary
+from tests.conftest import SOAK, Server
+from tests.engine.standins import claimed, ended, stored
+from tests.given import Given
+
+Order = Literal["newest", "id"]
+
+NAMESPACES = ["default", "team", "tenant 7"]
+LANES = ["default", "reports", "wide"]
+KINDS = ["report", "send"]
+TAGS = [("app.tier", "gold"), ("app.tier", "lead"), ("app.owner", "gold")]
+FLOWS = [FlowId(partition, uuid.UUID(int=partition)) for partition in (1, 2)]
+MOMENTS = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=n) for n in range(8)]
+
+STATES = {
+    "waiting": "priority = 0",
+    "held": 'eligibility = \'blocked_by_operator\', hold = \'{"by": "ops", "since": "2026-01-01"}\'',
+    "granted": "eligibility = 'granted'",
+    "due": "eligibility = 'not_eligible_until_time', due_at = '2026-01-01'",
+    "delayed": "eligibility = 'not_eligible_until_time', due_at = '2036-01-01'",
+    "waiting_children": "eligibility = 'blocked_by_dependencies'",
+    "suspended": "phase = 'suspended'",
+}
+OUTCOMES = ["success", "failed", "cancelled", "expired", "skipped"]
+
+
+class Population(NamedTuple):
+    url: str
+    described: Sequence[Description]
+
+
+@pytest.fixture(scope="module")
+def population(server: Server, template: str) -> Iterator[Population]:
+    """Some executions of every sort, several of them of the same moment, and what describe says of each."""
+    name = f"test_{uuid.uuid4().hex}"
+    asyncio.run(server.execute(f"create database {name} template {template}"))
+    yield Population(server.url(name), asyncio.run(populate(server.url(name))))
+    asyncio.run(server.execute(f"drop database {name} with (force)"))
+
+
+async def populate(url: str, count: int = 90) -> Sequence[Description]:
+    conn = await asyncpg.connect(url)
+    given, draw = Given(conn), random.Random(7)
+    # More routes than a list looks at one by one.
+    await given.rows(
+        """
+        select flowfabric.register_route(
+            'wide', case when n % 2 = 0 then 'team' else 'tenant 7' end, '["c' || n || '"]')
+        from generate_series(1, 120) n
+        """
+    )
+    made = [await populate_one(given, draw) for _ in range(count)]
+    described = [await executions.describe(conn, execution_id) for execution_id in made]
+    await conn.close()
+    return described
+
+
+async def populate_one(given: Given, draw: random.Random) -> ExecutionId:
+    execution_id = await given.submitted(
+        execution_id=ExecutionId(draw.randrange(5), uuid.UUID(int=draw.getrandbits(128))),
+        namespace=draw.choice(NAMESPACES),
+        lane=draw.choice(LANES),
+        kind=draw.choice(KINDS),
+        needs=draw.choice([[], [], ["c1"], ["c2"]]),
+        tags=dict(draw.sample(TAGS, draw.randrange(3))),
+    )
+    place, moment = (execution_id.partition, execution_id.uuid), draw.choice(MOMENTS)
+    for table, id_column in [("executions", "id"), ("tickets", "id"), ("tags", "execution")]:
+        statement = f"update flowfabric.{table} set created_at = $3 where partition = $1 and {id_column} = $2"
+        await given.rows(statement, *place, moment)
+    flow = draw.choice([None, *FLOWS])
+    if flow is not None and flow.partition == execution_id.partition:
+        await given.rows(
+            "update flowfabric.executions set flow = $3 where partition = $1 and id = $2", *place, flow.uuid
+        )
+    state = draw.choice([*STATES, "active", *OUTCOMES])
+    if state in OUTCOMES:
+        await ended(given, execution_id, state)
+    elif state == "active":
+        await claimed(given, execution_id)
+    else:
+        await stored(given, execution_id, STATES[state])
+    return execution_id
+
+
+def expected(described: Sequence[Description], order: Order, filters: dict[str, Any]) -> list[str]:
+    """What the list must show, by looking at each execution."""
+
+    def matches(one: Description) -> bool:
+        shown = {
+            "namespace": one.namespace,
+            "lane": one.lane,
+            "kind": one.kind,
+            "flow": one.flow_id,
+        }
+        plain = all(str(filters[name]) == shown[name] for name in shown if name in filters)
+        return (
+            plain
+            and ("states" not in filters or one.state.public_state in filters["states"])
+            and ("tag" not in filters or filters["tag"] in one.tags.items())
+            and ("created_after" not in filters or one.created_at > filters["created_after"])
+            and ("created_before" not in filters or one.created_at < filters["created_before"])
+        )
+
+    found = [(one.created_at, parse_execution_id(one.execution_id)) for one in described if matches(one)]
+    if order == "newest":
+        return [str(execution_id) for _, execution_id in sorted(found, reverse=True)]
+    return [str(execution_id) for _, execution_id in sorted(found, key=lambda one: one[1])]
+
+
+async def pages(conn: Connection, **options: Any) -> list[Page[Summary]]:
+    found = [await executions.list_executions(conn, **options)]
+    while (cursor := found[-1].next_cursor) is not None:
+        found.append(await executions.list_executions(conn, cursor=cursor, **options))
+    return found
+
+
+FILTERS = st.fixed_dictionaries(
+    {},
+    optional={
+        "namespace": st.sampled_from([*NAMESPACES, "none"]),
+        "lane": st.sampled_from([*LANES, "none"]),
+        "kind": st.sampled_from([*KINDS, "none"]),
+        "states": st.lists(st.sampled_from(PublicState), max_size=4),
+        "flow": st.sampled_from([*FLOWS, FlowId(1, uuid.UUID(int=3))]),
+        "tag": st.sampled_from([*TAGS, ("app.owner", "lead")]),
+        "created_after": st.sampled_from([MOMENTS[0] - timedelta(days=1), *MOMENTS]),
+        "created_before": st.sampled_from([*MOMENTS, MOMENTS[-1] + timedelta(days=1)]),
+    },
+)
+
+
+@settings(max_examples=2_000 if SOAK else 150, deadline=None, database=None)
+@for_all(filters=FILTERS, order=st.sampled_from(["newest", "id"]), limit=st.sampled_from([1, 2, 3, 7, 20, 1_000]))
+def test_any_filter_in_any_order_gives_exactly_what_matches_page_by_page(
+    population: Population, filters: dict[str, Any], order: Order, limit: int
+) -> None:
+    """Behaviour 19, and pitfall P18."""
+
+    async def listed() -> list[Page[Summary]]:
+        conn = await asyncpg.connect(population.url)
+        found = await pages(conn, order=order, limit=limit, **filters)
+        await conn.close()
+        return found
+
+    found = asyncio.run(listed())
+    assert [one.execution_id for page in found for one in page.items] == expected(population.described, order, filters)
+    assert all(len(page.items) == limit for page in found[:-1])
+
+
+async def test_every_state_lists_exactly_those_that_describe_shows_in_it(population: Population) -> None:
+    """Behaviour 19."""
+    conn = await asyncpg.connect(population.url)
+    for state in PublicState:
+        for order in ("newest", "id"):
+            found = await pages(conn, states=[state], order=order, limit=1)
+            assert [one.execution_id for page in found for one in page.items] == expected(
+                population.described, order, {"states": [state]}
+            )
+    await conn.close()
+    assert {one.state.public_state for one in population.described} == set(PublicState) - {PublicState.RATE_LIMITED}
+
+
+async def test_an_item_is_the_description_without_its_large_parts(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted(payload=b"in", tags={"a.b": "c"}, policy={"max_reclaim_count": 1}, needs=["x"])
+    await claimed(given, execution_id)
+    described = await executions.describe(conn, execution_id)
+
+    [item] = (await executions.list_executions(conn)).items
+    assert type(item) is Summary
+    assert all(getattr(item, name) == getattr(described, name) for name in Summary.__struct_fields__)
+
+
+async def test_a_limit_of_zero_is_an_empty_page(conn: Connection, given: Given) -> None:
+    """Behaviour 19."""
+    await given.submitted()
+
+    assert await executions.list_executions(conn, limit=0) == Page([])
+
+
+@pytest.mark.parametrize("limit", [-1, -50, -(10**12)])
+async def test_a_limit_below_zero_is_refused(conn: Connection, limit: int) -> None:
+    with pytest.raises(InvalidLimit):
+        await executions.list_executions(conn, limit=limit)
+
+
+async def test_a_page_holds_fifty_unless_asked_and_a_thousand_at_most(conn: Connection, given: Given) -> None:
+    await given.submitted()
+    await given.rows(
+        """
+        insert into flowfabric.executions (partition, id, route, kind, created_at, outcome, ended_at, priority, attempt)
+        select 0, gen_random_uuid(), e.route, e.kind, e.created_at - i * interval '1 s', 'success', e.created_at, 0, 0
+        from flowfabric.executions e cross join generate_series(1, 1000) i
+        """
+    )
+
+    assert len((await executions.list_executions(conn)).items) == 50
+    for limit in (1_000, 5_000, 10**12):
+        page = await executions.list_executions(conn, limit=limit)
+        assert (len(page.items), page.next_cursor is not None) == (1_000, True)
+    last = await executions.list_executions(conn, limit=1_000, cursor=page.next_cursor)
+    assert (len(last.items), last.next_cursor) == (1, None)
+
+
+@pytest.mark.parametrize("order", ["newest", "id"])
+async def test_a_cursor_is_there_only_when_more_follows(conn: Connection, given: Given, order: Order) -> None:
+    for _ in range(4):
+        await given.submitted()
+
+    first = await executions.list_executions(conn, order=order, limit=2)
+    second = await executions.list_executions(conn, order=order, limit=2, cursor=first.next_cursor)
+    assert first.next_cursor is not None
+    assert second.next_cursor is None
+    assert (await executions.list_executions(conn, order=order, limit=4)).next_cursor is None
+
+
+async def test_the_newest_come_first_unless_asked_otherwise(conn: Connection, given: Given) -> None:
+    submitted = [await given.submitted() for _ in range(5)]
+
+    newest = (await executions.list_executions(conn)).items
+    assert [one.execution_id for one in newest] == [str(one) for one in reversed(submitted)]
+    by_id = (await executions.list_executions(conn, order="id")).items
+    assert [one.execution_id for one in by_id] == [str(one) for one in sorted(submitted)]
+
+
+@pytest.mark.parametrize("order", ["newest", "id"])
+async def test_pages_stay_right_while_work_comes_in_and_ends(conn: Connection, given: Given, order: Order) -> None:
+    """Pitfall P18."""
+    first = [await given.submitted() for _ in range(12)]
+    seen: list[str] = []
+    cursor: str | None = None
+
+    while True:
+        page = await executions.list_executions(conn, order=order, limit=3, cursor=cursor)
+        seen += [one.execution_id for one in page.items]
+        if (cursor := page.next_cursor) is None:
+            break
+        await given.submitted()
+        await executions.cancel(conn, parse_execution_id(page.items[-1].execution_id))
+        assert len(seen) < 100
+
+    assert len(seen) == len(set(seen))
+    assert {str(one) for one in first} <= set(seen)
+    if order == "newest":
+        assert {str(one) for one in first} == set(seen)
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    [
+        "x",
+        ",",
+        "0",
+        "1,",
+        f"1.5,{mint_execution_id()}",
+        "1," + "{fp:99999}:" + str(uuid.uuid4()),
+        "1,x",
+        "9" * 30,
+        "\0",
+        "é",
+    ],
+)
+async def test_a_cursor_that_no_list_gave_out_is_refused(conn: Connection, cursor: str) -> None:
+    for order in ("newest", "id"):
+        with pytest.raises(InvalidCursor):
+            await executions.list_executions(conn, order=order, cursor=cursor)
+
+
+async def test_a_cursor_of_the_other_order_is_refused(conn: Connection, given: Given) -> None:
+    for _ in range(2):
+        await given.submitted()
+    newest = (await executions.list_executions(conn, order="newest", limit=1)).next_cursor
+    by_id = (await executions.list_executions(conn, order="id", limit=1)).next_cursor
+
+    with pytest.raises(InvalidCursor):
+        await executions.list_executions(conn, order="id", cursor=newest)
+    with pytest.raises(InvalidCursor):
+        await executions.list_executions(conn, order="newest", cursor=by_id)
+
+
+async def test_an_empty_cursor_is_the_beginning(conn: Connection, given: Given) -> None:
+    await given.submitted()
+
+    assert len((await executions.list_executions(conn, cursor="")).items) == 1
+
+
+async def test_a_cursor_may_stand_anywhere(conn: Connection, given: Given) -> None:
+    """Also where nothing is, before all or behind all: retention may have removed what stood there."""
+    execution_id = await given.submitted()
+
+    ends: list[tuple[Order, str, str]] = [
+        ("newest", f"99999999999999999,{execution_id}", f"-62135596800000000,{execution_id}"),
+        ("id", f"{{fp:0}}:{uuid.UUID(int=0)}", f"{{fp:255}}:{uuid.UUID(int=2**128 - 1)}"),
+    ]
+    for order, before, behind in ends:
+        assert len((await executions.list_executions(conn, order=order, cursor=before)).items) == 1
+        assert (await executions.list_executions(conn, order=order, cursor=behind)).items == []
+
+
+@pytest.mark.parametrize("order", ["newest", "id"])
+async def test_partitions_beyond_the_usual_count_are_listed_too(conn: Connection, given: Given, order: Order) -> None:
+    for _ in range(3):
+        await given.submitted()
+    for table in ("executions", "tickets"):
+        await given.rows(f"update flowfabric.{table} set partition = partition + 1000")
+
+    found = await pages(conn, order=order, limit=1)
+    assert len({one.execution_id for page in found for one in page.items}) == 3
+
+
+@pytest.mark.parametrize("state", ["", "Waiting", "terminal", "success", "eligible_now", "'; drop table x --"])
+async def test_a_word_that_is_no_public_state_is_refused(conn: Connection, state: str) -> None:
+    for states in ([state], [PublicState.ACTIVE, state]):
+        with pytest.raises(InvalidBody) as refused:
+            await executions.list_executions(conn, states=states)  # type: ignore[arg-type]
+        assert refused.value.fields == {"field": "state"}
+
+
+async def test_an_order_that_is_none_is_refused(conn: Connection) -> None:
+    with pytest.raises(InvalidBody) as refused:
+        await executions.list_executions(conn, order="oldest")  # type: ignore[arg-type]
+    assert refused.value.fields == {"field": "order"}
+
+
+@pytest.mark.parametrize("name", ["namespace", "lane", "kind"])
+async def test_a_filter_that_cannot_be_stored_is_refused(conn: Connection, name: str) -> None:
+    with pytest.raises(InvalidText):
+        await executions.list_executions(conn, **{name: "\0"})  # type: ignore[arg-type]
+
+
+async def test_a_filter_that_matches_nothing_gives_nothing(conn: Connection, given: Given) -> None:
+    await given.submitted(tags={"a.b": "c"})
+
+    for filters in [{"namespace": ""}, {"lane": "'"}, {"kind": "$1"}, {"tag": ("a.b", "%")}, {"tag": ("no key", "c")}]:
+        assert await executions.list_executions(conn, **filters) == Page([])  # type: ignore[arg-type]
+
+
+async def test_a_tag_is_found_until_it_is_changed(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted(tags={"a.b": "old"})
+    await executions.set_tag(conn, execution_id, "a.b", "new")
+
+    async def found(value: str) -> int:
+        return len((await executions.list_executions(conn, tag=("a.b", value))).items)
+
+    assert [await found("old"), await found("new")] == [0, 1]
+    await executions.set_tag(conn, execution_id, "a.b", None)
+    assert await found("new") == 0
+
+
+async def test_a_delayed_execution_is_listed_as_waiting_once_it_is_due(conn: Connection, given: Given) -> None:
+    await given.submitted(delay=timedelta(hours=1))
+
+    async def counts() -> list[int]:
+        states = [PublicState.DELAYED, PublicState.WAITING]
+        return [len((await executions.list_executions(conn, states=[state])).items) for state in states]
+
+    assert await counts() == [1, 0]
+    await given.time_passes(hours=1)
+    assert await counts() == [0, 1]

@@ -1,0 +1,416 @@
+"""Submitting one piece of work: what is written, and everything that is refused, at its boundary."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any
+
+import pytest
+
+from flowfabric import errors, ids, testing
+from flowfabric.db import Connection
+from flowfabric.engine import executions, lanes
+from flowfabric.errors import Refusal
+from flowfabric.model import PublicState, Submission, SubmitOutcome
+from tests.engine.executions.stored import stored
+from tests.given import Given, submission
+
+DAYS_3650 = timedelta(days=3650)
+MS = timedelta(milliseconds=1)
+
+Option = Mapping[str, object]
+
+
+async def refused(conn: Connection, given: Given, *submissions: Submission) -> list[Refusal]:
+    """The refusals of submissions, having seen that they wrote nothing."""
+    before = await stored(given)
+    answers = await executions.submit_many(conn, submissions)
+    accepted = [asked for asked, answer in zip(submissions, answers, strict=True) if not isinstance(answer, Refusal)]
+    assert accepted == []
+    assert await stored(given) == before
+    return [answer for answer in answers if isinstance(answer, Refusal)]
+
+
+async def test_a_submission_is_a_record_a_ticket_and_an_event(conn: Connection, given: Given) -> None:
+    submitted = await executions.submit(
+        conn,
+        submission(lane="reports", payload=b'{"n": 1}', creator="ada", tags={"shop.order": "7"}, policy={"retry": {}}),
+    )
+
+    assert submitted.outcome is SubmitOutcome.CREATED
+    assert submitted.public_state is PublicState.WAITING
+    found = await executions.describe(conn, submitted.execution_id, payload=True)
+    assert (found.lane, found.namespace, found.kind, found.creator) == ("reports", "default", "report", "ada")
+    assert (found.payload, found.encoding, found.tags, found.policy) == (
+        b'{"n": 1}',
+        "json",
+        {"shop.order": "7"},
+        {"retry": {}},
+    )
+    assert await given.events() == ["lane_registered", "execution_submitted"]
+    assert await given.count("tickets") == 1
+
+
+async def test_an_id_in_use_answers_duplicate_and_writes_nothing(conn: Connection, given: Given) -> None:
+    """Behaviour 2."""
+    execution_id = await given.submitted(lane="first")
+    before = await stored(given)
+
+    again = await executions.submit(
+        conn, submission(lane="second", needs=["gpu"], execution_id=execution_id, key="k", tags={"a.b": "c"})
+    )
+
+    assert (again.outcome, again.execution_id, again.public_state) == (SubmitOutcome.DUPLICATE, execution_id, None)
+    assert await stored(given) == before
+
+
+async def test_an_id_in_use_answers_duplicate_also_after_its_end(conn: Connection, given: Given) -> None:
+    """Behaviour 2."""
+    execution_id = await given.cancelled()
+    before = await stored(given)
+
+    again = await executions.submit(conn, submission(execution_id=str(execution_id).upper().replace("FP", "fp")))
+
+    assert (again.outcome, again.execution_id) == (SubmitOutcome.DUPLICATE, execution_id)
+    assert await stored(given) == before
+
+
+async def test_an_id_is_kept_in_any_partition_and_below_any_partition_count(conn: Connection) -> None:
+    mine = ids.ExecutionId(999, ids.uuid7())
+
+    first = await executions.submit(conn, submission(execution_id=mine), partitions=1000)
+    again = await executions.submit(conn, submission(execution_id=mine), partitions=1000)
+
+    assert (first.execution_id, again.execution_id) == (mine, mine)
+    assert again.outcome is SubmitOutcome.DUPLICATE
+
+
+@pytest.mark.parametrize(("delay", "due_in"), [(timedelta(hours=1), 3600), ("moment", 3600)])
+async def test_delayed_work_becomes_waiting_by_the_clock_alone(
+    conn: Connection, given: Given, delay: Any, due_in: int
+) -> None:
+    """Behaviour 6. Pitfall P13."""
+    if delay == "moment":
+        delay = await testing.now(conn) + timedelta(seconds=due_in)
+    submitted = await executions.submit(conn, submission(delay=delay))
+    assert submitted.public_state is PublicState.DELAYED
+
+    state = (await executions.describe(conn, submitted.execution_id)).state
+    assert (state.public_state, state.eligibility_state, state.blocking_reason) == (
+        PublicState.DELAYED,
+        "not_eligible_until_time",
+        "waiting_for_delay",
+    )
+    await given.time_passes(seconds=due_in - 60)
+    assert (await executions.describe(conn, submitted.execution_id)).state.public_state is PublicState.DELAYED
+    await given.time_passes(seconds=60)
+    assert (await executions.describe(conn, submitted.execution_id)).state.eligibility_state == "eligible_now"
+
+
+@pytest.mark.parametrize("delay", [timedelta(0), datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=999)])
+async def test_a_delay_that_is_over_is_none(conn: Connection, delay: timedelta | datetime) -> None:
+    submitted = await executions.submit(conn, submission(delay=delay))
+
+    assert submitted.public_state is PublicState.WAITING
+    assert (await executions.describe(conn, submitted.execution_id)).due_at is None
+
+
+async def test_delay_and_deadline_are_two_fields(conn: Connection, given: Given) -> None:
+    before = await testing.now(conn)
+    execution_id = await given.submitted(delay=timedelta(hours=1), deadline=timedelta(hours=2))
+    after = await testing.now(conn)
+
+    found = await executions.describe(conn, execution_id)
+    assert found.due_at is not None
+    assert found.deadline_at is not None
+    assert before + timedelta(hours=1) <= found.due_at <= after + timedelta(hours=1)
+    assert found.deadline_at - found.due_at == timedelta(hours=1)
+
+
+async def test_a_priority_is_clamped(conn: Connection, given: Given) -> None:
+    """Behaviour 7."""
+    bounds = {-(2**70): 0, -5: 0, 0: 0, 1: 1, 9_000: 9_000, 9_001: 9_000, 99_999: 9_000, 2**70: 9_000}
+    for asked, kept in bounds.items():
+        execution_id = await given.submitted(priority=asked)
+        assert (await executions.describe(conn, execution_id)).priority == kept
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(-5, 0), (99_999, 9_000)])
+async def test_a_changed_priority_is_clamped_too(conn: Connection, given: Given, asked: int, kept: int) -> None:
+    """Behaviour 7."""
+    execution_id = await given.submitted(priority=4)
+
+    change = await executions.change_priority(conn, execution_id, asked, by="ops")
+
+    assert (change.priority, change.previous) == (kept, 4)
+    assert (await executions.describe(conn, execution_id)).priority == kept
+
+
+@pytest.mark.parametrize("encoding", ["json", "application/x-protobuf", "größe"])
+async def test_a_payload_reads_back_byte_for_byte(conn: Connection, given: Given, encoding: str) -> None:
+    for payload in [None, b"", b"\x00\xff\xfe not UTF-8", b"x" * 1_048_576]:
+        execution_id = await given.submitted(payload=payload, encoding=encoding)
+
+        found = await executions.describe(conn, execution_id, payload=True)
+        assert (found.payload, found.encoding) == (payload, encoding)
+
+
+ACCEPTED: list[Option] = [
+    {"kind": "k" * 256},
+    {"kind": "ü" * 128},
+    {"lane": "l" * 64, "namespace": "n" * 64},
+    {"lane": " ~", "namespace": "~ "},
+    {"key": "k" * 256},
+    {"creator": "c" * 256},
+    {"creator": ""},
+    {"encoding": "e" * 64},
+    {"delay": DAYS_3650},
+    {"deadline": DAYS_3650},
+    {"deadline": MS},
+    {"tags": {f"a.t{n}": "" for n in range(64)}},
+    {"tags": {"a." + "b" * 126: "v" * 256}},
+    {"needs": [f"c{n:03}" for n in range(256)]},
+]
+
+
+async def test_a_value_exactly_at_its_limit_is_accepted(conn: Connection, given: Given) -> None:
+    answers = await executions.submit_many(conn, [submission(**options) for options in ACCEPTED])
+
+    outcomes = [(answer, options) for answer, options in zip(answers, ACCEPTED, strict=True)]
+    assert [pair for pair in outcomes if isinstance(pair[0], Refusal)] == []
+    assert await given.count("tickets") == await given.count("executions") == len(ACCEPTED)
+
+
+# What is asked, the refusal, and what its message must show: the value (or its size), and what to do about it.
+REFUSED: list[tuple[Option, type[Refusal], str, str]] = [
+    ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "write"),
+    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "write"),
+    ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "write"),
+    ({"execution_id": ""}, errors.InvalidId, "''", "write"),
+    ({"kind": ""}, errors.InvalidName, "''", "1 to 256 bytes"),
+    ({"kind": "k" * 257}, errors.InvalidName, "kkk", "1 to 256 bytes"),
+    ({"kind": "ü" * 128 + "x"}, errors.InvalidName, "üü", "1 to 256 bytes"),
+    ({"lane": ""}, errors.InvalidLane, "''", "1 to 64 printable"),
+    ({"lane": "l" * 65}, errors.InvalidLane, "lll", "1 to 64 printable"),
+    ({"lane": "größe"}, errors.InvalidLane, "größe", "1 to 64 printable"),
+    ({"lane": "tab\t"}, errors.InvalidLane, "tab", "1 to 64 printable"),
+    ({"lane": "line\n"}, errors.InvalidLane, "line", "1 to 64 printable"),
+    ({"namespace": ""}, errors.InvalidNamespace, "''", "1 to 64 printable"),
+    ({"namespace": "n" * 65}, errors.InvalidNamespace, "nnn", "1 to 64 printable"),
+    ({"namespace": "größe"}, errors.InvalidNamespace, "größe", "1 to 64 printable"),
+    ({"namespace": "größe", "key": "k"}, errors.InvalidNamespace, "größe", "1 to 64 printable"),
+    ({"namespace": "line\n"}, errors.InvalidNamespace, "line", "1 to 64 printable"),
+    ({"needs": ["a b"]}, errors.InvalidCapabilities, "a b", "without comma"),
+    ({"budgets": ["team-a"]}, errors.BudgetNotFound, "team-a", "make it first"),
+    ({"quotas": ["vendor"]}, errors.QuotaNotFound, "vendor", "make it first"),
+    ({"budgets": "team-a"}, errors.InvalidBody, "team-a", "give a list"),
+    ({"quotas": {"vendor": 1}}, errors.InvalidBody, "vendor", "give a list"),
+    ({"policy": {"colour": "red"}}, errors.InvalidPolicy, "colour", "leave it out"),
+    ({"creator": "c" * 257}, errors.InvalidBody, "ccc", "at most 256 bytes"),
+    ({"encoding": ""}, errors.InvalidBody, "''", "1 to 64 bytes"),
+    ({"encoding": "e" * 65}, errors.InvalidBody, "eee", "1 to 64 bytes"),
+    ({"key": "k" * 257}, errors.InvalidBody, "kkk", "at most 256 bytes"),
+    ({"payload": b"x" * 1_048_577}, errors.PayloadTooLarge, "1048577", "pass a reference"),
+    ({"payload": b"x" * (8 * 2**20 + 1)}, errors.PayloadTooLarge, "8388609", "pass a reference"),
+    ({"delay": -MS}, errors.InvalidTime, "-1 ms", "give a span"),
+    ({"delay": timedelta(microseconds=-1)}, errors.InvalidTime, "-1 ms", "give a span"),
+    ({"delay": DAYS_3650 + MS}, errors.InvalidTime, "315360000001 ms", "at most ten years"),
+    ({"delay": timedelta.max}, errors.InvalidTime, "86399999999999999 ms", "at most ten years"),
+    ({"delay": timedelta.min}, errors.InvalidTime, "-86399999913600000 ms", "give a span"),
+    ({"delay": datetime.max.replace(tzinfo=UTC)}, errors.InvalidTime, "infinity", "at most ten years"),
+    (
+        {"delay": datetime.max.replace(tzinfo=timezone(-MS * 1000))},
+        errors.InvalidTime,
+        "9999-12-31",
+        "at most ten years",
+    ),
+    ({"delay": datetime(2030, 1, 1)}, errors.InvalidTime, "2030-01-01", "time zone"),  # noqa: DTZ001
+    ({"deadline": timedelta(0)}, errors.InvalidTime, "0 ms", "ahead of now"),
+    ({"deadline": -MS}, errors.InvalidTime, "-1 ms", "ahead of now"),
+    ({"deadline": DAYS_3650 + MS}, errors.InvalidTime, "315360000001 ms", "at most ten years"),
+    ({"deadline": datetime(2020, 1, 1, tzinfo=UTC)}, errors.InvalidTime, "2020-01-01", "ahead of now"),
+    ({"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))}, errors.InvalidTime, "0001-01-01", "give one"),
+    ({"deadline": datetime(2030, 1, 1)}, errors.InvalidTime, "2030-01-01", "time zone"),  # noqa: DTZ001
+    ({"tags": {"plain": "v"}}, errors.InvalidTagKey, "plain", "such as billing.customer"),
+    ({"tags": {"a." + "b" * 127: "v"}}, errors.InvalidTagKey, "a.bbb", "at most 128 bytes"),
+    ({"tags": {"a.b": "v" * 257}}, errors.InvalidTag, "257", "shorten it to 256"),
+    ({"tags": {f"a.t{n}": "" for n in range(65)}}, errors.InvalidTag, "65", "at most 64"),
+]
+
+
+async def test_what_cannot_be_is_refused_with_the_value_and_a_remedy_and_nothing_is_written(
+    conn: Connection, given: Given
+) -> None:
+    """Behaviour 16."""
+    asked = [submission(**{"lane": "new", **options}) for options, *_ in REFUSED]
+
+    refusals = await refused(conn, given, *asked)
+
+    for refusal, (options, kind, value, remedy) in zip(refusals, REFUSED, strict=True):
+        assert type(refusal) is kind, options
+        assert value in refusal.message
+        assert remedy in refusal.message
+        [alone] = await refused(conn, given, submission(**{"lane": "new", **options}))
+        assert type(alone) is kind
+
+
+# Values no type checker lets through; the driver would fail the whole batch for most of them.
+MISTYPED: list[tuple[Option, type[Refusal], str]] = [
+    ({"kind": None}, errors.InvalidName, "NULL"),
+    ({"kind": 3}, errors.InvalidBody, "kind '3'"),
+    ({"lane": 3}, errors.InvalidBody, "lane '3'"),
+    ({"namespace": ["a"]}, errors.InvalidBody, "namespace"),
+    ({"namespace": 3, "key": "k"}, errors.InvalidBody, "namespace '3'"),
+    ({"encoding": 3}, errors.InvalidBody, "encoding '3'"),
+    ({"creator": {"name": "ada"}}, errors.InvalidBody, "creator"),
+    ({"needs": object()}, errors.InvalidBody, "terms"),
+    ({"policy": {"retry": object()}}, errors.InvalidBody, "terms"),
+    ({"policy": {"attempt_timeout_ms": float("nan")}}, errors.InvalidBody, "nan"),
+    ({"policy": {"attempt_timeout_ms": float("inf")}}, errors.InvalidBody, "inf"),
+    ({"policy": {None: 1}}, errors.InvalidBody, "terms"),
+    ({"payload": "text"}, errors.InvalidBody, "payload 'text'"),
+    ({"key": 3}, errors.InvalidBody, "key '3'"),
+    ({"priority": "high"}, errors.InvalidBody, "priority 'high'"),
+    ({"priority": 1.5}, errors.InvalidBody, "priority '1.5'"),
+    ({"delay": 5}, errors.InvalidTime, "delay '5'"),
+    ({"deadline": "tomorrow"}, errors.InvalidTime, "deadline 'tomorrow'"),
+    ({"tags": {"a.b": 3}}, errors.InvalidTag, "a.b '3'"),
+    ({"tags": {"a.b": None}}, errors.InvalidTag, "a.b 'null'"),
+    ({"tags": {3: "v"}}, errors.InvalidTagKey, "'3'"),
+    ({"tags": ["a.b"]}, errors.InvalidTag, "a.b"),
+    ({"tags": {"a.b": object()}}, errors.InvalidBody, "tags"),
+]
+
+
+async def test_a_value_of_the_wrong_type_is_refused_for_its_item_alone(conn: Connection, given: Given) -> None:
+    """Pitfall P75."""
+    refusals = await refused(conn, given, *[submission(**{"lane": "new", **options}) for options, *_ in MISTYPED])
+
+    for refusal, (options, kind, value) in zip(refusals, MISTYPED, strict=True):
+        assert type(refusal) is kind, options
+        assert value in refusal.message
+
+
+class NoOffset(tzinfo):
+    def utcoffset(self, _: datetime | None) -> None:
+        return None
+
+    def dst(self, _: datetime | None) -> None:
+        return None
+
+    def tzname(self, _: datetime | None) -> str:
+        return "nowhere"
+
+
+async def test_a_time_zone_that_knows_no_offset_is_none(conn: Connection, given: Given) -> None:
+    [refusal] = await refused(conn, given, submission(deadline=datetime(2030, 1, 1, tzinfo=NoOffset())))
+
+    assert isinstance(refusal, errors.InvalidTime)
+
+
+async def test_a_policy_nested_without_end_is_refused(conn: Connection, given: Given) -> None:
+    policy: dict[str, object] = {}
+    for _ in range(100_000):
+        policy = {"retry": policy}
+
+    [refusal] = await refused(conn, given, submission(policy=policy))
+
+    assert isinstance(refusal, errors.InvalidBody)
+
+
+NUL, SURROGATE = "a\0b", "a\ud800b"
+
+
+@pytest.mark.parametrize("bad", [NUL, SURROGATE])
+async def test_text_that_postgres_cannot_store_is_refused(conn: Connection, given: Given, bad: str) -> None:
+    """Pitfall P19."""
+    places: list[Option] = [
+        *[{field: bad} for field in ("kind", "lane", "namespace", "creator", "encoding", "key")],
+        *[{field: ["good", bad]} for field in ("needs", "budgets", "quotas")],
+        {"namespace": bad, "key": "k"},
+        {"policy": {bad: 1}},
+        {"policy": {"retry": {"retryable": ["good", bad]}}},
+        {"tags": {bad: "v"}},
+        {"tags": {"a.b": bad}},
+    ]
+
+    for refusal in await refused(conn, given, *[submission(**place) for place in places]):
+        assert isinstance(refusal, errors.InvalidText)
+        assert repr(bad) in refusal.message
+        assert "remove it" in refusal.message
+
+
+@pytest.mark.parametrize("bad", [NUL, SURROGATE])
+async def test_an_id_that_postgres_cannot_store_is_no_id(conn: Connection, given: Given, bad: str) -> None:
+    """Pitfall P19."""
+    [refusal] = await refused(conn, given, submission(execution_id=bad))
+
+    assert (type(refusal), refusal.fields) == (errors.InvalidId, {"cause": "missing_tag"})
+
+
+@pytest.mark.parametrize("what", ["delay", "deadline"])
+async def test_a_moment_lies_at_most_ten_years_ahead(conn: Connection, given: Given, what: str) -> None:
+    now = await testing.now(conn)
+    ten_years = now.replace(year=now.year + 10, day=min(now.day, 28))
+
+    await given.submitted(**{what: ten_years - timedelta(days=1)})
+    [refusal] = await refused(conn, given, submission(**{what: ten_years + timedelta(days=4)}))
+
+    assert isinstance(refusal, errors.InvalidTime)
+
+
+async def test_the_payload_limit_is_a_setting(conn: Connection, given: Given) -> None:
+    await executions.submit(conn, submission(payload=b"12345678"), payload_limit=8)
+
+    with pytest.raises(errors.PayloadTooLarge) as refusal:
+        await executions.submit(conn, submission(payload=b"123456789"), payload_limit=8)
+    assert refusal.value.fields == {"limit": 8}
+    assert await given.count("executions") == 1
+
+
+async def test_a_draining_lane_refuses_and_a_paused_one_does_not(conn: Connection, given: Given) -> None:
+    await given.submitted(lane="reports")
+    await lanes.drain_lane(conn, "reports", by="ops")
+
+    [refusal] = await refused(conn, given, submission(lane="reports", namespace="elsewhere"))
+    assert isinstance(refusal, errors.LaneDraining)
+    assert "reports" in refusal.message
+    assert "resume_lane" in refusal.message
+
+    await lanes.pause_lane(conn, "reports", by="ops")
+    assert (await executions.submit(conn, submission(lane="reports"))).outcome is SubmitOutcome.CREATED
+
+
+async def test_null_means_left_out(conn: Connection) -> None:
+    left_out = {"namespace": None, "lane": None, "needs": None, "budgets": None, "quotas": None, "policy": None}
+    submitted = await executions.submit(
+        conn, submission(**left_out, encoding=None, creator=None, key=None, priority=None, tags=None)
+    )
+
+    found = await executions.describe(conn, submitted.execution_id)
+    assert (found.namespace, found.lane, found.needs, found.policy) == ("default", "default", [], {})
+    assert (found.encoding, found.creator, found.priority, found.tags) == ("json", None, 0, {})
+
+
+async def test_an_unknown_field_of_the_terms_is_refused(conn: Connection, given: Given) -> None:
+    [row] = await conn.fetch(
+        "select refusal, detail from flowfabric.submit($1, '{1}', '{0}', $2)",
+        ['{"kind": "k", "colour": "red"}'],
+        [ids.uuid7()],
+    )
+
+    assert row["refusal"] == errors.InvalidBody.code
+    assert '"field": "colour"' in row["detail"]
+    assert await given.count("executions") == 0
+
+
+async def test_the_stored_states_are_enums(conn: Connection, given: Given) -> None:
+    """Pitfall P15."""
+    await given.submitted()
+    columns = await given.rows(
+        "select attname from pg_attribute a join pg_type t on t.oid = a.atttypid"
+        " where attrelid = 'flowfabric.tickets'::regclass and typtype = 'e'"
+    )
+
+    assert {row["attname"] for row in columns} >= {"phase", "eligibility", "reason", "attempt_state"}
+    [ticket] = await given.rows("select phase, eligibility, reason, attempt_state from flowfabric.tickets")
+    assert tuple(ticket) == ("runnable", "eligible_now", "waiting_for_worker", "pending_first_attempt")
