@@ -1,0 +1,16 @@
+"""Attempts: how each try at running an execution ends."""
+
+from flowfabric.engine.attempts.end import complete, complete_many, delay, delay_many, fail, fail_many
+from flowfabric.engine.attempts.list import list_attempts
+from flowfabric.engine.attempts.retry import time_out_attempts
+
+__all__ = [
+    "complete",
+    "complete_many",
+    "delay",
+    "delay_many",
+    "fail",
+    "fail_many",
+    "list_attempts",
+    "time_out_attempts",
+]

@@ -1,0 +1,32 @@
+"""Reading attempts: those that are over, and the one under way."""
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection, Row
+from flowfabric.errors import InvalidCursor
+from flowfabric.ids import ExecutionId, shown
+from flowfabric.model import Attempt, Failure, Page
+
+
+async def list_attempts(
+    conn: Connection, execution_id: ExecutionId, *, cursor: str | None = None, limit: int = 50
+) -> Page[Attempt]:
+    """The attempts of an execution, by number. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
+    found = await db.rows(
+        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=max(min(limit, 1_000), -1_000)
+    )
+    return db.page([_attempt(row) for row in found], limit, lambda attempt: str(attempt.number))
+
+
+def _number(cursor: str | None) -> int:
+    if not cursor:
+        return 0
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+        raise InvalidCursor(f"cursor {shown(cursor)} is not one this call gives out", cause="malformed")
+    return int(cursor)
+
+
+def _attempt(row: Row) -> Attempt:
+    failure = row["failure"] and db.read(Failure, row["failure"])
+    return msgspec.convert({**row, "failure": failure}, Attempt)

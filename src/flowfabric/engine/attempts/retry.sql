@@ -1,0 +1,157 @@
+-- Retrying: whether a failed attempt is tried again, and when.
+
+-- How long to wait before the next retry, from the policy's retry object. Exact decimal arithmetic, rounded down to whole
+-- milliseconds; with jitter a whole number from half of it up.
+--
+--   returns  milliseconds
+create or replace function flowfabric._backoff_ms(retry jsonb, retries_made int)
+returns bigint
+language plpgsql volatile as $$
+declare
+    backoff jsonb := coalesce(retry -> 'backoff', '{}');
+    most numeric := coalesce((backoff ->> 'max_delay_ms')::numeric, 60000);
+    multiplier numeric := coalesce((backoff ->> 'multiplier')::numeric, 2);
+    wait numeric := coalesce((backoff ->> 'initial_delay_ms')::numeric, 1000);
+    half bigint;
+begin
+    if backoff ->> 'type' = 'fixed' then
+        wait := coalesce((backoff ->> 'delay_ms')::numeric, 1000);
+    else
+        for made in 1 .. retries_made loop
+            exit when wait >= most or multiplier = 1 or wait = 0;
+            wait := wait * multiplier;
+        end loop;
+        wait := least(wait, most);
+    end if;
+    if coalesce((backoff ->> 'jitter')::boolean, false) then
+        half := ceil(trunc(wait) / 2);
+        return half + floor(random() * (trunc(wait) - half + 1))::bigint;
+    end if;
+    return trunc(wait);
+end $$;
+
+-- When a failed attempt is tried again. All must hold: the class may be retried, class or category is in the policy's
+-- list, a retry is left, and the next start lies before the deadline.
+--
+--   returns  the moment, or null when this failure is final
+create or replace function flowfabric._retry_at(
+    policy jsonb, failure jsonb, retries_made int, retry_after_ms bigint, deadline_at timestamptz, now timestamptz)
+returns timestamptz
+language plpgsql volatile as $$
+declare
+    retry jsonb := policy -> 'retry';
+    retryable jsonb := coalesce(retry -> 'retryable', '["transient", "infra_crash", "timeout"]');
+    due_at timestamptz;
+begin
+    if retry is null or failure ->> 'class' in ('permanent', 'cancelled')
+       or not (retryable ? (failure ->> 'class') or retryable ? (failure ->> 'category'))
+       or retries_made >= coalesce((retry ->> 'max_retries')::int, 3) then
+        return null;
+    end if;
+    due_at := now + coalesce(retry_after_ms, flowfabric._backoff_ms(retry, retries_made)) * interval '1 ms';
+    return case when due_at < coalesce(deadline_at, 'infinity') then due_at end;
+end $$;
+
+-- Let failed attempts wait for their retry. The caller has locked the tickets.
+--
+--   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt, retries + 1
+--   emits    attempt_failed
+create or replace function flowfabric._schedule_retries(partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    failed record;
+begin
+    perform flowfabric._close_attempts(_schedule_retries.partitions, _schedule_retries.ids, 'ended_failure', _schedule_retries.failures);
+    with moved as (
+        update flowfabric.tickets t
+        set phase = 'runnable', eligibility = 'not_eligible_until_time', reason = 'waiting_for_retry_backoff',
+            attempt_state = 'pending_retry_attempt', retries = t.retries + 1, due_at = x.due_at, attempt_deadline = null
+        from unnest(_schedule_retries.partitions, _schedule_retries.ids, _schedule_retries.failures, _schedule_retries.dues)
+             as x (partition, id, failure, due_at)
+        where t.partition = x.partition and t.id = x.id
+        returning t.partition, t.id, t.route, t.attempt, t.epoch, x.due_at, x.failure
+    )
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
+           array_agg(e.flow) as flows,
+           array_agg((m.failure - 'traceback') || jsonb_build_object('due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch)) as details
+    into failed from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
+    perform flowfabric._append_each('attempt_failed', failed.partitions, failed.ids, failed.routes, failed.tags, failed.details,
+                                    flows => failed.flows);
+end $$;
+
+-- Settle attempts that failed: those with a retry left wait for it, the others end. The caller has locked the tickets.
+--
+--   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt; or → ended
+--   emits    attempt_failed, execution_failed, execution_expired
+--   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'
+create or replace function flowfabric._settle_failures(
+    partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome, now timestamptz)
+returns table (item int, outcome text, detail text)
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    judged record;
+    retried record;
+    final record;
+begin
+    select array_agg(flowfabric._retry_at(e.policy, x.failure, t.retries, x.retry_after_ms, t.deadline_at, _settle_failures.now)
+                     order by x.item) as dues,
+           array_agg(t.attempt order by x.item) as attempts
+    into judged
+    from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, _settle_failures.retry_afters_ms)
+         with ordinality as x (partition, id, failure, retry_after_ms, item)
+    join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+    join flowfabric.executions e on e.partition = x.partition and e.id = x.id;
+
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures, array_agg(x.due_at) as dues
+    into retried from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, judged.dues)
+                      as x (partition, id, failure, due_at)
+    where x.due_at is not null;
+    if retried.ids is not null then
+        perform flowfabric._schedule_retries(retried.partitions, retried.ids, retried.failures, retried.dues);
+    end if;
+
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures
+    into final from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, judged.dues)
+                    as x (partition, id, failure, due_at)
+    where x.due_at is null and x.id is not null;
+    if final.ids is not null then
+        perform flowfabric._end(final.partitions, final.ids, _settle_failures.last_outcome, failures => final.failures);
+    end if;
+
+    return query
+    select x.item::int, case when x.due_at is null then 'failed' else 'retry_scheduled' end,
+           case when x.due_at is not null then jsonb_build_object('due_at', x.due_at, 'next_attempt', x.attempt + 1)::text end
+    from unnest(judged.dues, judged.attempts) with ordinality as x (due_at, attempt, item);
+end $$;
+
+-- Fail the attempts that have used up their time under a lease: retried if the policy allows, else the execution expires.
+--
+--   moves    active → runnable: pending_retry_attempt; or → ended: expired
+--   locks    the tickets it moves; skips those that are locked
+--   emits    attempt_failed, execution_expired
+--   returns  how many were moved, no lane (a retry is due later), the executions that ended
+create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    late record;
+begin
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
+        select t.partition, t.id from flowfabric.tickets t
+        where t.phase = 'active' and t.attempt_deadline <= now
+        order by t.partition, t.id
+        limit time_out_attempts.take offset time_out_attempts.passing
+        for update skip locked) x;
+    moved := coalesce(cardinality(late.ids), 0);
+    if moved > 0 then
+        select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed') into ended
+        from flowfabric._settle_failures(
+            late.partitions, late.ids,
+            array_fill('{"class": "timeout", "category": "timeout", "reason": "attempt_timeout"}'::jsonb, array[moved]),
+            null, 'expired', now) s;
+    end if;
+end $$;

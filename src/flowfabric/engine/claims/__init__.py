@@ -1,0 +1,17 @@
+"""Claims: taking work under a lease, keeping the lease, and losing it; and grants, which promise one."""
+
+from flowfabric.engine.claims.claim import claim
+from flowfabric.engine.claims.grants import claim_granted, expire_grants, issue_grant, verify_grant
+from flowfabric.engine.claims.leases import expire_leases, renew, renew_many, revoke
+
+__all__ = [
+    "claim",
+    "claim_granted",
+    "expire_grants",
+    "expire_leases",
+    "issue_grant",
+    "renew",
+    "renew_many",
+    "revoke",
+    "verify_grant",
+]

@@ -1,0 +1,70 @@
+"""Claiming: taking work under a lease."""
+
+from collections.abc import Collection
+from datetime import timedelta
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection, Row
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Claim, CurrentAttempt, Fence, Resumed
+
+
+async def claim(
+    conn: Connection,
+    worker: str,
+    *,
+    instance: str,
+    lanes: Collection[str],
+    capabilities: Collection[str] = (),
+    take: int = 1,
+    lease: timedelta = timedelta(seconds=30),
+    after_route: int = 0,
+    namespace: str | None = None,
+    partitions: Collection[int] | None = None,
+) -> list[Claim]:
+    """Take up to so many executions under a lease; an empty list when nothing is open to this worker.
+
+    Strict priority; at equal priority routes take turns, starting behind `after_route` (pass the route served last);
+    within a route the oldest first. A lost reply leaves leases that lapse and are claimed again. Raises
+    `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
+    """
+    taken = await db.rows(
+        conn,
+        "claim",
+        worker=check_text(worker, "worker"),
+        instance=check_text(instance, "instance"),
+        lanes=[check_text(lane, "lane") for lane in lanes],
+        capabilities=calls.words(capabilities, "capability"),
+        take=take,
+        lease_ms=calls.span(lease, "lease"),
+        after_route=after_route,
+        namespace=namespace and check_text(namespace, "namespace"),
+        partitions=None if partitions is None else list(partitions),
+    )
+    return [read_claim(row) for row in taken]
+
+
+def read_claim(row: Row) -> Claim:
+    """A claim as SQL gave it."""
+    execution_id = ExecutionId(row["partition"], row["id"])
+    return Claim(
+        execution_id=execution_id,
+        fence=Fence(execution_id=execution_id, lease_id=row["lease_id"], epoch=row["epoch"], attempt=row["attempt"]),
+        kind=row["kind"],
+        namespace=row["namespace_name"],
+        lane=row["lane"],
+        priority=row["priority"],
+        route=row["route"],
+        attempt=CurrentAttempt(number=row["attempt"], type=row["attempt_type"], started_at=row["attempt_started_at"]),
+        expires_at=row["expires_at"],
+        encoding=row["encoding"],
+        payload=row["payload"],
+        tags=msgspec.json.decode(row["tags"]) if row["tags"] else {},
+        policy=msgspec.json.decode(row["policy"]) if row["policy"] else {},
+        resumed=row["resumed"],
+        resumed_by=row["resumed_by"] and db.read(Resumed, row["resumed_by"]),
+        attempt_deadline=row["attempt_deadline"],
+        deadline_at=row["deadline_at"],
+    )

@@ -1,0 +1,175 @@
+-- Claiming: taking work under a lease.
+
+-- Lease tickets that are locked, and say so in the log. One past its deadline is left for its sweep; what goes beyond
+-- 16 MiB of payload stays ready.
+--
+--   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it goes on after a wait
+--   emits    lease_acquired
+--   returns  what a worker needs to run them
+create or replace function flowfabric._lease(places tid[], worker text, instance text, lease interval, now timestamptz)
+returns table (
+    partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
+    lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    return query
+    with chosen as materialized (
+        select p.place, p.number, t.instance, t.suspension, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
+               t.attempt_state = 'attempt_interrupted' as resumed,
+               _lease.now + case when t.attempt_state = 'attempt_interrupted' then t.attempt_left
+                                 else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline,
+               coalesce(sum(octet_length(e.payload)) over (order by p.number), 0) as bytes,
+               row_number() over (order by p.number) as turn
+        from unnest(_lease.places) with ordinality as p (place, number)
+        join flowfabric.tickets t on t.ctid = p.place
+        join flowfabric.executions e on e.partition = t.partition and e.id = t.id
+        join flowfabric.routes r on r.id = t.route
+        where t.deadline_at is null or t.deadline_at > _lease.now
+    ), leased as (
+        update flowfabric.tickets t
+        set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(), worker = _lease.worker,
+            instance = _lease.instance, expires_at = _lease.now + _lease.lease, lease_end = null, due_at = null,
+            eligibility = 'eligible_now', grant_kid = null, suspension = null,
+            epoch = t.epoch + 1, started_at = coalesce(t.started_at, _lease.now),
+            attempt = t.attempt + (not c.resumed)::int,
+            attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
+            attempt_started_at = case when c.resumed then t.attempt_started_at else _lease.now end,
+            attempt_deadline = c.attempt_deadline, attempt_left = null,
+            attempt_type = case t.attempt_state
+                when 'pending_first_attempt' then 'initial' when 'pending_retry_attempt' then 'retry'
+                when 'pending_reclaim_attempt' then 'reclaim' when 'pending_replay_attempt' then 'replay'
+                else t.attempt_type end::flowfabric.attempt_type,
+            reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt' and t.lease_end is distinct from 'revoked')::int
+        from chosen c
+        where t.ctid = c.place and (c.bytes <= 16777216 or c.turn = 1)
+        returning t.*, c.turn, c.flow, c.kind, c.tags, c.payload, c.encoding, c.policy, c.namespace, c.resumed, c.instance as previous_instance,
+                  c.suspension as left_suspension
+    ), noted as (
+        select flowfabric._append_each(
+            'lease_acquired', array_agg(l.partition order by l.turn), array_agg(l.id order by l.turn), array_agg(l.route order by l.turn),
+            array_agg(l.tags order by l.turn), array_agg(jsonb_strip_nulls(jsonb_build_object(
+                'worker', l.worker, 'instance', l.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
+                'attempt_type', l.attempt_type, 'resumed', l.resumed,
+                'previous_instance', case when l.attempt_type = 'reclaim' and not l.resumed then l.previous_instance end)) order by l.turn),
+            flows => array_agg(l.flow order by l.turn))
+        from leased l having count(*) > 0
+    )
+    select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
+           l.lease_id, l.epoch, l.attempt, l.attempt_type::text, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
+           l.deadline_at, l.policy::text, l.route,
+           case when l.left_suspension is not null then flowfabric._resumed_text(l.partition, l.id, l.left_suspension) end
+    from leased l cross join noted
+    order by l.turn;
+end $$;
+
+-- Take up to so many executions under a lease: open routes of these lanes only, strict priority, turns between routes at
+-- equal priority starting behind the route served last, the oldest first within a route.
+--
+--   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline → ended
+--   locks    the tickets it takes; skips those that are locked
+--   emits    lease_acquired, execution_expired, grant_expired
+--   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_lease, invalid_limit
+--   returns  what a worker needs to run them; nothing when nothing is open
+create or replace function flowfabric.claim(
+    worker text, instance text, lanes text[], capabilities text default '[]', take int default 1, lease_ms bigint default 30000,
+    after_route int default 0, namespace text default null, partitions int[] default null)
+returns table (
+    partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
+    lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    chosen tid[];
+begin
+    perform flowfabric._check_lease(claim.lease_ms);
+    chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take, claim.after_route,
+                                     claim.namespace, claim.partitions);
+    if cardinality(chosen) > 0 then
+        return query
+        select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms', flowfabric.clock()) l;
+    end if;
+end $$;
+
+-- Choose and lock what a worker may be given now, and end what it came too late for.
+--
+--   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when lapsed; past its deadline → ended
+--   locks    the tickets it chooses; skips those that are locked
+--   emits    execution_expired, grant_expired
+--   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
+--   returns  the places of the tickets
+create or replace function flowfabric._take_ready(
+    worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text, partitions int[])
+returns tid[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    open_lanes text[];
+    chosen tid[];
+begin
+    perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes, _take_ready.capabilities, _take_ready.take);
+    select array_agg(l.name) into open_lanes from flowfabric.lanes l where l.name = any (_take_ready.lanes) and l.state <> 'paused';
+    if open_lanes is null then
+        return '{}';
+    end if;
+    perform flowfabric._promote(open_lanes, _take_ready.take + 100, now);
+    perform flowfabric._lapse_grants(open_lanes, _take_ready.take + 100, now);
+    for pass in 1 .. 100 loop
+        chosen := flowfabric._choose(open_lanes, flowfabric._sorted_set(_take_ready.capabilities), _take_ready.namespace, _take_ready.partitions,
+                                     _take_ready.take, greatest(_take_ready.after_route, 0));
+        -- What came too late leaves its place to others; if there is very much of it, to those of the next claim.
+        exit when cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now) = 0;
+    end loop;
+    return chosen;
+end $$;
+
+-- End those of the chosen tickets whose deadline has passed: they are not given.
+--
+--   moves    runnable → ended: expired
+--   emits    execution_expired
+--   returns  how many there were
+create or replace function flowfabric._expire_chosen(places tid[], now timestamptz)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    late record;
+begin
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids into late from flowfabric.tickets t
+    where t.ctid = any (_expire_chosen.places) and t.deadline_at <= _expire_chosen.now;
+    if late.ids is not null then
+        perform flowfabric._expire(late.partitions, late.ids);
+    end if;
+    return coalesce(cardinality(late.ids), 0);
+end $$;
+
+-- Refuse a claim that cannot be answered.
+--
+--   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
+create or replace function flowfabric._check_claim(
+    worker text, instance text, lanes text[], capabilities jsonb, take int)
+returns void
+language plpgsql stable as $$
+begin
+    perform flowfabric._check_worker(worker, instance);
+    perform flowfabric._check_capabilities(capabilities);
+    perform flowfabric._check_lanes(lanes);
+    if take is null or take not between 1 and 1000 then
+        perform flowfabric._refuse('invalid_limit', format('take %s: take 1 to 1 000', take));
+    end if;
+end $$;
+
+-- Refuse a lease that is too short to be renewed or too long to be waited for.
+--
+--   refuses  invalid_lease
+create or replace function flowfabric._check_lease(lease_ms bigint)
+returns void
+language plpgsql immutable as $$
+begin
+    if lease_ms is null or lease_ms not between 1000 and 3600000 then
+        perform flowfabric._refuse('invalid_lease', format('lease of %s ms: a lease is 1 000 to 3 600 000 ms', lease_ms));
+    end if;
+end $$;

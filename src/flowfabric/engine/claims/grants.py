@@ -1,0 +1,86 @@
+"""Grants: a signed promise of one execution to one worker, for workers without a connection to the database."""
+
+from collections.abc import Collection
+from datetime import timedelta
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.claims.claim import read_claim
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Claim, Grant, Swept, VerifiedGrant
+
+
+async def issue_grant(
+    conn: Connection,
+    worker: str,
+    *,
+    instance: str,
+    lanes: Collection[str],
+    capabilities: Collection[str] = (),
+    take: int = 1,
+    ttl: timedelta = timedelta(seconds=10),
+    after_route: int = 0,
+    namespace: str | None = None,
+    partitions: Collection[int] | None = None,
+) -> list[Grant]:
+    """Promise up to so many executions to a worker, by the same rules as `claim`; unused, they are claimable again.
+
+    Raises what `claim` raises of its arguments, `InvalidGrantLifetime`, `NoActiveKey`.
+    """
+    granted = await db.rows(
+        conn,
+        "issue_grant",
+        worker=check_text(worker, "worker"),
+        instance=check_text(instance, "instance"),
+        lanes=[check_text(lane, "lane") for lane in lanes],
+        capabilities=calls.words(capabilities, "capability"),
+        take=take,
+        ttl_ms=ttl // timedelta(milliseconds=1),
+        after_route=after_route,
+        namespace=namespace and check_text(namespace, "namespace"),
+        partitions=None if partitions is None else list(partitions),
+    )
+    return [
+        Grant(
+            execution_id=ExecutionId(row["partition"], row["id"]),
+            partition_key=f"{{fp:{row['partition']}}}",
+            grant_key=row["grant_key"],
+            expires_at=row["expires_at"],
+            route=row["route"],
+        )
+        for row in granted
+    ]
+
+
+async def verify_grant(conn: Connection, grant_key: str) -> VerifiedGrant:
+    """What a good grant says; changes nothing. Raises `InvalidGrant`, `GrantExpired`."""
+    row = await db.row(conn, "verify_grant", grant_key=check_text(grant_key, "grant key"))
+    return VerifiedGrant(
+        execution_id=ExecutionId(row["partition"], row["id"]),
+        worker=row["worker"],
+        instance=row["instance"],
+        expires_at=row["expires_at"],
+    )
+
+
+async def claim_granted(
+    conn: Connection, grant_key: str, worker: str, *, instance: str, lease: timedelta = timedelta(seconds=30)
+) -> Claim:
+    """Turn a grant into a lease, once, for the worker it was given to.
+
+    Raises `InvalidGrant`, `GrantExpired`, `InvalidLease`.
+    """
+    row = await db.row(
+        conn,
+        "claim_granted",
+        grant_key=check_text(grant_key, "grant key"),
+        worker=check_text(worker, "worker"),
+        instance=check_text(instance, "instance"),
+        lease_ms=lease // timedelta(milliseconds=1),
+    )
+    return read_claim(row)
+
+
+async def expire_grants(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Give back what was granted and not used in time; a claim does so too on its way."""
+    return await calls.sweep(conn, "expire_grants", limit, passing)

@@ -1,0 +1,57 @@
+"""Leases: keeping one, losing it, and what becomes of the work then."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.errors import Refusal
+from flowfabric.ids import ExecutionId, check_text, kept_text
+from flowfabric.model import Fence, Renewed, Revoked, Swept
+
+
+async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(seconds=30)) -> Renewed:
+    """Keep a lease for longer; it never gets shorter by this.
+
+    Raises `LeaseLost`, `ExecutionNotActive`, `InvalidLease`.
+    """
+    return calls.only(await renew_many(conn, [fence], lease=lease))
+
+
+async def renew_many(
+    conn: Connection, fences: Sequence[Fence], *, lease: timedelta = timedelta(seconds=30)
+) -> list[Renewed | Refusal]:
+    """Keep all leases a process holds, in one call, and answer each in its place. Raises `InvalidLease`."""
+    return await calls.each_fenced(conn, "renew", fences, calls.Act, Renewed, lease_ms=calls.span(lease, "lease"))
+
+
+async def revoke(
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    by: str,
+    reason: str | None = None,
+    expected_lease_id: UUID | None = None,
+) -> Revoked:
+    """Take a lease away from whoever holds it; the work is claimable at once, and no reclaim is counted.
+
+    Safe to repeat: `noop` and its cause. With `expected_lease_id` only that lease is taken.
+    Raises `ExecutionNotFound`, `InvalidBody`.
+    """
+    answer = await db.row(
+        conn,
+        "revoke",
+        **calls.about(execution_id),
+        by=check_text(by, "by"),
+        reason=reason and kept_text(reason),
+        expected=expected_lease_id,
+    )
+    return msgspec.convert(dict(answer), Revoked)
+
+
+async def expire_leases(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Take back the leases that have lapsed: claimable by anyone, or failed once their policy's cap is reached."""
+    return await calls.sweep(conn, "expire_leases", limit, passing)

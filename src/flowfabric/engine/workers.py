@@ -1,0 +1,104 @@
+"""Workers: who is there to work. Feeds blocked_by_route and the operator's screen; a claim needs no entry here."""
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.ids import check_text
+from flowfabric.model import Beat, MarkedDead, Page, Registered, Swept, Worker
+
+LOCK_CLASS = 17991
+
+
+async def register_worker(
+    conn: Connection,
+    worker: str,
+    *,
+    instance: str,
+    lanes: Collection[str],
+    capabilities: Collection[str] = (),
+    namespace: str | None = None,
+    ttl: timedelta = timedelta(seconds=30),
+    holds_lock: bool = False,
+) -> Registered:
+    """Say that an instance is there, which lanes it serves and what it can do; safe to repeat.
+
+    With `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
+    when that is gone, its leases are taken back within a second. Raises `InvalidWorker`, `InvalidLane`,
+    `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
+    """
+    answer = await db.row(
+        conn,
+        "register_worker",
+        worker=check_text(worker, "worker"),
+        instance=check_text(instance, "instance"),
+        lanes=[check_text(lane, "lane") for lane in lanes],
+        capabilities=calls.words(capabilities, "capability"),
+        namespace=namespace and check_text(namespace, "namespace"),
+        ttl_ms=calls.span(ttl, "ttl"),
+        holds_lock=holds_lock,
+    )
+    return msgspec.convert(dict(answer), Registered)
+
+
+async def hold_lock(conn: Connection, instance: str) -> None:
+    """Hold the lock by which others see that this instance lives, until the connection ends. Not through a pooler."""
+    number = await db.value(conn, "worker_lock", instance=check_text(instance, "instance"))
+    await db.builtin(conn, "pg_advisory_lock_shared", key1=LOCK_CLASS, key2=number)
+
+
+async def beat(conn: Connection, instances: Sequence[str]) -> list[Beat]:
+    """Say that instances still live; one that is not registered any more must register again. Answers in order."""
+    found = await db.rows(conn, "beat", instances=[check_text(instance, "instance") for instance in instances])
+    return [msgspec.convert(dict(row), Beat) for row in found]
+
+
+async def mark_dead(conn: Connection, instance: str, *, by: str, reason: str | None = None) -> MarkedDead:
+    """Declare an instance dead: forget it and revoke every lease it holds. Raises `InvalidBody`."""
+    answer = await db.row(
+        conn,
+        "mark_dead",
+        instance=check_text(instance, "instance"),
+        by=check_text(by, "by"),
+        reason=reason and check_text(reason, "reason"),
+    )
+    return msgspec.convert(dict(answer), MarkedDead)
+
+
+async def list_workers(
+    conn: Connection,
+    *,
+    namespace: str | None = None,
+    lane: str | None = None,
+    lapsed: bool = False,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[Worker]:
+    """The live instances, by name; with `lapsed` also those whose time is over but which no sweep has taken yet.
+
+    Raises `InvalidLimit`.
+    """
+    found = await db.rows(
+        conn,
+        "list_workers",
+        namespace=namespace and check_text(namespace, "namespace"),
+        lane=lane and check_text(lane, "lane"),
+        lapsed=lapsed,
+        after=check_text(cursor or "", "cursor"),
+        take=max(min(limit, 1_000), -1_000),
+    )
+    items = [msgspec.convert({**row, "namespace": row["namespace_name"]}, Worker) for row in found]
+    return db.page(items, limit, lambda worker: worker.instance)
+
+
+async def expire_workers(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Forget instances whose time is over; their leases lapse on their own."""
+    return await calls.sweep(conn, "expire_workers", limit, passing)
+
+
+async def return_orphans(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Take back the leases of instances whose lock has been gone for half a second, whatever their expiry."""
+    return await calls.sweep(conn, "return_orphans", limit, passing)

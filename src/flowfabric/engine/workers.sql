@@ -1,0 +1,302 @@
+-- Workers: who is there to work. Feeds blocked_by_route and the operator's screen; a claim needs no entry here.
+
+-- Refuse a name that cannot be a worker's or an instance's.
+--
+--   refuses  invalid_worker
+create or replace function flowfabric._check_worker(worker text, instance text)
+returns void
+language plpgsql immutable as $$
+declare
+    bad text;
+begin
+    select n into bad from unnest(array[worker, instance]) n
+    where n is null or octet_length(n) not between 1 and 256
+       or n ~ '[\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000|]' limit 1;
+    if found then
+        perform flowfabric._refuse('invalid_worker',
+            format('worker or instance %s: 1 to 256 bytes without space, control character or |', flowfabric._shown(bad)));
+    end if;
+end $$;
+
+-- Refuse lanes to serve that cannot be, or none at all.
+--
+--   refuses  invalid_lane
+create or replace function flowfabric._check_lanes(lanes text[])
+returns void
+language plpgsql immutable as $$
+declare
+    bad text;
+begin
+    select l into bad from unnest(lanes) l where l is null or l !~ '^[\x20-\x7e]{1,64}$' limit 1;
+    if found or coalesce(cardinality(lanes), 0) = 0 then
+        perform flowfabric._refuse('invalid_lane',
+            format('lane %s: give at least one lane; a lane is 1 to 64 printable ASCII characters', flowfabric._shown(bad)));
+    end if;
+end $$;
+
+-- Refuse a set of capabilities that cannot be.
+--
+--   refuses  invalid_capabilities
+create or replace function flowfabric._check_capabilities(capabilities jsonb)
+returns void
+language plpgsql immutable as $$
+declare
+    cause text;
+begin
+    if capabilities = '[]' then
+        return;
+    end if;
+    cause := case when capabilities is null then 'not_array' else flowfabric._capabilities_cause(capabilities) end;
+    if cause is not null then
+        perform flowfabric._refuse('invalid_capabilities',
+            format('capabilities %s: give a list of up to 256 words without comma, space or control character, 4 096 bytes in all',
+                   flowfabric._shown(capabilities::text)), jsonb_build_object('cause', cause));
+    end if;
+end $$;
+
+-- The number of the advisory lock that an instance holds while it lives.
+--
+--   returns  the second key; the first is 17991
+create or replace function flowfabric.worker_lock(instance text)
+returns int
+language sql immutable as $$
+    select hashtext(worker_lock.instance)
+$$;
+
+-- The locks of instances that are held now.
+--
+--   returns  their numbers
+create or replace function flowfabric._held_locks()
+returns int[]
+language plpgsql volatile as $$
+begin
+    -- The numbers are signed, but shown without a sign.
+    return array(
+        select (l.objid::bigint - case when l.objid::bigint > 2147483647 then 4294967296 else 0 end)::int from pg_locks l
+        where l.locktype = 'advisory' and l.classid = 17991 and l.objsubid = 2 and l.granted
+          and l.database = (select d.oid from pg_database d where d.datname = current_database()));
+end $$;
+
+-- Say that an instance is there, which lanes it serves and what it can do. `holds_lock` promises to hold the shared advisory
+-- lock (17991, worker_lock(instance)), taken before, on a connection that lives as long as the instance; one that was
+-- never seen to hold it is left to its leases. An entry that has lapsed is as good as none.
+--
+--   locks    the entry
+--   emits    worker_registered, the first time and when lanes or capabilities change
+--   refuses  invalid_worker, invalid_lane, invalid_capabilities, invalid_limit, instance_reassigned
+--   returns  'registered' or 'refreshed', and until when
+create or replace function flowfabric.register_worker(
+    worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null, ttl_ms bigint default 30000,
+    holds_lock boolean default false, out outcome text, out expires_at timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    lifetime interval := ttl_ms * interval '1 ms';
+    sorted_lanes text[] := array(select distinct l collate "C" from unnest(lanes) l order by 1);
+    skills text[];
+    key int := flowfabric.worker_lock(instance);
+    old flowfabric.workers;
+begin
+    perform flowfabric._check_worker(register_worker.worker, register_worker.instance);
+    perform flowfabric._check_lanes(register_worker.lanes);
+    perform flowfabric._check_capabilities(register_worker.capabilities::jsonb);
+    if register_worker.ttl_ms is null or register_worker.ttl_ms not between 1000 and 600000 then
+        perform flowfabric._refuse('invalid_limit', format('ttl of %s ms: a worker lives 1 000 to 600 000 ms between beats', register_worker.ttl_ms));
+    end if;
+    skills := flowfabric._sorted_set(register_worker.capabilities::jsonb);
+    expires_at := now + lifetime;
+    -- The insert first: of two that register one instance at a time, the second finds what the first has written.
+    insert into flowfabric.workers (instance, worker, namespace, lanes, capabilities, ttl, registered_at, beat_at, expires_at)
+    values (register_worker.instance, register_worker.worker, register_worker.namespace, sorted_lanes, skills, lifetime, now, now, register_worker.expires_at)
+    on conflict do nothing;
+    outcome := case when found then 'registered' else 'refreshed' end;
+    select w.* into old from flowfabric.workers w where w.instance = register_worker.instance for update;
+    if old.worker <> register_worker.worker then
+        perform flowfabric._refuse('instance_reassigned', format('instance %s belongs to worker %s; an instance name is new for every process start',
+                                   register_worker.instance, old.worker));
+    end if;
+    if old.expires_at <= now then
+        outcome := 'registered';
+    end if;
+    update flowfabric.workers w
+    set namespace = register_worker.namespace, lanes = sorted_lanes, capabilities = skills, ttl = lifetime, beat_at = now,
+        expires_at = register_worker.expires_at, registered_at = case when outcome = 'registered' then now else w.registered_at end,
+        lock_key = case when register_worker.holds_lock and (w.lock_key is not null or key = any (flowfabric._held_locks())) then key end,
+        lock_missing_since = null
+    where w.instance = register_worker.instance;
+    if outcome = 'registered'
+       or (old.lanes, old.capabilities, old.namespace) is distinct from (sorted_lanes, skills, register_worker.namespace) then
+        perform flowfabric._append('worker_registered', register_worker.instance, detail => jsonb_build_object(
+            'worker', register_worker.worker, 'lanes', sorted_lanes, 'capabilities', skills, 'namespace', register_worker.namespace));
+    end if;
+end $$;
+
+-- Say that instances still live, each for its own time. One whose entry has lapsed is not revived: it registers again.
+--
+--   locks    the entries, in key order
+--   returns  per instance, in the order given, 'refreshed' and until when, or 'not_registered'
+create or replace function flowfabric.beat(instances text[])
+returns table (instance text, outcome text, expires_at timestamptz)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+begin
+    perform from flowfabric.workers w where w.instance = any (beat.instances) order by w.instance for update;
+    return query
+    with beaten as (
+        update flowfabric.workers w set beat_at = now, expires_at = now + w.ttl
+        where w.instance = any (beat.instances) and w.expires_at > now
+        returning w.instance, w.expires_at
+    )
+    select x.instance, case when b.instance is null then 'not_registered' else 'refreshed' end, b.expires_at
+    from unnest(beat.instances) with ordinality as x (instance, number) left join beaten b on b.instance = x.instance
+    order by x.number;
+end $$;
+
+-- Forget an instance and take back its leases, as lapsed or as revoked. To revoke one that has lapsed would spare it its
+-- count, so that is left to its sweep.
+--
+--   moves    active → runnable: pending_reclaim_attempt; over the cap of a lapse → ended: failed
+--   locks    the tickets it moves, in key order
+--   emits    lease_revoked, lease_expired, execution_failed
+--   returns  how many leases were taken back, the lanes with work again, the executions that ended
+create or replace function flowfabric._bury(
+    instance text, how flowfabric.lease_end, by text default null, reason text default null,
+    out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    held record;
+begin
+    delete from flowfabric.workers w where w.instance = _bury.instance;
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held from (
+        select t.partition, t.id, t.lane from flowfabric.tickets t
+        where t.phase = 'active' and t.instance = _bury.instance and (_bury.how = 'expired' or t.expires_at > now)
+        order by t.partition, t.id
+        for update) x;
+    moved := coalesce(cardinality(held.ids), 0);
+    if moved = 0 then
+        return;
+    end if;
+    if _bury.how = 'revoked' then
+        perform flowfabric._take_back(held.partitions, held.ids, 'revoked', _bury.by, _bury.reason);
+        lanes := held.lanes;
+    else
+        select l.lanes, l.ended into lanes, ended from flowfabric._lapse(held.partitions, held.ids) l;
+    end if;
+end $$;
+
+-- Declare an instance dead: forget it and revoke every lease it holds.
+--
+--   moves    active → runnable: pending_reclaim_attempt
+--   locks    the entry; the tickets of its leases, in key order
+--   emits    worker_marked_dead, lease_revoked
+--   refuses  invalid_body
+--   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes with work again
+create or replace function flowfabric.mark_dead(
+    instance text, by text, reason text default null, out outcome text, out revoked int, out lanes text[])
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    if octet_length(mark_dead.reason) > 256 or mark_dead.reason ~ '[\u0001-\u001f\u007f-\u009f]' then
+        perform flowfabric._refuse('invalid_body', 'reason: give at most 256 bytes without control characters', '{"field": "reason"}');
+    end if;
+    perform flowfabric._check_by(mark_dead.by);
+    revoked := 0;
+    perform from flowfabric.workers w where w.instance = mark_dead.instance for update;
+    if not found then
+        outcome := 'not_registered';
+        return;
+    end if;
+    select b.moved, b.lanes into revoked, lanes from flowfabric._bury(mark_dead.instance, 'revoked', mark_dead.by, mark_dead.reason) b;
+    perform flowfabric._append('worker_marked_dead', mark_dead.instance, mark_dead.by,
+                               jsonb_build_object('reason', mark_dead.reason, 'revoked', revoked));
+    outcome := 'marked';
+end $$;
+
+-- The instances that are there, by name.
+--
+--   refuses  invalid_limit
+--   returns  a row each, with how many leases it holds; with `lapsed` also those whose time is over but which no sweep has taken
+create or replace function flowfabric.list_workers(
+    namespace text default null, lane text default null, lapsed boolean default false, after text default null, take int default 50)
+returns table (worker text, instance text, lanes text[], capabilities text[], namespace_name text, registered_at timestamptz,
+               beat_at timestamptz, expires_at timestamptz, active_count bigint)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return query
+    select w.worker, w.instance, w.lanes, w.capabilities, w.namespace, w.registered_at, w.beat_at, w.expires_at,
+           (select count(*) from flowfabric.tickets t where t.phase = 'active' and t.instance = w.instance)
+    from flowfabric.workers w
+    where (list_workers.namespace is null or w.namespace is null or w.namespace = list_workers.namespace)
+      and (list_workers.lane is null or list_workers.lane = any (w.lanes))
+      and (list_workers.lapsed or w.expires_at > flowfabric.clock())
+      and w.instance > coalesce(list_workers.after, '')
+    order by w.instance
+    limit flowfabric._page(list_workers.take);
+end $$;
+
+-- Forget instances whose time is over. Their leases lapse on their own.
+--
+--   locks    the entries it removes; skips those that are locked
+--   emits    worker_expired
+--   returns  how many were forgotten
+create or replace function flowfabric.expire_workers(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    gone text;
+begin
+    moved := 0;
+    for gone in
+        select w.instance from flowfabric.workers w where w.expires_at <= flowfabric.clock()
+        order by w.expires_at limit expire_workers.take offset expire_workers.passing for update skip locked
+    loop
+        delete from flowfabric.workers w where w.instance = gone;
+        perform flowfabric._append('worker_expired', gone);
+        moved := moved + 1;
+    end loop;
+end $$;
+
+-- Take back the leases of instances that promised to hold their lock and have lost it for half a second: their process, or
+-- its connection, is gone. For 15 s after the server started nobody is taken for dead, since everybody lost the lock then.
+--
+--   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
+--   locks    the entries it changes, skipping locked ones; the tickets of lost leases, in key order
+--   emits    worker_expired, lease_expired, execution_failed
+--   returns  how many instances were found dead, the lanes with work again, the executions that ended
+create or replace function flowfabric.return_orphans(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    held int[] := flowfabric._held_locks();
+    is_early boolean := now < pg_postmaster_start_time() + interval '15 seconds';
+    entry record;
+    buried record;
+begin
+    moved := 0;
+    for entry in
+        select w.instance, w.lock_missing_since, w.lock_key = any (held) or is_early as is_fine from flowfabric.workers w
+        where w.lock_key is not null
+          and case when w.lock_key = any (held) or is_early then w.lock_missing_since is not null
+                   else coalesce(w.lock_missing_since, '-infinity') <= now - interval '500 ms' end
+        order by w.instance offset return_orphans.passing for update of w skip locked
+    loop
+        if entry.is_fine then
+            update flowfabric.workers w set lock_missing_since = null where w.instance = entry.instance;
+        elsif entry.lock_missing_since is null then
+            update flowfabric.workers w set lock_missing_since = now where w.instance = entry.instance;
+        elsif moved < return_orphans.take then
+            buried := flowfabric._bury(entry.instance, 'expired');
+            perform flowfabric._append('worker_expired', entry.instance, detail => '{"reason": "connection_lost"}');
+            lanes := lanes || buried.lanes;
+            ended := ended || buried.ended;
+            moved := moved + 1;
+        end if;
+    end loop;
+end $$;
