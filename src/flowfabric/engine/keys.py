@@ -1,0 +1,54 @@
+"""Keys: the secrets that sign tokens and grants. One signs, the others verify until their time is over."""
+
+from datetime import timedelta
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.ids import check_text
+from flowfabric.model import Key, Rotated, Seeded, Swept
+
+DAY = timedelta(days=1)
+
+
+async def seed_key(conn: Connection, kid: str, secret: str) -> Seeded:
+    """Install the first key; safe to repeat.
+
+    Raises `InvalidKid`, `InvalidSecret`, `AnotherKeyActive`.
+    """
+    answer = await db.row(conn, "seed_key", kid=check_text(kid, "kid"), secret=_hidden(secret))
+    return msgspec.convert(dict(answer), Seeded)
+
+
+async def rotate_key(
+    conn: Connection, kid: str, secret: str, *, grace: timedelta = DAY, by: str | None = None
+) -> Rotated:
+    """Sign with a new key from now on; the old one verifies until the grace is over, and not a moment longer.
+
+    Safe to repeat. Raises `InvalidKid`, `InvalidSecret`, `InvalidGrace`, `RotationConflict`.
+    """
+    answer = await db.row(
+        conn,
+        "rotate_key",
+        kid=check_text(kid, "kid"),
+        secret=_hidden(secret),
+        grace_ms=grace // timedelta(milliseconds=1),
+        by=by and check_text(by, "by"),
+    )
+    return msgspec.convert(dict(answer), Rotated)
+
+
+async def list_keys(conn: Connection) -> list[Key]:
+    """The keys there are, by name; never a secret."""
+    return [msgspec.convert(dict(row), Key) for row in await db.rows(conn, "list_keys")]
+
+
+async def retire_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Forget keys that expired more than seven days ago."""
+    return await calls.sweep(conn, "retire_keys", limit, passing)
+
+
+def _hidden(secret: str) -> str:
+    """A secret as it is sent. What cannot be one is sent as nothing, so that no message can hold it."""
+    return secret if secret.isascii() and secret.isalnum() else ""

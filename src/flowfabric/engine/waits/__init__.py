@@ -1,0 +1,21 @@
+"""Waits: executions that step aside, and what brings them back."""
+
+from flowfabric.engine.waits.list import list_suspended, list_waitpoints
+from flowfabric.engine.waits.resume import deliver_approval, resume
+from flowfabric.engine.waits.signals import deliver_signal, deliver_signals
+from flowfabric.engine.waits.suspend import suspend
+from flowfabric.engine.waits.timeouts import time_out_waits
+from flowfabric.engine.waits.waitpoints import close_waitpoints, create_waitpoint
+
+__all__ = [
+    "close_waitpoints",
+    "create_waitpoint",
+    "deliver_approval",
+    "deliver_signal",
+    "deliver_signals",
+    "list_suspended",
+    "list_waitpoints",
+    "resume",
+    "suspend",
+    "time_out_waits",
+]

@@ -1,0 +1,65 @@
+"""Looking at waits: who waits, for what, and since when. Never a token."""
+
+import msgspec
+
+from flowfabric import calls, db, ids
+from flowfabric.db import Connection, Row
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Page, SuspendedExecution, Waitpoint
+
+
+async def list_suspended(
+    conn: Connection,
+    *,
+    namespace: str | None = None,
+    lane: str | None = None,
+    reason_code: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[SuspendedExecution]:
+    """The executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
+    position: dict[str, object] = {}
+    if cursor:
+        moment, last = ids.parse_newest_cursor(cursor)
+        position = {"after_suspended": moment, "after_partition": last.partition, "after_id": last.uuid}
+    found = await db.rows(
+        conn,
+        "list_suspended",
+        namespace=namespace and check_text(namespace, "namespace"),
+        lane=lane and check_text(lane, "lane"),
+        reason_code=reason_code and check_text(reason_code, "reason_code"),
+        take=limit,
+        **position,
+    )
+    items = [_suspended(row) for row in found]
+    return db.page(items, limit, lambda last: ids.newest_cursor(last.suspended_at, last.execution_id))
+
+
+async def list_waitpoints(
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    state: str | None = None,
+    cursor: str | None = None,
+    limit: int = 100,
+) -> Page[Waitpoint]:
+    """The waitpoints of an execution, oldest first. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
+    position: dict[str, object] = {}
+    if cursor:
+        moment, last = ids.parse_waitpoint_cursor(cursor)
+        position = {"after_created": moment, "after_id": last}
+    found = await db.rows(
+        conn,
+        "list_waitpoints",
+        **calls.about(execution_id),
+        state=state and check_text(state, "state"),
+        take=limit,
+        **position,
+    )
+    items = [msgspec.convert({**row, "state": row["state_name"]}, Waitpoint) for row in found]
+    return db.page(items, limit, lambda last: ids.waitpoint_cursor(last.created_at, last.waitpoint_id))
+
+
+def _suspended(row: Row) -> SuspendedExecution:
+    execution_id = ExecutionId(row["partition"], row["id"])
+    return msgspec.convert({**row, "execution_id": execution_id, "reason_code": row["code"]}, SuspendedExecution)

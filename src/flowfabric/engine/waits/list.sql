@@ -1,0 +1,73 @@
+-- Looking at waits: who waits, for what, and since when. Never a token.
+
+-- The executions that are suspended now, longest first.
+--
+--   refuses  invalid_limit
+--   returns  a row each
+create or replace function flowfabric.list_suspended(
+    namespace text default null, lane text default null, reason_code text default null, after_suspended timestamptz default null,
+    after_partition int default null, after_id uuid default null, take int default 50)
+returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
+               waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
+           array(select w.key from flowfabric.waitpoints w
+                 where w.partition = s.partition and w.execution = s.execution and w.suspension = s.id order by w.key),
+           s.timeout_at, s.timeout_behavior
+    from flowfabric.suspensions s
+    join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
+    join flowfabric.routes r on r.id = t.route
+    where s.ended_at is null
+      and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
+      and (list_suspended.lane is null or r.lane = list_suspended.lane)
+      and (list_suspended.reason_code is null or s.reason_code = list_suspended.reason_code)
+      and (list_suspended.after_id is null or s.suspended_at >= list_suspended.after_suspended
+           and (s.suspended_at, s.partition, s.execution) > (list_suspended.after_suspended, list_suspended.after_partition, list_suspended.after_id))
+    order by s.suspended_at, s.partition, s.execution
+    limit flowfabric._page(list_suspended.take);
+end $$;
+
+-- The waitpoints of an execution, oldest first.
+--
+--   refuses  execution_not_found, invalid_limit
+--   returns  a row each, with the kid and the fingerprint of its token
+create or replace function flowfabric.list_waitpoints(
+    partition int, id uuid, state text default null, after_created timestamptz default null, after_id uuid default null, take int default 100)
+returns table (waitpoint_id uuid, key text, state_name text, required_signal_names text[], created_at timestamptz, activated_at timestamptz,
+               expires_at timestamptz, closed_at timestamptz, close_reason text, kid text, fingerprint text, signal_count bigint, about_digest text)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if not exists (select from flowfabric.executions e where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id) then
+        perform flowfabric._refuse_missing(list_waitpoints.partition, list_waitpoints.id);
+    end if;
+    return query
+    select w.id, w.key, w.state::text, flowfabric._required_names(s.condition, w.key), w.created_at, w.activated_at, w.expires_at, w.closed_at,
+           w.close_reason, w.kid, w.fingerprint,
+           (select count(*) from flowfabric.signals g where g.partition = w.partition and g.execution = w.execution and g.waitpoint = w.id),
+           encode(s.about_digest, 'hex')
+    from flowfabric.waitpoints w
+    left join flowfabric.suspensions s on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
+    where w.partition = list_waitpoints.partition and w.execution = list_waitpoints.id
+      and (list_waitpoints.state is null or w.state::text = list_waitpoints.state)
+      and (list_waitpoints.after_id is null or (w.created_at, w.id) > (list_waitpoints.after_created, list_waitpoints.after_id))
+    order by w.created_at, w.id
+    limit flowfabric._page(list_waitpoints.take);
+end $$;
+
+-- The names of the signals that a condition asks for on a waitpoint.
+--
+--   returns  them, sorted; none when any name will do; a marker where no signal can satisfy it
+create or replace function flowfabric._required_names(condition jsonb, key text)
+returns text[]
+language sql immutable as $$
+    select case condition ->> 'kind'
+        when 'operator_only' then array['__operator_only__']
+        when 'timeout_only' then array['__timeout_only__']
+        else coalesce((select array_agg(distinct n.node ->> 'name' order by n.node ->> 'name') from flowfabric._nodes(condition) n
+                       where (n.node ->> 'waitpoint' = _required_names.key or n.node -> 'waitpoints' ? _required_names.key) and n.node ? 'name'), '{}')
+    end
+$$;

@@ -1,0 +1,65 @@
+"""Resuming: an execution that stepped aside goes on, by a signal, an operator, a timeout or a budget."""
+
+from datetime import timedelta
+from uuid import uuid4
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Delivered, PublicState
+
+
+async def resume(
+    conn: Connection, execution_id: ExecutionId, *, by: str, delay: timedelta | None = None
+) -> PublicState:
+    """Let a suspended execution go on because an operator says so, whatever it waits for.
+
+    Raises `ExecutionNotFound`, `ExecutionNotSuspended`, `InvalidTime`.
+    """
+    answer = await db.row(
+        conn,
+        "resume",
+        **calls.about(execution_id),
+        by=check_text(by, "by"),
+        delay_ms=None if delay is None else delay // timedelta(milliseconds=1),
+    )
+    return PublicState(answer["public_state"])
+
+
+async def deliver_approval(
+    conn: Connection,
+    execution_id: ExecutionId,
+    waitpoint: str,
+    decision: str,
+    *,
+    by: str,
+    lane: str | None = None,
+    suffix: str | None = None,
+    payload: bytes | None = None,
+    encoding: str = "json",
+    digest: bytes | None = None,
+) -> Delivered:
+    """Decide on what an execution asks, as somebody the deployment has authenticated; no token is needed.
+
+    `waitpoint` is a key or an id, `decision` is `approve`, `reject` or another name. A bound request counts only with
+    the `digest` of what was shown. One person counts once: repeated, `duplicate`. Raises `ExecutionNotFound`,
+    `WaitpointNotFound`, `WrongLane`, `InvalidSignal`, `PayloadTooLarge`, `TargetNotSignalable`, `WaitpointClosed`,
+    `SignalLimitExceeded`, `ApprovalDigestMismatch`.
+    """
+    answer = await db.row(
+        conn,
+        "deliver_approval",
+        **calls.about(execution_id),
+        waitpoint=check_text(waitpoint, "waitpoint"),
+        signal_name=check_text(decision, "decision"),
+        by=check_text(by, "by"),
+        signal_id=uuid4(),
+        lane=lane and check_text(lane, "lane"),
+        suffix=suffix and check_text(suffix, "suffix"),
+        payload=payload,
+        encoding=check_text(encoding, "encoding"),
+        digest=digest,
+    )
+    return Delivered(
+        outcome=answer["outcome"], signal_id=answer["accepted_id"], effect=answer["effect"], lane=answer["woken"]
+    )

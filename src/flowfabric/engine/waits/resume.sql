@@ -1,0 +1,144 @@
+-- Resuming: an execution that stepped aside goes on, by a signal, an operator, a timeout or a budget.
+
+-- Let suspended executions go on with the same attempt. The caller has locked the tickets and seen that they are in the
+-- suspension that ends here. One list of satisfiers serves them all: a signal resumes one execution.
+--
+--   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
+--   emits    execution_resumed, waitpoint_closed
+create or replace function flowfabric._resume(
+    partitions smallint[], ids uuid[], ended_by text, satisfiers uuid[] default null, by text default null, delay interval default null,
+    close_reason text default 'resumed')
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    gone_on record;
+begin
+    with ended as (
+        update flowfabric.suspensions s set ended_at = now, ended_by = _resume.ended_by, satisfiers = _resume.satisfiers
+        from unnest(_resume.partitions, _resume.ids) as x (partition, id)
+        where s.partition = x.partition and s.execution = x.id and s.ended_at is null
+        returning s.partition, s.execution, s.id, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at
+    ), moved as (
+        update flowfabric.tickets t
+        set phase = 'runnable', due_at = e.due_at,
+            eligibility = case when e.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
+            reason = case when e.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
+        from ended e where t.partition = e.partition and t.id = e.execution
+        returning t.partition, t.id, t.route, t.attempt, t.epoch, e.id as suspension, e.due_at
+    )
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(r.tags) as tags,
+           array_agg(r.flow) as flows,
+           array_agg(jsonb_strip_nulls(jsonb_build_object('suspension_id', m.suspension, 'by', _resume.ended_by, 'signals', _resume.satisfiers,
+               'due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch))) as details
+    into gone_on from moved m join flowfabric.executions r on r.partition = m.partition and r.id = m.id;
+    perform flowfabric._close_waitpoints(_resume.partitions, _resume.ids, _resume.close_reason);
+    perform flowfabric._append_each('execution_resumed', gone_on.partitions, gone_on.ids, gone_on.routes, gone_on.tags, gone_on.details,
+                                    _resume.by, gone_on.flows);
+end $$;
+
+-- Let a suspended execution go on, because an operator says so.
+--
+--   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
+--   locks    the ticket
+--   emits    execution_resumed, waitpoint_closed
+--   refuses  execution_not_found, execution_not_suspended, invalid_time
+--   returns  its public state, and the lane with work
+create or replace function flowfabric.resume(
+    partition int, id uuid, by text, delay_ms bigint default null, out public_state text, out lane text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    if resume.delay_ms not between 0 and 315360000000 then
+        perform flowfabric._refuse('invalid_time', format('delay of %s ms: give 0 to ten years', resume.delay_ms));
+    end if;
+    select t.* into ticket from flowfabric.tickets t where t.partition = resume.partition and t.id = resume.id for update;
+    if not found and not exists (select from flowfabric.executions e where e.partition = resume.partition and e.id = resume.id) then
+        perform flowfabric._refuse_missing(resume.partition, resume.id);
+    end if;
+    if ticket.phase is distinct from 'suspended' then
+        perform flowfabric._refuse('execution_not_suspended', format('execution %s is %s', flowfabric._id(resume.partition, resume.id),
+                                                                     coalesce(ticket.phase::text, 'ended')));
+    end if;
+    perform flowfabric._resume(array[ticket.partition], array[ticket.id], 'operator', by => resume.by, delay => resume.delay_ms * interval '1 ms');
+    public_state := case when resume.delay_ms > 0 then 'delayed' else 'waiting' end;
+    select case when t.due_at is null then 'waiting' else 'delayed' end into public_state from flowfabric.tickets t
+    where t.partition = ticket.partition and t.id = ticket.id;
+    lane := ticket.lane;
+end $$;
+
+-- Decide on what an execution asks, as somebody the deployment has authenticated: no token is needed. One person counts once.
+--
+--   moves    suspended → runnable, when its condition holds now
+--   locks    the ticket
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
+--   refuses  execution_not_found, waitpoint_not_found, wrong_lane, invalid_signal, payload_too_large, target_not_signalable,
+--            waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch
+--   returns  'accepted' with the signal and its effect, or 'duplicate' with the first one; and the lane with work again
+create or replace function flowfabric.deliver_approval(
+    partition int, id uuid, waitpoint text, signal_name text, by text, signal_id uuid, lane text default null, suffix text default null,
+    payload bytea default null, encoding text default null, digest bytea default null,
+    out outcome text, out accepted_id uuid, out effect text, out woken text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    point flowfabric.waitpoints;
+    route_lane text;
+    given flowfabric.signals;
+    answer record;
+begin
+    select r.lane into route_lane from flowfabric.executions e join flowfabric.routes r on r.id = e.route
+    where e.partition = deliver_approval.partition and e.id = deliver_approval.id;
+    if not found then
+        perform flowfabric._refuse_missing(deliver_approval.partition, deliver_approval.id);
+    end if;
+    select w.* into point from flowfabric.waitpoints w
+    where w.partition = deliver_approval.partition and w.execution = deliver_approval.id
+      and (w.key = deliver_approval.waitpoint or w.id::text = lower(deliver_approval.waitpoint))
+    order by w.state <> 'closed' desc, w.created_at desc limit 1;
+    given := row(deliver_approval.partition, 0, flowfabric.clock(), deliver_approval.id, deliver_approval.signal_id, point.id, deliver_approval.signal_name,
+                 'approval', 'operator', deliver_approval.by, '', null,
+                 'approval:' || deliver_approval.signal_name || ':' || coalesce(deliver_approval.suffix, deliver_approval.by),
+                 deliver_approval.digest, deliver_approval.encoding, deliver_approval.payload)::flowfabric.signals;
+    perform flowfabric._raise(coalesce(
+        case when point.id is null then flowfabric._fault('waitpoint_not_found', format('no waitpoint %s of this execution', flowfabric._shown(deliver_approval.waitpoint))) end,
+        case when deliver_approval.lane <> route_lane then flowfabric._fault('wrong_lane', format('the execution is in lane %s', route_lane)) end,
+        flowfabric._signal_fault(given.name, given.category, given.source_type, given.source_identity, null, null, given.encoding, octet_length(given.payload))));
+    answer := flowfabric._accept_signal(given, flowfabric.clock());
+    perform flowfabric._raise(answer.fault);
+    outcome := answer.outcome;
+    accepted_id := answer.signal_id;
+    effect := answer.effect;
+    woken := answer.lane;
+end $$;
+
+-- What a handler is told when it goes on after a wait.
+--
+--   returns  {suspension_id, by, signals}
+create or replace function flowfabric._resumed_text(partition int, id uuid, suspension uuid)
+returns text
+language sql stable as $$
+    select jsonb_build_object('suspension_id', s.id, 'by', s.ended_by,
+                              'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)::text
+    from flowfabric.suspensions s
+    where s.partition = _resumed_text.partition and s.execution = _resumed_text.id and s.id = _resumed_text.suspension
+$$;
+
+-- Close what an execution waited for, because it has ended.
+--
+--   moves    waitpoint pending, active → closed
+--   emits    waitpoint_closed
+create or replace function flowfabric._close_waits(partitions smallint[], ids uuid[], outcome flowfabric.outcome)
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    update flowfabric.suspensions s set ended_at = flowfabric.clock(), ended_by = 'ended'
+    from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
+    where s.partition = x.partition and s.execution = x.id and s.ended_at is null;
+    perform flowfabric._close_waitpoints(_close_waits.partitions, _close_waits.ids,
+                                         case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
+end $$;

@@ -1,0 +1,33 @@
+"""Waitpoints: the named places where an execution can be reached, each with a signed token."""
+
+from datetime import timedelta
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.ids import check_text
+from flowfabric.model import CreatedWaitpoint, Fence, Swept
+
+
+async def create_waitpoint(
+    conn: Connection, fence: Fence, key: str, *, expires_in: timedelta = timedelta(days=1)
+) -> CreatedWaitpoint:
+    """Make a waitpoint ahead of the suspension that will wait for it, so that its token can be given away first.
+
+    While one of that key is pending it is given again. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidName`,
+    `InvalidTime`, `NoActiveKey`.
+    """
+    answer = await db.row(
+        conn,
+        "create_waitpoint",
+        **calls.under(fence),
+        key=check_text(key, "waitpoint key"),
+        expires_in_ms=expires_in // timedelta(milliseconds=1),
+    )
+    return msgspec.convert(dict(answer), CreatedWaitpoint)
+
+
+async def close_waitpoints(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Close the waitpoints that were made ahead and not used in time."""
+    return await calls.sweep(conn, "close_waitpoints", limit, passing)
