@@ -1,17 +1,21 @@
 """What a test starts from, in one line each."""
 
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
 from flowfabric import testing
 from flowfabric.db import Connection, Row
-from flowfabric.engine import executions, operator
+from flowfabric.engine import attempts, claims, executions, operator
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Claim, FailureClass, Submission, Terms
 
 TERMS = Terms(kind="report")
 TERM_FIELDS = set(Terms.__struct_fields__)
+TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
 
 
 def submission(**options: object) -> Submission:
@@ -23,6 +27,9 @@ def submission(**options: object) -> Submission:
 
 class Given:
     """A database in some state."""
+
+    worker = "pool"
+    instance = "pool-1"
 
     def __init__(self, conn: Connection) -> None:
         self.conn = conn
@@ -42,6 +49,55 @@ class Given:
         execution_id = await self.submitted(**options)
         await executions.cancel(self.conn, execution_id, reason="not wanted", by="ops")
         return execution_id
+
+    async def claim(
+        self, *, worker: str = worker, instance: str = instance, lanes: Collection[str] = ("default",), **options: Any
+    ) -> list[Claim]:
+        """What a worker gets when it asks; one execution of the lane `default` unless told otherwise."""
+        return await claims.claim(self.conn, worker, instance=instance, lanes=lanes, **options)
+
+    async def claimed(self, *, lease: timedelta = timedelta(seconds=30), **options: object) -> Claim:
+        """An execution that a worker has just claimed; nothing else may wait in its lane."""
+        execution_id = await self.submitted(**options)
+        [claim] = await self.claim(lanes=[str(options.get("lane", "default"))], lease=lease)
+        assert claim.execution_id == execution_id
+        return claim
+
+    async def completed(self, result: bytes | None = None, **options: Any) -> ExecutionId:
+        """An execution that has ended well."""
+        claim = await self.claimed(**options)
+        await attempts.complete(self.conn, claim.fence, result)
+        return claim.execution_id
+
+    async def failed(self, **options: Any) -> ExecutionId:
+        """An execution that has failed for good."""
+        claim = await self.claimed(**options)
+        await attempts.fail(self.conn, claim.fence, "it broke", class_=FailureClass.PERMANENT)
+        return claim.execution_id
+
+    async def ticket(self, execution_id: ExecutionId) -> dict[str, Any]:
+        """The ticket of an unfinished execution, column by column."""
+        [row] = await self.rows(
+            "select * from flowfabric.tickets where partition = $1 and id = $2",
+            execution_id.partition,
+            execution_id.uuid,
+        )
+        return dict(row)
+
+    @asynccontextmanager
+    async def nothing_changes(self) -> AsyncIterator[None]:
+        """Whatever is done inside leaves every row as it was, and no event."""
+        before = await self._everything()
+        yield
+        assert await self._everything() == before
+
+    async def _everything(self) -> dict[str, list[str]]:
+        return {
+            table: [
+                row["line"] for row in await self.rows(f"select t::text as line from flowfabric.{table} t order by 1")
+            ]
+            for table in TABLES
+        }
 
     async def time_passes(self, **span: float) -> datetime:
         """Later: `given.time_passes(minutes=5)`."""
@@ -63,3 +119,13 @@ class Given:
             execution_id and execution_id.uuid,
         )
         return [row["kind"] for row in found]
+
+    async def event(self, kind: str, execution_id: ExecutionId | None = None) -> dict[str, Any]:
+        """The detail of the last event of a kind."""
+        found = await self.conn.fetch(
+            "select detail::text from flowfabric.events where kind = $1 and ($2::uuid is null or execution = $2) "
+            "order by id desc limit 1",
+            kind,
+            execution_id and execution_id.uuid,
+        )
+        return dict(msgspec.json.decode(found[0]["detail"]))

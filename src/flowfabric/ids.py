@@ -295,6 +295,22 @@ def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
         raise _invalid_cursor(text) from None
 
 
+def waitpoint_cursor(created_at: datetime, waitpoint_id: UUID) -> str:
+    """The cursor behind that waitpoint in a list of them."""
+    return f"{(created_at - _EPOCH) // _MICROSECOND},{waitpoint_id}"
+
+
+def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
+    """When the last waitpoint of a list was created, and its id. Raises `InvalidCursor`."""
+    microseconds, _, waitpoint_id = text.partition(",")
+    if not (_MICROSECONDS.fullmatch(microseconds) and _UUID.fullmatch(waitpoint_id)):
+        raise _invalid_cursor(text)
+    try:
+        return _EPOCH + int(microseconds) * _MICROSECOND, UUID(waitpoint_id)
+    except OverflowError:
+        raise _invalid_cursor(text) from None
+
+
 def _invalid_cursor(text: str) -> InvalidCursor:
     return InvalidCursor(
         f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",

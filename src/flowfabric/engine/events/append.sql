@@ -49,32 +49,3 @@ language sql as $$
     from flowfabric.executions e
     where e.partition = _append_about.partition and e.id = _append_about.execution
 $$;
-
--- Make the ranges of the log that will be needed next: a million ids each, made first and attached then, so that no
--- writer waits. Called by every migration and by a sweep.
---
---   locks    the log's ranges against another such call
---   returns  how many were made
-create or replace function flowfabric.extend_events(ahead int default 16)
-returns int
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    size constant bigint := 1000000;
-    last_id bigint;
-    first_range bigint;
-    made int := 0;
-begin
-    perform pg_advisory_xact_lock(17990, 3);
-    select s.last_value into last_id from flowfabric.event_ids s;
-    first_range := last_id / size;
-    for range in first_range .. first_range + extend_events.ahead loop
-        if to_regclass(format('flowfabric.events_%s', range)) is null then
-            execute format('create table flowfabric.events_%s (like flowfabric.events including defaults including constraints)', range);
-            execute format('alter table flowfabric.events attach partition flowfabric.events_%s for values from (%s) to (%s)',
-                           range, range * size, (range + 1) * size);
-            made := made + 1;
-        end if;
-    end loop;
-    return made;
-end $$;

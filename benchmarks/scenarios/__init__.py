@@ -1,0 +1,32 @@
+"""The scenarios, a file each. A new one is added to this list, behind those it is compared with."""
+
+from benchmarks.scenario import Scenario
+from benchmarks.scenarios import (
+    claim_backlog,
+    drain,
+    raw_bulk,
+    raw_drain,
+    raw_one_by_one,
+    renew,
+    routes,
+    submit_bulk,
+    submit_concurrent,
+    submit_one_by_one,
+)
+
+SCENARIOS: list[Scenario] = [
+    raw_one_by_one.scenario,
+    submit_one_by_one.scenario,
+    submit_concurrent.scenario,
+    raw_bulk.scenario,
+    submit_bulk.scenario,
+    raw_drain.scenario,
+    drain.by_100,
+    drain.by_500,
+    drain.by_two,
+    claim_backlog.small,
+    claim_backlog.large,
+    renew.scenario,
+    routes.one,
+    routes.many,
+]

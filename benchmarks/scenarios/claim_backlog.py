@@ -1,0 +1,45 @@
+"""A claim of 100 in front of a small and of a large backlog, which must cost about the same."""
+
+import os
+from collections.abc import Awaitable, Callable
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.engine import claims, executions
+from flowfabric.model import Submission, Terms
+
+SMALL = 1_000
+LARGE = 1_000_000 if os.environ.get("FLOWFABRIC_SOAK") == "1" else 100_000
+CLAIMS = 50
+SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+
+
+def claiming(backlog: int) -> Callable[[Ground], Awaitable[int]]:
+    """Claims that are rolled back, so that each finds the same backlog."""
+
+    async def run(ground: Ground) -> int:
+        async with ground.raw() as conn:
+            for _ in range(0, backlog, 10_000):
+                await executions.submit_many(conn, [SUBMISSION] * min(backlog, 10_000))
+            await conn.execute("vacuum analyze")
+            for _ in range(CLAIMS):
+                transaction = conn.transaction()
+                await transaction.start()
+                with ground.timed():
+                    await claims.claim(conn, "bench", instance="bench-1", lanes=["default"], take=100)
+                await transaction.rollback()
+        return CLAIMS
+
+    return run
+
+
+small = Scenario(
+    name="claim_small_backlog", about="100 at a time from 1,000", run=claiming(SMALL), unit="claims of 100/s"
+)
+large = Scenario(
+    name="claim_large_backlog",
+    about=f"100 at a time from {LARGE:,}",
+    run=claiming(LARGE),
+    unit="claims of 100/s",
+    against={small.name: None},
+)

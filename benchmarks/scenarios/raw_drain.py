@@ -1,0 +1,30 @@
+"""What Postgres itself does: rows of a narrow table taken 100 at a time, skipping locked ones, and deleted."""
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+
+COUNT = 20_000
+
+MAKE = """
+create table narrow (id bigint primary key, taken boolean not null default false, payload bytea not null);
+create index narrow_ready on narrow (id) where not taken;
+"""
+FILL = "insert into narrow (id, payload) select i, '{}' from generate_series(1, $1::int) i"
+TAKE = """
+update narrow n set taken = true
+where n.id in (select r.id from narrow r where not r.taken order by r.id limit 100 for update skip locked)
+returning n.id, n.payload
+"""
+
+
+async def run(ground: Ground) -> int:
+    async with ground.raw() as conn:
+        await conn.execute(MAKE)
+        await conn.execute(FILL, COUNT)
+        with ground.timed():
+            while taken := await conn.fetch(TAKE):
+                await conn.execute("delete from narrow where id = any ($1::bigint[])", [row["id"] for row in taken])
+    return COUNT
+
+
+scenario = Scenario(name="raw_drain", about="a plain table as a queue, 100 rows at a time", run=run, unit="rows/s")

@@ -1,0 +1,25 @@
+"""Leases kept: 10,000 live ones renewed in one call, as a process does for all it runs."""
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.engine import claims, executions
+from flowfabric.model import Submission, Terms
+
+LEASES = 10_000
+ROUNDS = 10
+SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+
+
+async def run(ground: Ground) -> int:
+    async with ground.database() as database, database.connection() as conn:
+        await executions.submit_many(conn, [SUBMISSION] * LEASES)
+        fences = []
+        while taken := await claims.claim(conn, "bench", instance="bench-1", lanes=["default"], take=1_000):
+            fences += [claim.fence for claim in taken]
+        with ground.timed():
+            for _ in range(ROUNDS):
+                await claims.renew_many(conn, fences)
+    return LEASES * ROUNDS
+
+
+scenario = Scenario(name="renew", about="10,000 leases in one call", run=run, unit="leases/s")

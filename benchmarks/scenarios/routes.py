@@ -1,0 +1,42 @@
+"""A claim of 100 when all work is of one route, and when there are 5,000 with work waiting in each."""
+
+from collections.abc import Awaitable, Callable
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.engine import claims, executions
+from flowfabric.model import Submission, Terms
+
+COUNT = 50_000
+CLAIMS = 50
+
+
+def claiming(routes: int) -> Callable[[Ground], Awaitable[int]]:
+    """Claims one after the other, each starting behind the route served last."""
+
+    async def run(ground: Ground) -> int:
+        terms = [Terms(kind="benchmark", namespace=f"tenant {number}") for number in range(routes)]
+        async with ground.database() as database, database.connection() as conn:
+            for _ in range(0, COUNT, 5_000):
+                some = [Submission(terms=terms[number % routes], payload=b"{}") for number in range(5_000)]
+                await executions.submit_many(conn, some)
+            after_route = 0
+            with ground.timed():
+                for _ in range(CLAIMS):
+                    taken = await claims.claim(
+                        conn, "bench", instance="bench-1", lanes=["default"], take=100, after_route=after_route
+                    )
+                    after_route = taken[-1].route
+        return CLAIMS
+
+    return run
+
+
+one = Scenario(name="one_route", about="100 at a time, one route", run=claiming(1), unit="claims of 100/s")
+many = Scenario(
+    name="many_routes",
+    about="100 at a time, 5,000 routes with work",
+    run=claiming(5_000),
+    unit="claims of 100/s",
+    against={one.name: None},
+)

@@ -1,0 +1,41 @@
+"""The same calls made by 200 callers at once in one process, which share their round trips."""
+
+import asyncio
+from collections.abc import Sequence
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.batch import Batch
+from flowfabric.engine import executions
+from flowfabric.errors import Refusal
+from flowfabric.model import Submission, Submitted, Terms
+
+CALLERS = 200
+CALLS = 100
+SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+
+
+async def run(ground: Ground) -> int:
+    async with ground.database() as database:
+
+        async def together(submissions: Sequence[Submission]) -> list[Submitted | Refusal]:
+            return await database.run(lambda conn: executions.submit_many(conn, submissions))
+
+        async def caller() -> None:
+            for _ in range(CALLS):
+                await submit(SUBMISSION)
+
+        submit = Batch(together)
+        await submit(SUBMISSION)
+        with ground.timed():
+            await asyncio.gather(*(caller() for _ in range(CALLERS)))
+        await submit.close()
+    return CALLERS * CALLS
+
+
+scenario = Scenario(
+    name="submit_concurrent",
+    about="200 callers at once, one call each at a time",
+    run=run,
+    against={"submit_one_by_one": 10.0, "raw_one_by_one": None},
+)

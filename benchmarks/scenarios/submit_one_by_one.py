@@ -1,0 +1,23 @@
+"""Executions submitted by one caller, one call after the other."""
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.engine import executions
+from flowfabric.model import Submission, Terms
+
+COUNT = 1_000
+SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+
+
+async def run(ground: Ground) -> int:
+    async with ground.database() as database, database.connection() as conn:
+        await executions.submit(conn, SUBMISSION)
+        with ground.timed():
+            for _ in range(COUNT):
+                await executions.submit(conn, SUBMISSION)
+    return COUNT
+
+
+scenario = Scenario(
+    name="submit_one_by_one", about="one caller, one call after the other", run=run, against={"raw_one_by_one": None}
+)

@@ -1,0 +1,204 @@
+"""A thousand executions on a Postgres of their own: taken in, looked at, held back, worked on and cancelled.
+
+Run it with `make demo`, as often as you like: the data stays under ./.flowfabric and grows by a thousand each time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from uuid import uuid4
+
+from flowfabric import embedded, migrate
+from flowfabric.config import Config
+from flowfabric.db import Connection, Database
+from flowfabric.engine import attempts, claims, executions, lanes, operator
+from flowfabric.errors import Conflict, Fenced, Refusal
+from flowfabric.ids import ExecutionId
+from flowfabric.model import Completion, Page, PublicState, Submission, SubmitOutcome, Submitted, Summary, Terms
+
+COUNT = 1_000
+RESEARCH = Terms(kind="report", lane="research", policy={"retry": {"max_retries": 3}})
+MAIL = Terms(kind="newsletter", lane="mail", creator="demo")
+DRAW = Terms(kind="picture", lane="pictures", needs=["gpu"])
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    config = Config.read(url=None)  # whatever FLOWFABRIC_URL says: a demo leaves your database alone
+    with step(f"Postgres is up, its data under {config.data}/"):
+        server = embedded.start(config.data)
+    with server:
+        asyncio.run(tell(config, server.url()))
+    print(
+        f"\nThe data stays in {config.data}/ and grows with every run. `make test` is next; docs/index.md tells more."
+    )
+
+
+async def tell(config: Config, url: str) -> None:
+    """The whole story, on one connection."""
+    async with Database(config, url) as database, database.connection() as conn:
+        with step("the schema is this version's"):
+            await migrate.migrate(conn, config)
+        await tidy(conn)
+        taken = await submit(conn)
+        await submit_again(conn)
+        await look(conn, taken)
+        await hold_back(conn, taken[1])
+        await pause(conn)
+        await explain(conn, taken)
+        await work(conn)
+        await cancel(conn, taken[3])
+        await count(conn)
+
+
+async def tidy(conn: Connection) -> None:
+    """Open the lane that an interrupted run may have left paused."""
+    await lanes.configure_lane(conn, RESEARCH.lane)
+    await lanes.resume_lane(conn, RESEARCH.lane, by="demo")
+
+
+async def submit(conn: Connection) -> list[ExecutionId]:
+    chapter(f"{COUNT:,} submissions")
+    with step(f"{COUNT:,} executions submitted in one statement, in three lanes"):
+        answers = await executions.submit_many(conn, list(submissions()))
+    return [answer.execution_id for answer in accepted(answers)]
+
+
+def submissions() -> Iterator[Submission]:
+    """Reports, some of them urgent; newsletters, to go out tomorrow; pictures, which need a GPU."""
+    for number in range(COUNT):
+        payload = b'{"number": %d}' % number
+        match number % 10:
+            case 1 | 2:
+                yield Submission(terms=MAIL, payload=payload, delay=timedelta(days=1))
+            case 3:
+                yield Submission(terms=DRAW, payload=payload, tags={"demo.size": "large"})
+            case 4:
+                yield Submission(terms=RESEARCH, payload=payload, priority=100, tags={"demo.customer": "acme"})
+            case _:
+                yield Submission(terms=RESEARCH, payload=payload)
+
+
+async def submit_again(conn: Connection) -> None:
+    """A key makes a submission safe to repeat."""
+    once = Submission(terms=RESEARCH, payload=b'{"topic": "tides"}', key="tides")
+    with step("the key 'tides' submitted five times"):
+        answers = accepted(await executions.submit_many(conn, [once] * 5))
+    created = sum(answer.outcome is SubmitOutcome.CREATED for answer in answers)
+    told(f"{created} created, {len(answers) - created} duplicates, all of them {answers[0].execution_id}")
+
+
+async def look(conn: Connection, taken: Sequence[ExecutionId]) -> None:
+    chapter("Reading")
+    with step("the fifth, described"):
+        found = await executions.describe(conn, taken[4], payload=True)
+    told(f"{found.kind} {found.payload!r} in lane {found.lane}, priority {found.priority}, tags {dict(found.tags)}")
+    told(f"{found.state.public_state}: {found.explanation.sentence}")
+    with step("a hundred of the customer acme, by tag"):
+        page = await executions.list_executions(conn, tag=("demo.customer", "acme"), limit=100)
+    told(f"{len(page.items)} found, the newest is {page.items[0].execution_id}")
+    with step("the delayed ones of lane mail, page by page"):
+        sizes = [len(page.items) async for page in pages(conn, lane="mail", state=PublicState.DELAYED, most=4)]
+    told(f"{sum(sizes)} on {len(sizes)} pages")
+
+
+async def pages(conn: Connection, *, lane: str, state: PublicState, most: int) -> AsyncIterator[Page[Summary]]:
+    """The first pages of a list."""
+    cursor: str | None = None
+    for _ in range(most):
+        page = await executions.list_executions(conn, lane=lane, states=[state], cursor=cursor)
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+async def hold_back(conn: Connection, execution_id: ExecutionId) -> None:
+    chapter("Operating")
+    with step("one execution held, and let go"):
+        await operator.hold(conn, execution_id, by="demo", why="the customer called")
+        held = await executions.explain(conn, execution_id)
+        let_go = await operator.unhold(conn, execution_id, by="demo")
+    told(f"held:   {held.sentence}")
+    told(f"let go: {let_go.public_state}")
+
+
+async def pause(conn: Connection) -> None:
+    with step("lane research paused: one row written, whatever waits in it"):
+        await lanes.pause_lane(conn, "research", by="demo", why="the model is down")
+
+
+async def explain(conn: Connection, taken: Sequence[ExecutionId]) -> None:
+    chapter("Why does it wait?")
+    for what, execution_id in {"paused": taken[0], "delayed": taken[1], "blocked": taken[3]}.items():
+        told(f"{what + ':':9}{(await executions.explain(conn, execution_id)).sentence}")
+    await lanes.resume_lane(conn, "research", by="demo")
+    told(f"{'resumed:':9}{(await executions.explain(conn, taken[0])).sentence}")
+
+
+async def work(conn: Connection) -> None:
+    """What a worker does, by hand."""
+    chapter("Working")
+    with step("100 claimed under leases of 30 s, the urgent ones first"):
+        claimed = await claims.claim(conn, "demo", instance=uuid4().hex, lanes=["research"], take=100)
+    first, *others = claimed
+    told(f"the first:  {(await executions.explain(conn, first.execution_id)).sentence}")
+    with step("99 completed in one statement"):
+        await attempts.complete_many(conn, [Completion(fence=claim.fence, result=b'"done"') for claim in others])
+    told(f"the second: {(await executions.explain(conn, others[0].execution_id)).sentence}")
+    with step("the first failed, with a retry left"):
+        await attempts.fail(conn, first.fence, "the model timed out", retry_after=timedelta(days=1))
+    told(f"the first:  {(await executions.explain(conn, first.execution_id)).sentence}")
+    try:
+        await attempts.complete(conn, first.fence, b'"too late"')
+    except Fenced as refused:
+        told(f"to complete it now is refused: {refused}")
+
+
+async def cancel(conn: Connection, execution_id: ExecutionId) -> None:
+    chapter("Cancelling")
+    with step("one execution cancelled"):
+        await executions.cancel(conn, execution_id, reason="no GPU in sight", by="demo")
+    told((await executions.explain(conn, execution_id)).sentence)
+    try:
+        await operator.hold(conn, execution_id, by="demo")
+    except Conflict as refused:
+        told(f"to hold it now is refused: {refused}")
+    page = await executions.list_executions(conn, states=[PublicState.CANCELLED])
+    told(f"the latest in the list of cancelled: {page.items[0].execution_id}")
+
+
+async def count(conn: Connection) -> None:
+    chapter("What is there now")
+    for lane in (await lanes.list_lanes(conn)).items:
+        told(f"{lane.name:10}{lane.state:8}{lane.waiting_count:7,} waiting{lane.delayed_count:7,} delayed")
+
+
+def accepted(answers: Sequence[Submitted | Refusal]) -> list[Submitted]:
+    """What was taken in; the demo submits nothing that could be refused."""
+    taken = [answer for answer in answers if isinstance(answer, Submitted)]
+    assert len(taken) == len(answers), answers
+    return taken
+
+
+def chapter(title: str) -> None:
+    print(f"\n{title}")
+
+
+def told(line: str) -> None:
+    print(f"            {line}")
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    """Say what was done and how long it took."""
+    start = time.perf_counter()
+    yield
+    print(f"{(time.perf_counter() - start) * 1_000:8.1f} ms {what}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""The horizon: how far the log can be read without ever stepping over a line that commits late."""
+
+from flowfabric import db
+from flowfabric.db import Connection
+
+
+async def advance_horizon(conn: Connection) -> int:
+    """Move the horizon as far as it can go now, and return the id it stands at.
+
+    A short transaction of its own: on a connection with a transaction open it would make others wait for that.
+    """
+    return int(await db.value(conn, "advance_horizon"))

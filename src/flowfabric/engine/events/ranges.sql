@@ -1,0 +1,92 @@
+-- The ranges of the log: a million ids each, made ahead of need and dropped whole when they are old.
+
+-- Make the ranges of the log that will be needed next, up to sixteen million ids ahead: made first and attached then, so
+-- that no writer waits. Every migration calls it, and a sweep.
+--
+--   locks    the making of ranges, against another such call
+--   returns  how many were made
+create or replace function flowfabric.extend_events(
+    take int default 100, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    size constant bigint := 1000000;
+    ahead constant int := 16;
+    first_range bigint;
+    range bigint;
+begin
+    perform pg_advisory_xact_lock(17990, 3);
+    moved := 0;
+    select (s.last_value + 1) / size into first_range from flowfabric.event_ids s;
+    for range in
+        select r from generate_series(first_range, first_range + ahead) r
+        where to_regclass(format('flowfabric.events_%s', r)) is null
+        order by r limit extend_events.take offset extend_events.passing
+    loop
+        execute format('create table flowfabric.events_%s (like flowfabric.events including defaults including constraints)', range);
+        execute format('alter table flowfabric.events attach partition flowfabric.events_%s for values from (%s) to (%s)',
+                       range, range * size, (range + 1) * size);
+        moved := moved + 1;
+    end loop;
+end $$;
+
+-- The ranges of the log, from the oldest kept on, that lie below the horizon and have no event younger than the retention.
+--
+--   returns  the number of the first range that is to be kept
+create or replace function flowfabric._first_kept_range(oldest bigint, horizon_id bigint, ranges int, retention_ms bigint)
+returns bigint
+language plpgsql stable as $$
+declare
+    size constant bigint := 1000000;
+    youngest constant timestamptz := flowfabric.clock() - retention_ms * interval '1 ms';
+    range bigint := oldest / size;
+    is_young boolean;
+begin
+    while range < oldest / size + ranges and (range + 1) * size <= horizon_id + 1 loop
+        if to_regclass(format('flowfabric.events_%s', range)) is not null then
+            -- The last one tells almost always; only a clock that was set back can make another one younger.
+            execute format('select e.at > $1 from flowfabric.events_%s e order by e.id desc limit 1', range) into is_young using youngest;
+            exit when is_young;
+            execute format('select exists (select from flowfabric.events_%s e where e.at > $1)', range) into is_young using youngest;
+            exit when is_young;
+        end if;
+        range := range + 1;
+    end loop;
+    return range;
+end $$;
+
+-- Drop the oldest ranges of the log whose newest event is older than the retention and which lie below the horizon. Waits
+-- at most 100 ms for the lock, so that it never holds up those who write for longer; else the next pass tries again.
+--
+--   locks    the horizon, then the log, for the moment of dropping ranges
+--   returns  how many ranges were dropped
+create or replace function flowfabric.trim_events(
+    take int default 100, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[], out ended text[])
+language plpgsql set lock_timeout = '100ms' as $$
+#variable_conflict use_column
+declare
+    size constant bigint := 1000000;
+    known flowfabric.horizon;
+    kept bigint;
+begin
+    moved := 0;
+    select h.* into known from flowfabric.horizon h;
+    kept := flowfabric._first_kept_range(known.oldest, known.id, trim_events.take, trim_events.retention_ms);
+    if kept = known.oldest / size then
+        return;
+    end if;
+
+    select h.* into known from flowfabric.horizon h for update;
+    lock table only flowfabric.events in access exclusive mode;
+    for range in known.oldest / size .. kept - 1 loop
+        if to_regclass(format('flowfabric.events_%s', range)) is not null then
+            -- Others wait for the log by now: no more of that for this one, which a vacuum may have.
+            execute format('lock table flowfabric.events_%s in access exclusive mode nowait', range);
+            execute format('drop table flowfabric.events_%s', range);
+            moved := moved + 1;
+        end if;
+    end loop;
+    update flowfabric.horizon h set oldest = greatest(h.oldest, kept * size);
+exception when lock_not_available then
+    moved := 0;
+end $$;

@@ -1,0 +1,103 @@
+"""Reading the log: strictly after a cursor, never past the horizon, what a filter lets through."""
+
+import msgspec
+
+from flowfabric import db, ids
+from flowfabric.db import Connection, Row
+from flowfabric.engine.events.horizon import advance_horizon
+from flowfabric.errors import InvalidCursor
+from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.model import Event, EventFilter, EventPage
+
+EVERYTHING = EventFilter()
+OLDEST = ids.encode_event_cursor(0)
+
+
+async def read_events(
+    conn: Connection,
+    cursor: str = "",
+    filter: EventFilter = EVERYTHING,  # noqa: A002
+    *,
+    limit: int = 256,
+    advance: bool = True,
+) -> EventPage:
+    """The next events after a cursor that the filter lets through, and where to go on from.
+
+    The empty cursor gives no events and the cursor of now; `OLDEST` starts with the oldest kept. The cursor moves on
+    past events the filter dropped. With `advance` the horizon is moved on first, unless a transaction is open. Raises
+    `InvalidCursor`, `CursorExpired`, `InvalidLimit`.
+    """
+    after = ids.decode_event_cursor(cursor)
+    if advance and not conn.is_in_transaction():
+        await advance_horizon(conn)
+    found = await db.rows(conn, "read_events", after=after, take=max(min(limit, 1_000), -1), **_arguments(filter))
+    return EventPage(
+        events=[_event(row) for row in found[:-1]],
+        cursor=ids.encode_event_cursor(found[-1]["id"]),
+        more=found[-1]["more"],
+    )
+
+
+async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
+    """Keep how far a named consumer has come, so that it survives its own restart; it never goes back.
+
+    Returns whether it moved on. Raises `InvalidCursor`, `InvalidName`.
+    """
+    event_id = ids.decode_event_cursor(cursor)
+    if event_id is None:
+        raise InvalidCursor("the empty cursor stands nowhere; acknowledge the cursor of an event", cause="empty")
+    name = check_text(consumer, "consumer")
+    return bool(await db.value(conn, "acknowledge", consumer=name, event_id=event_id) == "acknowledged")
+
+
+async def get_acknowledged(conn: Connection, consumer: str) -> str | None:
+    """The cursor a named consumer has acknowledged, or `None` for one that never did."""
+    event_id = await db.value(conn, "get_acknowledged", consumer=check_text(consumer, "consumer"))
+    return None if event_id is None else ids.encode_event_cursor(event_id)
+
+
+def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
+    tag_key, tag_value = filter.tag or (None, None)
+    texts = {
+        "namespace": filter.namespace,
+        "tag_key": tag_key,
+        "tag_value": tag_value,
+        "lane": filter.lane,
+        "by": filter.by,
+    }
+    return {
+        **{name: text if text is None else check_text(text, name) for name, text in texts.items()},
+        "kinds": None if filter.kinds is None else [check_text(kind, "kind") for kind in filter.kinds],
+        "partitions": _partitions(filter),
+        "execution": filter.execution_id and filter.execution_id.uuid,
+        "flow": filter.flow_id and filter.flow_id.uuid,
+        "acts": filter.acts,
+    }
+
+
+def _partitions(filter: EventFilter) -> list[int] | None:  # noqa: A002
+    """Those asked for. An execution's own is part of its id: another one may have the same uuid elsewhere."""
+    asked = None if filter.partitions is None else set(filter.partitions)
+    if filter.execution_id is not None:
+        own = {filter.execution_id.partition}
+        asked = own if asked is None else own & asked
+    return None if asked is None else sorted(asked)
+
+
+def _event(row: Row) -> Event:
+    partition, execution, flow = row["partition"], row["execution_uuid"], row["flow_uuid"]
+    return Event(
+        event_id=row["id"],
+        cursor=ids.encode_event_cursor(row["id"]),
+        at=row["at"],
+        kind=row["kind"],
+        partition=partition,
+        execution_id=execution and ExecutionId(partition, execution),
+        flow_id=flow and FlowId(partition, flow),
+        subject=row["subject"],
+        namespace=row["namespace_name"],
+        lane=row["lane_name"],
+        tags=msgspec.json.decode(row["tags"]) if row["tags"] else {},
+        by=row["actor"],
+        detail=msgspec.json.decode(row["detail"]) if row["detail"] else {},
+    )

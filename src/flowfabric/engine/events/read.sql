@@ -1,0 +1,125 @@
+-- Reading the log: strictly after a cursor, never past the horizon, what a filter lets through.
+
+-- Refuse a cursor that points at what has been trimmed: a gap is never silent.
+--
+--   refuses  cursor_expired
+create or replace function flowfabric._check_cursor(after bigint)
+returns void
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    known flowfabric.horizon;
+begin
+    select h.* into known from flowfabric.horizon h;
+    if _check_cursor.after < known.oldest - 1 and _check_cursor.after > 0
+       -- In an older snapshot the horizon knows nothing of a range that has been dropped since.
+       or _check_cursor.after between 1 and known.id - 1
+          and to_regclass(format('flowfabric.events_%s', (_check_cursor.after + 1) / 1000000)) is null then
+        perform flowfabric._refuse('cursor_expired', format(
+            'the cursor stands at %s and what follows it has been removed by retention; start over from the oldest kept',
+            _check_cursor.after), jsonb_build_object('oldest', known.oldest));
+    end if;
+end $$;
+
+-- Read the log. A look goes over at most 5 000 ids, or for one execution over 16 ranges; the position it returns lies
+-- behind all it has looked at, also when the filter let nothing through.
+--
+--   refuses  invalid_limit, cursor_expired
+--   returns  events in order, each with the position behind it; then a last row with the position of the whole look only
+create or replace function flowfabric.read_events(
+    after bigint default null, take int default 256, namespace text default null, tag_key text default null, tag_value text default null,
+    lane text default null, kinds text[] default null, partitions int[] default null, execution uuid default null,
+    flow uuid default null, by text default null, acts boolean default false)
+returns table (id bigint, at timestamptz, kind text, partition int, execution_uuid uuid, flow_uuid uuid, subject text,
+               namespace_name text, lane_name text, tags text, actor text, detail text, more boolean)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    known flowfabric.horizon;
+    amount int := flowfabric._page(read_events.take) - 1;
+    look_end bigint;
+    last_id bigint;
+    found_count int := 0;
+begin
+    select h.* into known from flowfabric.horizon h;
+    look_end := greatest(least(read_events.after, known.id), known.oldest - 1)
+                + case when read_events.execution is null then 5000 else 16000000 end;
+    look_end := least(look_end, known.id);
+    if read_events.after < known.id and amount > 0 then
+        for id, at, kind, partition, execution_uuid, flow_uuid, subject, namespace_name, lane_name, tags, actor, detail in
+            execute flowfabric._events_query(read_events.after, look_end, amount, read_events.execution is not null)
+            using read_events.namespace, read_events.tag_key, read_events.tag_value, read_events.lane, read_events.kinds,
+                  read_events.partitions, read_events.execution, read_events.flow, read_events.by, read_events.acts
+        loop
+            last_id := id;
+            found_count := found_count + 1;
+            return next;
+        end loop;
+    end if;
+    -- Now, and not before: a range may have been dropped while the query waited to open it.
+    perform flowfabric._check_cursor(read_events.after);
+    id := case
+        when read_events.after is null then known.id
+        when amount = 0 or read_events.after >= known.id then read_events.after
+        when found_count = amount then last_id
+        else look_end end;
+    more := id < known.id;
+    at := null; kind := null; partition := null; execution_uuid := null; flow_uuid := null; subject := null; namespace_name := null;
+    lane_name := null; tags := null; actor := null; detail := null;
+    return next;
+end $$;
+
+-- The text of a look at the log. The bounds stand in it as numbers, so that only the ranges between them are opened.
+--
+--   returns  the query, over the parts of the filter as $1 to $10
+create or replace function flowfabric._events_query(after bigint, last_id bigint, take int, of_one boolean)
+returns text
+language sql immutable as $$
+    select format(
+        'select e.id, e.at, e.kind, e.partition::int, e.execution, e.flow, e.subject, r.namespace,
+                coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end), e.tags::text, e.by, e.detail::text
+         from flowfabric.events e left join flowfabric.routes r on r.id = e.route
+         where e.id > %s and e.id <= %s %s
+           and ($1 is null or r.namespace = $1)
+           and ($2 is null or e.tags ->> $2 = $3)
+           and ($4 is null or coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end) = $4)
+           and ($5 is null or e.kind = any ($5))
+           and ($6 is null or e.partition = any ($6))
+           and ($8 is null or e.flow = $8)
+           and ($9 is null or e.by = $9)
+           and (not $10 or e.by is not null)
+         order by e.id limit %s',
+        _events_query.after, _events_query.last_id,
+        case when _events_query.of_one then 'and e.execution = $7' else 'and ($7 is null or e.execution = $7)' end, _events_query.take)
+$$;
+
+-- Keep how far a named consumer has come, so that it survives its own restart. It never goes back.
+--
+--   refuses  invalid_name, invalid_cursor
+--   returns  'acknowledged', or 'noop' when it was that far already
+create or replace function flowfabric.acknowledge(consumer text, event_id bigint)
+returns text
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    if coalesce(octet_length(acknowledge.consumer), 0) not between 1 and 256 then
+        perform flowfabric._refuse('invalid_name', format('consumer %s: a name is 1 to 256 bytes', flowfabric._shown(acknowledge.consumer)));
+    end if;
+    if acknowledge.event_id > (select h.id from flowfabric.horizon h) then
+        perform flowfabric._refuse('invalid_cursor', 'the cursor stands beyond the horizon, where nothing has been read', '{"cause": "ahead"}');
+    end if;
+    insert into flowfabric.consumers as c (name, event_id, acknowledged_at)
+    values (acknowledge.consumer, acknowledge.event_id, flowfabric.clock())
+    on conflict (name) do update set event_id = excluded.event_id, acknowledged_at = excluded.acknowledged_at
+    where c.event_id < excluded.event_id;
+    return case when found then 'acknowledged' else 'noop' end;
+end $$;
+
+-- How far a named consumer has come.
+--
+--   returns  the id of the last event it has acknowledged, or null for one that never did
+create or replace function flowfabric.get_acknowledged(consumer text)
+returns bigint
+language sql stable as $$
+    select c.event_id from flowfabric.consumers c where c.name = get_acknowledged.consumer
+$$;

@@ -1,0 +1,172 @@
+"""Retrying: whether a failed attempt is tried again, and when."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from flowfabric import testing
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, executions
+from flowfabric.model import Claim, Failed, PublicState
+from tests.given import Given
+
+VECTORS = msgspec.json.decode(Path(__file__).parents[2].joinpath("vectors.json").read_bytes())["backoff"]
+BACKOFF = "select flowfabric._backoff_ms(jsonb_build_object('backoff', $1::text::jsonb), $2) as ms"
+DRAWS = f"{BACKOFF} from generate_series(1, 300)"
+
+
+def fixed(milliseconds: int = 0, **retry: object) -> dict[str, object]:
+    return {"retry": {"backoff": {"type": "fixed", "delay_ms": milliseconds}, **retry}}
+
+
+async def fail(given: Given, claim: Claim, **options: Any) -> Failed:
+    return await attempts.fail(given.conn, claim.fence, "no", **options)
+
+
+async def waited(given: Given, claim: Claim, **options: Any) -> timedelta:
+    """How long after its failure an attempt is tried again."""
+    due_at = (await fail(given, claim, **options)).due_at
+    [row] = await given.rows("select ended_at from flowfabric.attempts order by number desc limit 1")
+    assert due_at is not None
+    # The end is noted a moment after the time that counts was read.
+    return timedelta(seconds=round((due_at - row["ended_at"]).total_seconds(), 1))
+
+
+@pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(list(case["backoff"].values())))
+async def test_the_vectors_of_backoff(given: Given, case: dict[str, Any]) -> None:
+    """Behaviour 41."""
+    plain = msgspec.json.encode(case["backoff"]).decode()
+    jittered = msgspec.json.encode({**case["backoff"], "jitter": True}).decode()
+    for delay in case["delays"]:
+        [exact] = await given.rows(BACKOFF, plain, delay["retries_made"])
+        draws = {row["ms"] for row in await given.rows(DRAWS, jittered, delay["retries_made"])}
+
+        assert exact["ms"] == delay["delay_ms"]
+        assert min(draws) >= delay["with_jitter_from"]
+        assert max(draws) <= delay["with_jitter_to"]
+        assert len(draws) > 1 or delay["delay_ms"] <= 1
+
+
+async def test_jitter_reaches_both_ends(given: Given) -> None:
+    draws = {row["ms"] for row in await given.rows(DRAWS, '{"type": "fixed", "delay_ms": 5, "jitter": true}', 0)}
+
+    assert draws == {3, 4, 5}
+
+
+async def test_a_backoff_overflows_nothing(given: Given) -> None:
+    steep = '{"type": "exponential", "initial_delay_ms": 2592000000, "max_delay_ms": 2592000000, "multiplier": 10}'
+    fine = '{"type": "exponential", "initial_delay_ms": 1000, "max_delay_ms": 60000, "multiplier": 1.0000000000000001}'
+
+    assert [row["ms"] for row in await given.rows(BACKOFF, steep, 1_000_000)] == [2_592_000_000]
+    assert [row["ms"] for row in await given.rows(BACKOFF, fine, 1_000)] == [1_000]
+
+
+async def test_a_failure_is_retried_as_often_as_allowed(conn: Connection, given: Given) -> None:
+    """Behaviour 40."""
+    claim = await given.claimed(policy=fixed(60_000, max_retries=2))
+    for number in (2, 3):
+        before = await testing.now(conn)
+        answer = await fail(given, claim)
+
+        assert (answer.outcome, answer.next_attempt) == ("retry_scheduled", number)
+        assert answer.due_at is not None
+        assert before + timedelta(minutes=1) <= answer.due_at <= await testing.now(conn) + timedelta(minutes=1)
+        described = await executions.describe(conn, claim.execution_id)
+        assert (described.state.public_state, described.due_at) == (PublicState.DELAYED, answer.due_at)
+        assert await given.claim() == []
+        await given.time_passes(minutes=1)
+        [claim] = await given.claim()
+        assert (claim.attempt.number, claim.attempt.type, claim.resumed) == (number, "retry", False)
+
+    assert await fail(given, claim) == Failed(outcome="failed")
+    counts = (await executions.describe(conn, claim.execution_id)).counts
+    assert (counts.attempts, counts.retries) == (3, 2)
+    assert (await given.events(claim.execution_id)).count("attempt_failed") == 2
+
+
+async def test_the_delays_grow_up_to_their_most(given: Given) -> None:
+    """Behaviour 41."""
+    backoff = {"type": "exponential", "initial_delay_ms": 1_000, "max_delay_ms": 3_000, "multiplier": 2}
+    claim = await given.claimed(policy={"retry": {"max_retries": 4, "backoff": backoff}})
+    delays = []
+    for _ in range(4):
+        delays.append(await waited(given, claim))
+        await given.time_passes(seconds=3)
+        [claim] = await given.claim()
+
+    assert [delay.total_seconds() for delay in delays] == [1, 2, 3, 3]
+
+
+async def test_an_empty_retry_object_means_three_retries(given: Given) -> None:
+    claim = await given.claimed(policy={"retry": {}})
+    outcomes = []
+    for _ in range(3):
+        outcomes.append((await fail(given, claim)).outcome)
+        await given.time_passes(minutes=1)
+        [claim] = await given.claim()
+
+    assert outcomes == ["retry_scheduled"] * 3
+    assert (await fail(given, claim)).outcome == "failed"
+
+
+@pytest.mark.parametrize(
+    ("category", "outcome"), [("rate_limit", "retry_scheduled"), ("other", "failed"), (None, "failed")]
+)
+async def test_a_category_is_retried_when_the_policy_lists_it(given: Given, category: str | None, outcome: str) -> None:
+    """Behaviour 43."""
+    claim = await given.claimed(policy=fixed(retryable=["rate_limit"]))
+
+    assert (await fail(given, claim, category=category)).outcome == outcome
+
+
+async def test_an_empty_list_retries_nothing(given: Given) -> None:
+    claim = await given.claimed(policy=fixed(retryable=[]))
+
+    assert (await fail(given, claim)).outcome == "failed"
+
+
+async def test_no_retries_are_no_retries(given: Given) -> None:
+    claim = await given.claimed(policy=fixed(max_retries=0))
+
+    assert (await fail(given, claim)).outcome == "failed"
+
+
+async def test_whoever_fails_may_say_when_to_try_again(given: Given) -> None:
+    """Behaviour 43."""
+    claim = await given.claimed(policy={"retry": {"backoff": {"type": "fixed", "delay_ms": 60_000, "jitter": True}}})
+
+    assert await waited(given, claim, retry_after=timedelta(milliseconds=7_000)) == timedelta(seconds=7)
+
+
+async def test_a_retry_that_would_start_after_the_deadline_is_none(conn: Connection, given: Given) -> None:
+    """Behaviour 44. Pitfall P22."""
+    claim = await given.claimed(policy=fixed(60_000), deadline=timedelta(seconds=59))
+
+    assert await fail(given, claim) == Failed(outcome="failed")
+    assert (await executions.describe(conn, claim.execution_id)).state.public_state is PublicState.FAILED
+
+
+async def test_a_retry_that_starts_before_the_deadline_is_one(given: Given) -> None:
+    claim = await given.claimed(policy=fixed(60_000), deadline=timedelta(seconds=90))
+
+    assert (await fail(given, claim)).outcome == "retry_scheduled"
+    deadline_at = (await given.ticket(claim.execution_id))["deadline_at"]
+    assert deadline_at == claim.deadline_at
+
+
+async def test_the_stored_policy_decides_and_the_wait_is_kept(conn: Connection, given: Given) -> None:
+    """Pitfall P22."""
+    claim = await given.claimed(policy=fixed(60_000))
+    answer = await fail(given, claim)
+    ticket = await given.ticket(claim.execution_id)
+
+    assert (ticket["phase"], ticket["eligibility"]) == ("runnable", "not_eligible_until_time")
+    assert (ticket["reason"], ticket["attempt_state"]) == ("waiting_for_retry_backoff", "pending_retry_attempt")
+    assert (ticket["due_at"], ticket["retries"], ticket["deadline_at"]) == (answer.due_at, 1, None)
+    assert (await executions.promote_due(conn)).moved == 0
+    await given.time_passes(minutes=1)
+    swept = await executions.promote_due(conn)
+    assert (swept.moved, swept.lanes) == (1, ["default"])

@@ -1,0 +1,196 @@
+"""Time limits of attempts: only time under a lease counts, and a lapsed lease is never a timeout."""
+
+from datetime import UTC, datetime, timedelta
+
+from flowfabric import testing
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, claims, executions
+from flowfabric.errors import ExecutionNotActive, LeaseLost
+from flowfabric.model import PublicState
+from tests.given import Given, submission
+
+LONG = timedelta(hours=1)
+TEN_MINUTES = {"attempt_timeout_ms": 600_000}
+RETRY = {"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 60_000}}}
+
+
+async def test_an_attempt_that_takes_too_long_is_retried(conn: Connection, given: Given) -> None:
+    """Behaviour 45."""
+    claim = await given.claimed(policy=TEN_MINUTES | RETRY, lease=LONG)
+    await given.time_passes(minutes=10)
+
+    swept = await attempts.time_out_attempts(conn)
+
+    assert (swept.moved, swept.ended) == (1, ())
+    ticket = await given.ticket(claim.execution_id)
+    assert (ticket["attempt_state"], ticket["retries"]) == ("pending_retry_attempt", 1)
+    assert (ticket["reason"], ticket["attempt_deadline"]) == ("waiting_for_retry_backoff", None)
+    [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
+    assert attempt.failure is not None
+    assert (attempt.lifecycle, attempt.failure.class_) == ("ended_failure", "timeout")
+    assert attempt.failure.reason == "attempt_timeout"
+    await given.time_passes(minutes=1)
+    [again] = await given.claim(lease=LONG)
+    assert (again.attempt.number, again.attempt.type) == (2, "retry")
+    assert again.attempt_deadline == again.attempt.started_at + timedelta(minutes=10)
+
+
+async def test_an_attempt_that_takes_too_long_without_a_retry_left_expires(conn: Connection, given: Given) -> None:
+    """Behaviour 45."""
+    claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await given.time_passes(minutes=10)
+
+    swept = await attempts.time_out_attempts(conn)
+
+    assert (swept.moved, swept.ended) == (1, [str(claim.execution_id)])
+    described = await executions.describe(conn, claim.execution_id)
+    assert described.state.public_state is PublicState.EXPIRED
+    assert described.failure is not None
+    assert (described.failure.class_, described.failure.reason) == ("timeout", "attempt_timeout")
+    assert (await given.events(claim.execution_id))[-1] == "execution_expired"
+    [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
+    assert attempt.lifecycle == "ended_failure"
+
+
+async def test_the_worker_of_a_timed_out_attempt_has_no_lease(conn: Connection, given: Given) -> None:
+    retried = await given.claimed(policy=TEN_MINUTES | RETRY, lease=LONG)
+    ended = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await given.time_passes(minutes=10)
+    await attempts.time_out_attempts(conn)
+
+    answers = await claims.renew_many(conn, [retried.fence, ended.fence])
+
+    assert [type(answer) for answer in answers] == [ExecutionNotActive, ExecutionNotActive]
+
+
+async def test_an_attempt_in_time_is_left_alone(conn: Connection, given: Given) -> None:
+    await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await given.claimed(lane="no limit", lease=LONG)
+    await given.time_passes(minutes=9, seconds=59)
+
+    async with given.nothing_changes():
+        assert (await attempts.time_out_attempts(conn)).moved == 0
+
+
+async def test_only_time_under_a_lease_counts(conn: Connection, given: Given) -> None:
+    """Behaviour 46, with a delay in the place of suspend and resume. Pitfall P27."""
+    claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await given.time_passes(minutes=4)
+    await attempts.delay(conn, claim.fence, timedelta(days=2))
+    await given.time_passes(days=2)
+    assert (await attempts.time_out_attempts(conn)).moved == 0
+    [claim] = await given.claim(lease=LONG)
+
+    await given.time_passes(minutes=5)
+    assert (await attempts.time_out_attempts(conn)).moved == 0
+    await given.time_passes(minutes=2)
+    assert (await attempts.time_out_attempts(conn)).moved == 1
+    assert (await executions.describe(conn, claim.execution_id)).state.public_state is PublicState.EXPIRED
+
+
+async def test_time_used_up_before_a_delay_is_not_given_back(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await given.time_passes(minutes=11)
+    await attempts.delay(conn, claim.fence)
+    [again] = await given.claim(lease=LONG)
+
+    assert again.attempt_deadline is not None
+    assert again.attempt_deadline < again.expires_at - LONG
+    assert (await attempts.time_out_attempts(conn)).moved == 1
+
+
+async def test_every_wait_is_left_out_of_the_count(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    for _ in range(3):
+        await given.time_passes(minutes=3)
+        await attempts.delay(conn, claim.fence, timedelta(days=1))
+        await given.time_passes(days=1)
+        [claim] = await given.claim(lease=LONG)
+
+    assert claim.attempt_deadline is not None
+    left = claim.attempt_deadline - (claim.expires_at - LONG)
+    assert timedelta(seconds=55) < left <= timedelta(minutes=1)
+
+
+async def test_the_time_left_does_not_change_where_the_clocks_do(conn: Connection, given: Given) -> None:
+    """An interval of days is an hour shorter in the night in which summer begins."""
+    await conn.execute("set timezone to 'Europe/Berlin'")
+    before = datetime(2027, 3, 26, 12, tzinfo=UTC)
+    await testing.move_clock(conn, before - await testing.now(conn))
+    claim = await given.claimed(policy={"attempt_timeout_ms": 5 * 86_400_000}, lease=LONG)
+    await attempts.delay(conn, claim.fence)
+    [again] = await given.claim(lease=LONG)
+
+    assert claim.attempt_deadline is not None
+    assert again.attempt_deadline is not None
+    assert abs(again.attempt_deadline - claim.attempt_deadline) < timedelta(minutes=1)
+
+
+async def test_a_lapsed_lease_is_no_timeout(conn: Connection, given: Given) -> None:
+    """Pitfall P24."""
+    claim = await given.claimed(policy=TEN_MINUTES)
+    await given.time_passes(minutes=9)
+
+    assert (await attempts.time_out_attempts(conn)).moved == 0
+    assert (await claims.expire_leases(conn)).moved == 1
+    await given.time_passes(minutes=9)
+    assert (await attempts.time_out_attempts(conn)).moved == 0
+    [again] = await given.claim()
+    assert (again.attempt.type, (await given.ticket(claim.execution_id))["retries"]) == ("reclaim", 0)
+
+
+async def test_a_timeout_is_no_lapsed_lease(conn: Connection, given: Given) -> None:
+    """Pitfall P24."""
+    claim = await given.claimed(policy=TEN_MINUTES | RETRY, lease=LONG)
+    await given.time_passes(minutes=10)
+
+    assert (await claims.expire_leases(conn)).moved == 0
+    await attempts.time_out_attempts(conn)
+    await given.time_passes(minutes=1)
+    await given.claim()
+    assert (await executions.describe(conn, claim.execution_id)).counts.reclaims == 0
+
+
+async def test_a_reclaimed_attempt_has_all_its_time_again(given: Given) -> None:
+    claim = await given.claimed(policy=TEN_MINUTES)
+    await given.time_passes(minutes=9)
+    await claims.expire_leases(given.conn)
+    [again] = await given.claim()
+
+    assert again.execution_id == claim.execution_id
+    assert again.attempt_deadline == again.attempt.started_at + timedelta(minutes=10)
+
+
+async def test_the_sweep_moves_so_many_at_a_time(conn: Connection, given: Given) -> None:
+    """Pitfall P32."""
+    batch = [submission(policy=TEN_MINUTES | (RETRY if at % 2 else {})) for at in range(6)]
+    await executions.submit_many(conn, batch)
+    claimed = await given.claim(take=6, lease=LONG)
+    await given.time_passes(minutes=10)
+
+    first = await attempts.time_out_attempts(conn, limit=4, passing=1)
+    second = await attempts.time_out_attempts(conn, limit=4)
+
+    assert (first.moved, second.moved) == (4, 2)
+    endings = {str(claim.execution_id) for claim in claimed if "retry" not in claim.policy}
+    assert {*first.ended, *second.ended} == endings
+
+
+async def test_a_worker_that_completes_in_time_is_not_timed_out_later(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await attempts.complete(conn, claim.fence)
+    await given.time_passes(hours=2)
+
+    async with given.nothing_changes():
+        assert (await attempts.time_out_attempts(conn)).moved == 0
+
+
+async def test_a_renewal_does_not_move_the_limit(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
+    await given.time_passes(minutes=9)
+    await claims.renew(conn, claim.fence, lease=LONG)
+    await given.time_passes(minutes=1)
+
+    assert (await attempts.time_out_attempts(conn)).moved == 1
+    [answer] = await claims.renew_many(conn, [claim.fence])
+    assert not isinstance(answer, LeaseLost)

@@ -1,0 +1,10 @@
+"""The tests of the log start from an empty one."""
+
+import asyncpg
+import pytest
+
+
+@pytest.fixture(autouse=True)
+async def empty_log(conn: asyncpg.Connection) -> None:
+    """Forget what bringing the database to this version has written."""
+    await conn.execute("truncate flowfabric.events; alter sequence flowfabric.event_ids restart")

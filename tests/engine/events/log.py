@@ -1,0 +1,48 @@
+"""What the tests of the log share: writing a line, and looking at who writes."""
+
+from collections.abc import Sequence
+
+import asyncpg
+
+from flowfabric.db import Connection
+from flowfabric.model import Event
+
+RANGE = 1_000_000
+
+
+async def append(conn: Connection, kind: str = "lane_paused", subject: str = "reports") -> int:
+    """Write a line and return its id."""
+    await conn.fetch("select flowfabric._append($1, $2)", kind, subject)
+    [row] = await conn.fetch("select currval('flowfabric.event_ids') as id")
+    return int(row["id"])
+
+
+async def append_many(conn: Connection, count: int) -> None:
+    await conn.fetch("select flowfabric._append('lane_paused', 'reports') from generate_series(1, $1)", count)
+
+
+async def writers(conn: asyncpg.Connection) -> list[str]:
+    found: list[str] = await conn.fetchval("select flowfabric._event_writers()")
+    return found
+
+
+async def begin(conn: asyncpg.Connection) -> asyncpg.transaction.Transaction:
+    """A transaction that the test ends when it likes."""
+    transaction = conn.transaction()
+    await transaction.start()
+    return transaction
+
+
+async def jump(conn: Connection, event_id: int) -> None:
+    """Let the next line have the id behind this one."""
+    await conn.execute(f"select setval('flowfabric.event_ids', {event_id})")
+
+
+async def horizon(conn: asyncpg.Connection) -> int:
+    """Where it stands, without moving it."""
+    stored: int = await conn.fetchval("select id from flowfabric.horizon")
+    return stored
+
+
+def ids_of(events: Sequence[Event]) -> list[int]:
+    return [event.event_id for event in events]

@@ -1,0 +1,97 @@
+"""Appending to the log: in the transaction of the change, in the order given, under the log's lock."""
+
+from uuid import uuid4
+
+import asyncpg
+
+from flowfabric.db import Connection
+from flowfabric.engine import events, lanes, operator
+from tests.conftest import Connect
+from tests.engine.events.log import append, writers
+from tests.given import Given
+
+
+async def test_a_line_is_there_with_its_change_or_not_at_all(conn: asyncpg.Connection, given: Given) -> None:
+    transaction = conn.transaction()
+    await transaction.start()
+    await given.submitted(lane="reports")
+    assert await given.events() == ["lane_registered", "execution_submitted"]
+    await transaction.rollback()
+
+    assert await given.events() == []
+    assert await given.count("executions") == 0
+
+
+async def test_lines_of_one_call_have_ids_in_the_order_given(conn: Connection, given: Given) -> None:
+    executions = [uuid4() for _ in range(500)]
+    await conn.execute(
+        "select flowfabric._append_each('execution_held', array_fill(1::int2, array[500]), $1, array_fill(1, array[500]))",
+        executions,
+    )
+
+    stored = await given.rows("select execution from flowfabric.events order by id")
+    assert [row["execution"] for row in stored] == executions
+
+
+async def test_a_writer_holds_the_lock_of_the_log_until_its_transaction_ends(connect: Connect) -> None:
+    writer, other = await connect(), await connect()
+    transaction = writer.transaction()
+    await transaction.start()
+    assert await writers(other) == []
+    await append(writer)
+    assert len(await writers(other)) == 1
+    await transaction.commit()
+
+    assert await writers(other) == []
+
+
+async def test_writers_do_not_wait_for_each_other(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    async with one.transaction(), other.transaction():
+        await append(one)
+        await append(other)
+        await append(one)
+
+        assert len(await writers(one)) == 2
+
+
+async def test_a_savepoint_that_is_undone_leaves_the_lock_of_what_was_written_before_it(connect: Connect) -> None:
+    writer, other = await connect(), await connect()
+    async with writer.transaction():
+        await append(writer)
+        inner = writer.transaction()
+        await inner.start()
+        await append(writer)
+        await inner.rollback()
+
+        assert len(await writers(other)) == 1
+
+
+async def test_a_line_about_an_execution_has_its_tags_as_they_were_then(conn: Connection, given: Given) -> None:
+    execution_id = await given.submitted(tags={"billing.customer": "acme"})
+    await operator.hold(conn, execution_id, by="ops")
+    await conn.execute("""update flowfabric.executions set tags = '{"billing.customer": "other"}'""")
+
+    page = await events.read_events(conn, events.OLDEST, events.timeline(execution_id))
+    assert [event.tags for event in page.events] == [{"billing.customer": "acme"}] * 2
+
+
+async def test_what_a_line_does_not_know_is_left_out(conn: Connection) -> None:
+    await lanes.configure_lane(conn, "reports")
+    await lanes.pause_lane(conn, "reports", by="ops")
+
+    registered, paused = (await events.read_events(conn, events.OLDEST)).events
+    assert (registered.subject, registered.by, registered.execution_id, registered.partition) == (
+        "reports",
+        None,
+        None,
+        None,
+    )
+    assert (paused.kind, paused.by, paused.detail, paused.tags) == ("lane_paused", "ops", {}, {})
+
+
+async def test_no_payload_is_in_the_log(given: Given) -> None:
+    await given.submitted(payload=b'"the secret plan"', key="a-key")
+
+    [row] = await given.rows("select string_agg(e::text, '') as lines from flowfabric.events e")
+    assert "secret" not in row["lines"]

@@ -1,0 +1,230 @@
+"""The horizon: no line is ever stepped over, and only those who write to the log hold it back."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from flowfabric import embedded, migrate
+from flowfabric.config import Config
+from flowfabric.engine import events
+from flowfabric.ids import encode_event_cursor
+from tests.conftest import Connect
+from tests.engine.events.log import append, append_many, begin, horizon, ids_of, jump, writers
+
+
+async def test_larger_ids_wait_for_a_writer_that_has_not_ended(connect: Connect) -> None:
+    """Behaviour 111. Pitfall P69."""
+    slow, other = await connect(), await connect()
+    transaction = await begin(slow)
+    first = await append(slow)
+    for _ in range(1_000):
+        await append(other)
+    assert await events.advance_horizon(other) == first - 1
+    assert (await events.read_events(other, events.OLDEST)).events == []
+    await transaction.commit()
+
+    page = await events.read_events(other, events.OLDEST, limit=1_000)
+    rest = await events.read_events(other, page.cursor, limit=1_000)
+    assert ids_of([*page.events, *rest.events]) == list(range(first, first + 1_001))
+
+
+async def test_a_transaction_that_writes_elsewhere_holds_nothing_back(connect: Connect) -> None:
+    """Behaviour 111."""
+    unrelated, writer = await connect(), await connect()
+    await writer.execute("create table bills (amount int)")
+    async with unrelated.transaction():
+        await unrelated.execute("insert into bills values (1)")
+        undone = await begin(writer)
+        await append(writer)
+        await undone.rollback()
+        last = await append(writer)
+
+        assert await events.advance_horizon(writer) == last
+
+
+async def test_a_hole_that_was_rolled_back_is_passed_at_once_when_nobody_writes(conn: asyncpg.Connection) -> None:
+    transaction = await begin(conn)
+    await append_many(conn, 3)
+    await transaction.rollback()
+    assert await events.advance_horizon(conn) == 3
+
+    assert await append(conn) == 4
+    assert await events.advance_horizon(conn) == 4
+
+
+async def test_the_horizon_of_an_empty_log_leaves_room_for_its_first_line(conn: asyncpg.Connection) -> None:
+    assert await events.advance_horizon(conn) == 0
+
+    assert await append(conn) == 1
+    assert ids_of((await events.read_events(conn, events.OLDEST)).events) == [1]
+
+
+async def test_a_hole_is_passed_when_the_writers_of_its_time_have_ended_though_others_write(connect: Connect) -> None:
+    """Pitfall P69."""
+    one, two, reader = await connect(), await connect(), await connect()
+    lost, late = await begin(one), await begin(two)
+    await append(one)
+    await append(two)
+    third = await append(reader)
+    assert await events.advance_horizon(reader) == 0
+    await lost.rollback()
+    assert await events.advance_horizon(reader) == 0
+    # The same connection writes on: another transaction, which cannot fill what the first one has left.
+    again = await begin(one)
+    fourth = await append(one)
+    await late.commit()
+
+    assert await events.advance_horizon(reader) == third
+    await again.commit()
+    assert await events.advance_horizon(reader) == fourth
+
+
+async def test_a_writer_that_came_after_the_mark_is_not_waited_for(connect: Connect) -> None:
+    one, two, reader = await connect(), await connect(), await connect()
+    first = await begin(one)
+    await append(one)
+    mark = await append(reader)
+    await events.advance_horizon(reader)
+    second = await begin(two)
+    await append(two)
+    await first.rollback()
+
+    assert await events.advance_horizon(reader) == mark
+    last = await append(reader)
+    assert await events.advance_horizon(reader) == mark
+    await second.rollback()
+    assert await events.advance_horizon(reader) == last
+
+
+async def test_one_mark_settles_all_holes_below_it(connect: Connect) -> None:
+    slow, writer = await connect(), await connect()
+    held = await begin(slow)
+    await append(slow)
+    for _ in range(10):
+        undone = await begin(writer)
+        await append(writer)
+        await undone.rollback()
+        last = await append(writer)
+    assert await events.advance_horizon(writer) == 0
+    await held.rollback()
+
+    assert await events.advance_horizon(writer) == last
+
+
+async def test_the_run_before_a_hole_can_be_read_already(connect: Connect) -> None:
+    slow, writer = await connect(), await connect()
+    await append_many(writer, 5)
+    held = await begin(slow)
+    await append(slow)
+    await append(writer)
+
+    assert await events.advance_horizon(writer) == 5
+    await held.commit()
+    assert await events.advance_horizon(writer) == 7
+
+
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+async def test_a_caller_with_an_older_snapshot_never_moves_the_horizon(connect: Connect, isolation: str) -> None:
+    slow, old = await connect(), await connect()
+    late = await begin(slow)
+    await append(slow)
+    async with old.transaction(isolation=isolation):
+        await old.fetch("select 1 from flowfabric.events")
+        await late.commit()
+        last = await append(slow)
+        await append(old)
+
+        assert await events.advance_horizon(old) == 0
+    assert await events.advance_horizon(slow) == last + 1
+
+
+async def test_a_read_only_session_reads_as_far_as_others_have_moved_the_horizon(connect: Connect) -> None:
+    writer, reader = await connect(), await connect()
+    await append(writer)
+    await reader.execute("set default_transaction_read_only = on")
+    assert await events.advance_horizon(reader) == 0
+    await events.advance_horizon(writer)
+
+    assert ids_of((await events.read_events(reader, events.OLDEST)).events) == [1]
+
+
+async def test_the_ids_a_crash_has_swallowed_are_passed(conn: asyncpg.Connection) -> None:
+    await append(conn)
+    await jump(conn, 33)  # Postgres logs a sequence 32 numbers ahead
+    last = await append(conn)
+
+    assert last == 34
+    assert await events.advance_horizon(conn) == last
+    assert ids_of((await events.read_events(conn, events.OLDEST)).events) == [1, 34]
+
+
+async def test_one_process_moves_the_horizon_and_the_others_use_what_is_there(connect: Connect) -> None:
+    one, other = await connect(), await connect()
+    await append(one)
+    async with one.transaction():
+        assert await events.advance_horizon(one) == 1
+        assert await events.advance_horizon(other) == 0
+
+    assert await events.advance_horizon(other) == 1
+
+
+async def test_many_who_move_it_at_once_never_move_it_back_or_too_far(connect: Connect) -> None:
+    slow, writer = await connect(), await connect()
+    movers = [await connect() for _ in range(8)]
+    held = await begin(slow)
+    first = await append(slow)
+
+    async def move(conn: asyncpg.Connection) -> list[int]:
+        return [await events.advance_horizon(conn) for _ in range(30)]
+
+    async def write() -> list[int]:
+        return [await append(writer) for _ in range(100)]
+
+    *seen, written = await asyncio.gather(*map(move, movers), write())
+    assert {at for positions in seen for at in positions} == {first - 1}
+    await held.rollback()
+    seen = await asyncio.gather(*map(move, movers))
+    assert all(positions == sorted(positions) for positions in seen)
+    assert await horizon(writer) == written[-1]
+
+
+async def test_a_backlog_larger_than_one_look_is_passed_in_one_call(conn: asyncpg.Connection) -> None:
+    await append_many(conn, 45_000)
+
+    assert await events.advance_horizon(conn) == 45_000
+    assert await events.read_events(conn) == await events.read_events(conn, "", limit=0)
+
+
+async def test_moving_it_when_nothing_was_written_writes_nothing(conn: asyncpg.Connection) -> None:
+    await append(conn)
+    await events.advance_horizon(conn)
+    before = await conn.fetchval("select xmin::text || ctid::text || xmax::text from flowfabric.horizon")
+    await events.advance_horizon(conn)
+
+    assert await conn.fetchval("select xmin::text || ctid::text || xmax::text from flowfabric.horizon") == before
+
+
+async def test_a_writer_prepared_for_two_phase_commit_is_waited_for_over_a_restart(tmp_path: Path) -> None:
+    start = partial(embedded.start, tmp_path / "data", durable=False, settings={"max_prepared_transactions": "4"})
+    with start() as running:
+        writer, reader = await asyncpg.connect(running.url()), await asyncpg.connect(running.url())
+        await migrate.migrate(reader, Config())
+        await writer.execute("begin; select flowfabric._append('lane_paused', 'reports')")
+        last = await append(reader)
+        assert await events.advance_horizon(reader) == last - 2
+        await writer.execute("prepare transaction 'transfer'")
+        assert await events.advance_horizon(reader) == last - 2
+        await writer.close()
+        await reader.close()
+    with start() as running:
+        reader = await asyncpg.connect(running.url())
+        assert [name[:3] for name in await writers(reader)] == ["-1/"]
+        assert await events.advance_horizon(reader) == last - 2
+        await reader.execute("commit prepared 'transfer'")
+
+        page = await events.read_events(reader, encode_event_cursor(last - 2))
+        assert ids_of(page.events) == [last - 1, last]
+        await reader.close()

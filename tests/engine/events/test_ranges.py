@@ -1,0 +1,252 @@
+"""The ranges of the log: there before they are needed, gone when they are old, and nobody waits for either."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import events
+from flowfabric.errors import CursorExpired
+from flowfabric.ids import encode_event_cursor
+from tests.conftest import Connect
+from tests.engine.events.log import RANGE, append, begin, ids_of, jump
+from tests.given import Given
+
+MOMENT = timedelta(0)
+
+
+async def ranges(given: Given) -> list[int]:
+    found = await given.rows(
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'flowfabric.events'::regclass"
+    )
+    return sorted(int(row["name"].rpartition("_")[2]) for row in found)
+
+
+async def oldest(given: Given) -> int:
+    [row] = await given.rows("select oldest from flowfabric.horizon")
+    return int(row["oldest"])
+
+
+async def two_old_ranges(conn: Connection) -> list[int]:
+    """Lines in the ranges 0, 1 and 2, of which two lie behind us."""
+    written = [await append(conn)]
+    for end in (RANGE, 2 * RANGE):
+        await jump(conn, end - 2)
+        written += [await append(conn) for _ in range(3)]
+    return written
+
+
+async def test_a_new_database_has_the_ranges_it_needs_next(given: Given) -> None:
+    assert await ranges(given) == list(range(17))
+
+
+async def test_ranges_are_made_ahead_of_the_next_id(conn: Connection, given: Given) -> None:
+    await jump(conn, 5 * RANGE - 1)
+    swept = await events.extend_events(conn)
+
+    assert swept.moved == 5
+    assert await ranges(given) == list(range(22))
+    assert (await events.extend_events(conn)).moved == 0
+
+
+async def test_a_pass_makes_at_most_as_many_as_it_may_and_passes_over_those_it_should(
+    conn: Connection, given: Given
+) -> None:
+    await jump(conn, 5 * RANGE)
+
+    assert (await events.extend_events(conn, limit=2)).moved == 2
+    assert (await events.extend_events(conn, limit=1, passing=1)).moved == 1
+    assert await ranges(given) == [*range(19), 20]
+
+
+async def test_many_who_make_ranges_at_once_make_each_once(connect: Connect, given: Given) -> None:
+    await jump(given.conn, 10 * RANGE)
+    made = await asyncio.gather(*[events.extend_events(await connect()) for _ in range(6)])
+
+    assert sum(swept.moved for swept in made) == 10
+    assert await ranges(given) == list(range(27))
+
+
+async def test_no_writer_waits_for_the_making_of_ranges(connect: Connect) -> None:
+    writer, other = await connect(), await connect()
+    async with writer.transaction(), other.transaction():
+        await append(writer)
+        await jump(writer, 10 * RANGE)
+        assert (await events.extend_events(other)).moved == 10
+        await writer.execute("set local lock_timeout = '2s'")
+
+        assert await append(writer) == 10 * RANGE + 1
+
+
+async def test_writing_and_reading_go_on_over_the_end_of_a_range(conn: Connection) -> None:
+    await jump(conn, 3 * RANGE - 4)
+    await conn.fetch("select flowfabric._append('lane_paused', 'reports') from generate_series(1, 3)")
+    start = await events.read_events(conn)
+    written = [await append(conn) for _ in range(6)]
+
+    assert ids_of((await events.read_events(conn, start.cursor)).events) == written
+    first = await events.read_events(conn, start.cursor, limit=2)
+    assert ids_of((await events.read_events(conn, first.cursor)).events) == written[2:]
+
+
+async def test_ranges_older_than_the_retention_are_dropped(conn: Connection, given: Given) -> None:
+    """Pitfall P73."""
+    written = await two_old_ranges(conn)
+    assert (await events.trim_events(conn)).moved == 0
+    await given.time_passes(days=7, seconds=1)
+
+    assert (await events.trim_events(conn)).moved == 2
+    assert await ranges(given) == list(range(2, 17))
+    assert await oldest(given) == 2 * RANGE
+    assert ids_of((await events.read_events(conn, events.OLDEST)).events) == written[-2:]
+    assert (await events.trim_events(conn)).moved == 0
+
+
+async def test_what_was_trimmed_is_never_made_again(conn: Connection, given: Given) -> None:
+    await append(conn)
+    await jump(conn, RANGE - 2)
+    assert await append(conn) == RANGE - 1
+
+    assert (await events.trim_events(conn, retention=-timedelta(seconds=1))).moved == 1
+    assert (await events.extend_events(conn)).moved == 1
+    assert await ranges(given) == list(range(1, 18))
+
+
+async def test_a_pass_drops_at_most_as_many_ranges_as_it_may(conn: Connection, given: Given) -> None:
+    await two_old_ranges(conn)
+    await given.time_passes(days=8)
+
+    assert (await events.trim_events(conn, limit=1)).moved == 1
+    assert await oldest(given) == RANGE
+
+
+async def test_a_range_with_a_younger_event_anywhere_is_kept_whole(conn: Connection, given: Given) -> None:
+    await given.time_passes(days=1)
+    await append(conn)
+    await given.time_passes(days=-1)  # a clock that was wrong, and was put right
+    await two_old_ranges(conn)
+    await given.time_passes(days=7, hours=1)
+
+    assert (await events.trim_events(conn)).moved == 0
+    assert await ranges(given) == list(range(17))
+
+
+async def test_a_range_that_is_not_below_the_horizon_is_kept(connect: Connect, given: Given) -> None:
+    slow, writer = await connect(), await connect()
+    held = await begin(slow)
+    await append(slow)
+    await two_old_ranges(writer)
+    await given.time_passes(days=8)
+
+    assert (await events.trim_events(writer)).moved == 0
+    await held.rollback()
+    assert (await events.trim_events(writer)).moved == 2
+
+
+async def test_the_range_that_is_written_to_is_never_dropped(conn: Connection, given: Given) -> None:
+    await append(conn)
+
+    assert (await events.trim_events(conn, retention=MOMENT)).moved == 0
+    assert await given.count("events") == 1
+
+
+async def test_trimming_gives_up_while_somebody_has_the_log_open(connect: Connect, given: Given) -> None:
+    writer, sweep, other = await connect(), await connect(), await connect()
+    await two_old_ranges(sweep)
+    await given.time_passes(days=8)
+    async with writer.transaction():
+        await writer.fetch("select from flowfabric.events limit 1")
+        trimming = asyncio.create_task(events.trim_events(sweep))
+        start = time.monotonic()
+        await append(other)
+        waited = time.monotonic() - start
+        assert (await trimming).moved == 0
+    assert await ranges(given) == list(range(17))
+    assert await oldest(given) == 0
+    assert waited < 1.0  # 100 ms and what a busy machine adds; without the limit it would be for ever
+
+    assert (await events.trim_events(sweep)).moved == 2
+
+
+async def test_trimming_leaves_the_time_limit_of_a_callers_transaction_as_it_was(conn: asyncpg.Connection) -> None:
+    async with conn.transaction():
+        await events.trim_events(conn)
+
+        assert await conn.fetchval("show lock_timeout") == "0"
+
+
+async def test_a_cursor_into_what_was_removed_is_refused_with_the_oldest_kept(conn: Connection, given: Given) -> None:
+    """Behaviour 112."""
+    written = await two_old_ranges(conn)
+    await given.time_passes(days=8)
+    await events.trim_events(conn)
+
+    with pytest.raises(CursorExpired) as refused:
+        await events.read_events(conn, encode_event_cursor(written[0]))
+    assert refused.value.fields == {"oldest": 2 * RANGE}
+    with pytest.raises(CursorExpired):
+        await events.read_events(conn, encode_event_cursor(2 * RANGE - 2), limit=0)
+    page = await events.read_events(conn, encode_event_cursor(2 * RANGE - 1))
+    assert ids_of(page.events) == written[-2:]
+
+
+async def test_a_range_dropped_while_a_reader_waits_for_it_is_no_silent_gap(connect: Connect, given: Given) -> None:
+    reader, sweep = await connect(), await connect()
+    await two_old_ranges(sweep)
+    await given.time_passes(days=8)
+    await events.advance_horizon(sweep)
+    async with sweep.transaction():
+        assert (await events.trim_events(sweep)).moved == 2
+        reading = asyncio.create_task(events.read_events(reader, encode_event_cursor(1)))
+        while not await sweep.fetchval(
+            "select 1 from pg_locks where not granted and relation = 'flowfabric.events'::regclass"
+        ):
+            await asyncio.sleep(0)
+
+    with pytest.raises(CursorExpired):
+        await reading
+
+
+async def test_a_range_dropped_since_an_old_snapshot_was_taken_is_no_silent_gap(connect: Connect, given: Given) -> None:
+    reader, sweep = await connect(), await connect()
+    await two_old_ranges(sweep)
+    await events.advance_horizon(sweep)
+    await given.time_passes(days=8)
+    async with reader.transaction(isolation="repeatable_read"):
+        await reader.fetch("select 1")
+        assert (await events.trim_events(sweep)).moved == 2
+
+        with pytest.raises(CursorExpired):
+            await events.read_events(reader, encode_event_cursor(1))
+
+
+async def test_three_hundred_ranges_cost_a_reader_and_a_writer_no_locks(conn: asyncpg.Connection, given: Given) -> None:
+    """Pitfall P76."""
+    await jump(conn, 150 * RANGE)
+    await events.extend_events(conn)
+    for start in range(17, 300, 17):
+        await jump(conn, start * RANGE)
+        await events.extend_events(conn)
+    execution_id = await given.submitted()
+    assert len(await ranges(given)) > 300
+
+    for use in (
+        append(conn),
+        events.read_events(conn, encode_event_cursor(299 * RANGE - 1)),
+        events.advance_horizon(conn),
+    ):
+        async with conn.transaction():
+            await use
+            assert (
+                await conn.fetchval(
+                    "select count(*) from pg_locks where pid = pg_backend_pid() and relation is not null"
+                )
+                < 30
+            )
+    async with conn.transaction():
+        page = await events.read_events(conn, events.OLDEST, events.timeline(execution_id))
+        assert (page.events, page.more) == ([], True)
+        assert await conn.fetchval("select count(*) from pg_locks where pid = pg_backend_pid()") < 100

@@ -1,0 +1,261 @@
+"""How much a claim reads: the routes it visits and the rows it takes, whatever waits besides."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from datetime import timedelta
+from string import Template
+from typing import Any, NamedTuple
+
+import asyncpg
+import pytest
+
+from flowfabric.engine import attempts, claims, executions, lanes
+from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport
+from tests.conftest import SOAK, Connect, Server
+from tests.given import Given, submission
+
+BACKLOG = 1_000_000 if SOAK else 200_000
+IN_FRONT = 100_000 if SOAK else 20_000
+FLOOD = 10_000
+ROUTES = 5_000
+
+# Lanes: large and small differ in nothing but their backlog. In barred, work that needs a GPU is in front of one that
+# needs nothing; levels has the same, each at another priority. later has only delayed work, flood a large and a small
+# tenant, and many a route per tenant.
+FILL = Template("""
+insert into flowfabric.lanes (name, since)
+select name, now() from unnest(array['large', 'small', 'barred', 'stopped', 'open', 'later', 'flood', 'many']) name;
+
+insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
+select r.lane, r.namespace, r.needs, 'none', '{}', '{}' from (
+    values ('large', 'a', '{}'::text[]), ('small', 'a', '{}'), ('barred', 'a', '{gpu}'), ('barred', 'b', '{}'),
+           ('stopped', 'a', '{}'), ('open', 'a', '{}'), ('later', 'a', '{}'), ('flood', 'a', '{}'), ('flood', 'b', '{}')
+    union all select 'many', 'tenant ' || n, '{}' from generate_series(1, $routes) n) r (lane, namespace, needs);
+
+create function fill(lane text, namespace text, amount int, due_at timestamptz default null) returns void
+language sql as $$$$
+    with made as (
+        select r.id as route, (i % 256)::smallint as partition, gen_random_uuid() as id,
+               timestamptz '2026-01-01 00:00Z' + i * interval '1 us' as created_at
+        from generate_series(1, fill.amount) i
+        join flowfabric.routes r on r.lane = fill.lane and r.namespace like fill.namespace
+    ), recorded as (
+        insert into flowfabric.executions (partition, id, route, kind, created_at)
+        select m.partition, m.id, m.route, 'work', m.created_at from made m
+    )
+    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, eligibility, reason)
+    select m.partition, m.id, m.route, fill.lane, 0, m.created_at, fill.due_at,
+           case when fill.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
+           'waiting_for_worker'
+    from made m
+$$$$;
+
+select fill('large', 'a', $backlog), fill('small', 'a', 1000), fill('barred', 'a', $in_front), fill('barred', 'b', 1),
+       fill('stopped', 'a', $in_front), fill('open', 'a', 1), fill('later', 'a', $in_front, '2036-01-01'),
+       fill('flood', 'a', $flood), fill('flood', 'b', 10), fill('many', 'tenant%', 2);
+""")
+
+
+@pytest.fixture(scope="module")
+def filled_url(server: Server, template: str) -> Iterator[str]:
+    """A database with much to do, made once for all tests here. Each rolls back what it claims."""
+    name = f"test_{uuid.uuid4().hex}"
+    asyncio.run(server.execute(f"create database {name} template {template}"))
+    asyncio.run(_fill(server.url(name)))
+    yield server.url(name)
+    asyncio.run(server.execute(f"drop database {name} with (force)"))
+
+
+async def _fill(url: str) -> None:
+    conn = await asyncpg.connect(url)
+    await conn.execute(FILL.substitute(backlog=BACKLOG, in_front=IN_FRONT, flood=FLOOD, routes=ROUTES))
+    await conn.execute("vacuum analyze")
+    await conn.close()
+
+
+@pytest.fixture
+async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(filled_url)
+    transaction = conn.transaction()
+    await transaction.start()
+    yield conn
+    await transaction.rollback()
+    await conn.close()
+
+
+class Read(NamedTuple):
+    """Rows and index entries of tickets and executions that were read, and how often one of the two was read whole."""
+
+    rows: int
+    whole: int
+
+
+READ = """
+select sum(pg_stat_get_xact_tuples_returned(x.id) + pg_stat_get_xact_tuples_fetched(x.id))::int as rows,
+       sum(pg_stat_get_xact_numscans(x.id)) filter (where x.id = c.oid)::int as whole
+from pg_class c cross join lateral (
+    select c.oid as id union all select i.indexrelid from pg_index i where i.indrelid = c.oid) x
+where c.relnamespace = 'flowfabric'::regnamespace and c.relname in ('executions', 'tickets')
+"""
+
+
+async def reading(conn: asyncpg.Connection, call: Awaitable[Any]) -> tuple[Any, Read]:
+    """What a call answers, and what it read. In a transaction: the counters are exact within one."""
+    before = await conn.fetchrow(READ)
+    answer = await call
+    after = await conn.fetchrow(READ)
+    return answer, Read(after["rows"] - before["rows"], after["whole"] - before["whole"])
+
+
+async def claim(conn: asyncpg.Connection, *chosen: str, take: int = 1, after_route: int = 0) -> list[Claim]:
+    return await claims.claim(conn, "w", instance="w-1", lanes=chosen, take=take, after_route=after_route)
+
+
+async def test_a_large_backlog_is_read_no_further_than_a_small_one(filled: asyncpg.Connection) -> None:
+    small, small_read = await reading(filled, claim(filled, "small", take=100))
+    large, large_read = await reading(filled, claim(filled, "large", take=100))
+
+    assert (len(small), len(large)) == (100, 100)
+    assert large_read.rows == pytest.approx(small_read.rows, abs=10)  # making a plan looks at the ends of an index
+    assert large_read.rows <= 10 * 100
+    assert large_read.whole == 0
+
+
+async def test_work_that_a_worker_cannot_do_does_not_hide_what_it_can(filled: asyncpg.Connection) -> None:
+    """Behaviour 50 and pitfall P1."""
+    taken, read = await reading(filled, claim(filled, "barred", take=10))
+
+    assert [each.namespace for each in taken] == ["b"]
+    assert read.rows <= 50
+    assert read.whole == 0
+
+
+async def test_a_poll_for_which_nothing_is_open_reads_little(filled: asyncpg.Connection) -> None:
+    """Behaviour 50 and pitfall P3."""
+    await claim(filled, "barred", take=10)
+
+    for _ in range(10):
+        taken, read = await reading(filled, claim(filled, "barred", "later", "nowhere", take=100))
+        assert taken == []
+        assert read.rows <= 20
+        assert read.whole == 0
+
+
+async def test_a_paused_lane_does_not_hide_an_open_one(filled: asyncpg.Connection) -> None:
+    """Behaviour 56."""
+    await lanes.pause_lane(filled, "stopped", by="ops")
+
+    taken, read = await reading(filled, claim(filled, "stopped", "open", take=10))
+
+    assert [each.lane for each in taken] == ["open"]
+    assert read.rows <= 50
+    assert read.whole == 0
+
+
+async def test_a_claim_writes_nothing_on_work_it_does_not_take(filled: asyncpg.Connection) -> None:
+    """Pitfall P8."""
+    await claim(filled, "barred", "later", take=10)
+
+    assert await filled.fetchval("select count(*) from flowfabric.tickets where xmin = pg_current_xact_id()::xid") == 1
+
+
+async def test_a_flood_does_not_starve_a_trickle_when_one_is_taken_at_a_time(filled: asyncpg.Connection) -> None:
+    """Behaviour 52 and pitfall P12."""
+    served, route = [], 0
+    for _ in range(20):
+        [taken] = await claim(filled, "flood", after_route=route)
+        route = taken.route
+        served.append(taken.namespace)
+
+    assert served == ["a", "b"] * 10
+
+
+async def test_a_flood_does_not_starve_a_trickle_when_many_are_taken_at_once(filled: asyncpg.Connection) -> None:
+    """Behaviour 52."""
+    taken, read = await reading(filled, claim(filled, "flood", take=20))
+
+    assert sorted(each.namespace for each in taken) == ["a"] * 10 + ["b"] * 10
+    assert read.rows <= 10 * 20
+
+
+async def test_what_a_route_cannot_fill_goes_to_the_others(filled: asyncpg.Connection) -> None:
+    taken, read = await reading(filled, claim(filled, "flood", take=100))
+
+    assert sorted(each.namespace for each in taken) == ["a"] * 90 + ["b"] * 10
+    assert read.rows <= 10 * 100
+
+
+async def test_a_claim_visits_no_more_routes_than_it_serves(filled: asyncpg.Connection) -> None:
+    """Pitfall P10."""
+    taken, read = await reading(filled, claim(filled, "many", take=100))
+    next_ones, _ = await reading(filled, claim(filled, "many", take=100, after_route=max(c.route for c in taken)))
+
+    assert len({each.route for each in taken + next_ones}) == 200
+    assert read.rows <= 10 * 100
+    assert read.whole == 0
+
+
+async def test_what_comes_due_is_promoted_a_bounded_number_at_a_time(filled: asyncpg.Connection) -> None:
+    await filled.execute("select flowfabric.move_clock('20 years')")
+
+    taken, read = await reading(filled, claim(filled, "later", take=10))
+
+    assert len(taken) == 10
+    assert await filled.fetchval(WAITING_FOR_TIME) == IN_FRONT - 110
+    assert read.rows <= 20 * 110
+
+
+WAITING_FOR_TIME = "select count(*) from flowfabric.tickets where eligibility = 'not_eligible_until_time'"
+
+
+@pytest.mark.parametrize("sweep", [claims.expire_leases, attempts.time_out_attempts, executions.expire_executions])
+async def test_a_sweep_that_finds_nothing_reads_no_backlog(filled: asyncpg.Connection, sweep: Any) -> None:
+    await claim(filled, "large", take=100)
+
+    swept, read = await reading(filled, sweep(filled))
+
+    assert swept.moved == 0
+    assert read.rows <= 20 * 100
+    assert read.whole == 0
+
+
+async def cycle(conn: asyncpg.Connection, take: int) -> dict[str, Read]:
+    """Every hot call once, on so many executions, and what each read."""
+    read: dict[str, Read] = {}
+    many = [submission(policy={"retry": {"max_retries": 1}}, deadline=timedelta(days=1))] * take
+    _, read["submit"] = await reading(conn, executions.submit_many(conn, many))
+    taken, read["claim"] = await reading(conn, claim(conn, "default", take=take))
+    fences = [each.fence for each in taken]
+    _, read["renew"] = await reading(conn, claims.renew_many(conn, fences))
+    _, read["expire_leases"] = await reading(conn, claims.expire_leases(conn))
+    _, read["time_out_attempts"] = await reading(conn, attempts.time_out_attempts(conn))
+    _, read["expire_executions"] = await reading(conn, executions.expire_executions(conn))
+    _, read["promote_due"] = await reading(conn, executions.promote_due(conn))
+    _, read["delay"] = await reading(conn, attempts.delay_many(conn, [Delay(fence=fence) for fence in fences]))
+    fences = [each.fence for each in await claim(conn, "default", take=take)]
+    reports = [FailureReport(fence=fence, class_=FailureClass.TRANSIENT, reason="no") for fence in fences]
+    _, read["fail"] = await reading(conn, attempts.fail_many(conn, reports))
+    await conn.execute("select flowfabric.move_clock('1 minute')")
+    fences = [each.fence for each in await claim(conn, "default", take=take)]
+    done = [Completion(fence=fence) for fence in fences]
+    answers, read["complete"] = await reading(conn, attempts.complete_many(conn, done))
+    assert len(answers) == take
+    return read
+
+
+async def test_plans_made_on_an_empty_database_serve_a_full_one(connect: Connect, given: Given) -> None:
+    conn = await connect()
+    await conn.execute("alter table flowfabric.tickets set (autovacuum_enabled = off)")
+    await conn.execute("alter table flowfabric.executions set (autovacuum_enabled = off)")
+    async with conn.transaction():
+        for _ in range(10):
+            await cycle(conn, 1)
+    assert await given.count("tickets") == 0
+    await executions.submit_many(given.conn, [submission()] * IN_FRONT)
+
+    async with conn.transaction():
+        read = await cycle(conn, 100)
+
+    assert {name: each.whole for name, each in read.items()} == dict.fromkeys(read, 0)
+    assert {name: each.rows for name, each in read.items() if each.rows > 20 * 100} == {}

@@ -1,0 +1,47 @@
+"""The example of the README, run as it stands there."""
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import executions
+from flowfabric.ids import parse_execution_id
+from tests.sources import ROOT
+
+
+@pytest.fixture
+async def place_order(conn: Connection) -> Callable[[Connection, str], Awaitable[str]]:
+    """The function that the README shows, on a database that has the table it wants."""
+    [example] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    await conn.execute("create table orders (id bigint generated always as identity primary key, customer text)")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    shown: Callable[[Connection, str], Awaitable[str]] = names["place_order"]
+    return shown
+
+
+async def test_the_example_commits_the_order_and_its_execution_together(
+    conn: Connection, place_order: Callable[[Connection, str], Awaitable[str]]
+) -> None:
+    execution_id = await place_order(conn, "ada")
+
+    found = await executions.describe(conn, parse_execution_id(execution_id), payload=True)
+    assert (found.kind, found.lane, found.payload) == ("ship_order", "shipping", b'{"order": 1}')
+    [order] = await conn.fetch("select customer from orders where id = 1")
+    assert order["customer"] == "ada"
+
+
+async def test_the_example_leaves_neither_when_the_transaction_is_rolled_back(
+    conn: Connection, place_order: Callable[[Connection, str], Awaitable[str]]
+) -> None:
+    with suppress(ZeroDivisionError):
+        async with conn.transaction():
+            await place_order(conn, "ada")
+            raise ZeroDivisionError
+
+    assert (await executions.list_executions(conn)).items == []
+    assert await conn.fetch("select from orders union all select from flowfabric.events") == []

@@ -1,0 +1,320 @@
+"""The rules of the house that a machine can keep. An exception stands here, by name and with its reason, or is none."""
+
+import ast
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from flowfabric import errors
+from flowfabric.db import Connection
+from tests import sources
+from tests.sources import ENGINE, ROOT, SRC, TESTS, SqlFunction, shown
+
+PYTHON_FILE, SQL_FILE = 500, 600
+PYTHON_FUNCTION, SQL_FUNCTION, TEST_FUNCTION = 60, 90, 40
+
+VERBS = ["setup", "demo", "test", "check", "soak", "bench", "docs"]
+HOUSE_WORDS = {"since", "until", "page", "sort"}
+
+# Functions that emit one kind or another as an argument tells them; a caller names those that it can bring about.
+CHOSEN_BY_ARGUMENT = {
+    "_end": "the outcome",
+    "_take_back": "how the lease ended",
+    "_settle_failures": "the outcome of those that are not tried again",
+    "_bury": "whether the lease lapses or is revoked",
+}
+
+# Codes that a function passes on from another but that cannot happen there, with the reason.
+CANNOT_HAPPEN = {"register_worker": {"invalid_lease": "it asks for no lease, and passes one that is good"}}
+
+# Operations with another name in Python than in SQL, with the reason.
+RENAMED = {"hold_lock": ("worker_lock", "SQL knows the number of the lock; the lock itself is Postgres' own")}
+
+# SQL functions without `_` that Python calls from elsewhere than an engine concept.
+NOT_AN_OPERATION = {"clock": "every function reads it"}
+
+# Tables that hold no executions' data: few rows, or, like the log, ordered by one number.
+REFERENCE_TABLES = {"consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "workers"}
+
+SQL_IN_PYTHON = {
+    "db.py": "builds the call of a function",
+    "embedded.py": "sets the password of a new cluster, in single-user mode, before there is a server to call",
+}
+
+MAY_SLEEP = {"tests/test_embedded.py": "polls for processes and files of a server, which move by real time"}
+MAY_REPLACE = {"tests/test_ids.py": "stops the system clock, which is not ours, to see what a UUID is made of"}
+
+# Refusals that no test can provoke yet, with the reason.
+NOT_PROVOKED = {
+    "flow_not_found": "comes with flows",
+}
+
+FUNCTIONS = sources.sql_functions()
+BY_NAME = {function.name: function for function in FUNCTIONS}
+APPENDING = {name for name in BY_NAME if name.startswith("_append")}
+
+
+def test_files_stay_small() -> None:
+    python = sources.python_files(SRC, TESTS, ROOT / "examples", ROOT / "benchmarks")
+    limits = [(file, PYTHON_FILE) for file in python] + [(file, SQL_FILE) for file in sources.sql_files(SRC)]
+
+    assert [shown(file) for file, limit in limits if len(file.read_text().splitlines()) > limit] == []
+
+
+def test_functions_stay_small() -> None:
+    python = sources.python_files(SRC, TESTS, ROOT / "examples", ROOT / "benchmarks")
+
+    assert [
+        f"{shown(function.file)}: {function.name} has {function.lines} lines"
+        for function in sources.python_functions(*python)
+        if function.lines > (TEST_FUNCTION if function.name.startswith("test_") else PYTHON_FUNCTION)
+    ] == []
+    assert [f.name for f in FUNCTIONS if len(f.text.splitlines()) > SQL_FUNCTION] == []
+
+
+def test_a_function_has_a_header_that_says_what_it_does_and_returns() -> None:
+    assert [f.name for f in FUNCTIONS if not re.match(r"[A-Z].*[.:;,\w]", f.header)] == []
+    assert [f.name for f in FUNCTIONS if "returns" not in f.clauses and "\nreturns void\n" not in f.text] == []
+
+
+def test_no_function_hides_from_these_tests() -> None:
+    text = "\n".join(sources.without_comments(file.read_text()) for file in sources.sql_files())
+    written = [*re.findall(r"\bcreate (?:or replace )?(?:function|procedure) flowfabric\.(\w+)", text, re.IGNORECASE)]
+
+    assert sorted(written) == sorted(f.name for f in FUNCTIONS)
+    assert {f.name for f in FUNCTIONS if f.computes} - CHOSEN_BY_ARGUMENT.keys() == {"_refuse", "_append_about"}
+    assert CHOSEN_BY_ARGUMENT.keys() | CANNOT_HAPPEN.keys() <= BY_NAME.keys()
+
+
+def test_headers_name_what_is_refused() -> None:
+    def refuses(function: SqlFunction) -> set[str]:
+        passed_on = {code for callee in _callees(function) for code in callee.says("refuses")}
+        return set(sources.FAULT.findall(function.code)) | passed_on - CANNOT_HAPPEN.get(function.name, {}).keys()
+
+    assert _differences({f.name: (refuses(f), f.says("refuses")) for f in FUNCTIONS}) == {}
+
+
+def test_headers_name_what_is_emitted() -> None:
+    def emits(function: SqlFunction) -> set[str]:
+        kinds = set(sources.APPEND.findall(function.code))
+        if function.computes and function.name in CHOSEN_BY_ARGUMENT:
+            kinds |= function.says("emits")
+        for callee in _callees(function):
+            possible = callee.says("emits")
+            chosen = possible & function.says("emits") if callee.name in CHOSEN_BY_ARGUMENT else possible
+            kinds |= chosen or possible
+        return kinds
+
+    assert _differences({f.name: (emits(f), f.says("emits")) for f in FUNCTIONS}) == {}
+
+
+def test_headers_say_so_when_a_function_locks() -> None:
+    def locks(function: SqlFunction) -> bool:
+        # To append to the log is to lock it, shared; `emits` says that already.
+        passed_on = [c for c in _callees(function) if "locks" in c.clauses and c.name not in APPENDING]
+        return bool(sources.LOCK.search(function.code) or passed_on) or function.name in APPENDING
+
+    assert [f.name for f in FUNCTIONS if ("locks" in f.clauses) != locks(f)] == []
+
+
+def test_one_name_is_one_function() -> None:
+    assert [name for name, count in Counter(f.name for f in FUNCTIONS).items() if count > 1] == []
+
+
+def test_functions_are_written_alike() -> None:
+    bare = {f.name: sources.LITERAL.sub("", f.code) for f in FUNCTIONS}
+
+    assert {name: re.findall(r"\b[A-Z]\w*", text) for name, text in bare.items() if re.search(r"\b[A-Z]", text)} == {}
+    assert [name for name, text in bare.items() if "security definer" in text] == []
+    assert [name for name, text in bare.items() if re.search(r"\braise exception\b", text)] == ["_raise"]
+
+
+def test_no_operation_has_a_parameter_that_means_something_else_above() -> None:
+    operations = {f.name: set(f.parameters) & HOUSE_WORDS for f in FUNCTIONS if not f.name.startswith("_")}
+
+    assert {name: words for name, words in operations.items() if words} == {}
+
+
+def test_there_are_no_triggers_and_no_foreign_keys() -> None:
+    for file in sources.sql_files(SRC):
+        statements = sources.without_comments(file.read_text())
+        assert re.findall(r"\b(?:trigger|references|foreign key)\b", statements) == [], shown(file)
+
+
+def test_python_calls_only_functions_that_exist_and_all_the_public_ones() -> None:
+    anywhere = [*sources.sql_files(ENGINE), SRC / "migrations" / "journal.sql", SRC / "testing.sql"]
+    exist = {function.name for function in sources.sql_functions(*anywhere)}
+    called = {name for file in sources.python_files(SRC) for name in sources.called(file)}
+
+    assert called - exist == set()
+    assert {name for name in BY_NAME if not name.startswith("_")} - called == set()
+
+
+def test_an_operation_has_the_same_name_in_sql_and_in_python() -> None:
+    operations = {function.name.removesuffix("_many") for file in _concepts() for function in _operations(file)}
+    operations = {RENAMED.get(name, (name, ""))[0] for name in operations}
+    functions = {name for name in BY_NAME if not name.startswith("_")} - NOT_AN_OPERATION.keys()
+
+    assert _difference(operations, functions) == ""
+
+
+def test_a_concept_is_a_pair_of_files_that_begin_alike() -> None:
+    for file in filter(_operations, _concepts()):
+        first, *_ = (ast.get_docstring(ast.parse(file.read_text())) or "").splitlines()
+        comment, *_ = file.with_suffix(".sql").read_text().splitlines()
+        assert comment.removeprefix("-- ").startswith(first), shown(file)
+
+
+def test_every_operation_says_what_it_does_in_a_line() -> None:
+    for file in _concepts():
+        for function in _public_functions(file):
+            first, *rest = (ast.get_docstring(function) or "").splitlines()
+            assert re.fullmatch(r"[A-Z].*\.", first), f"{shown(file)}: {function.name}"
+            assert not rest or rest[0] == "", f"{shown(file)}: {function.name}: the first sentence stands alone"
+
+
+def test_what_a_docstring_says_is_raised_exists() -> None:
+    names = {refusal.__name__ for refusal in _refusals()} | {"ValueError"}
+    for file in sources.python_files(SRC):
+        for said in re.findall(r"Raises ([^.]*)\.", file.read_text()):
+            assert set(re.findall(r"`([A-Z]\w+)`", said)) - names == set(), f"{shown(file)}: {said}"
+
+
+def test_every_code_that_sql_refuses_with_has_its_class() -> None:
+    raised = {code for function in FUNCTIONS for code in sources.FAULT.findall(function.code)}
+
+    assert raised - errors.by_code().keys() == set()
+
+
+async def test_sql_and_python_agree_on_the_family_of_every_refusal(conn: Connection) -> None:
+    raised = {code for function in FUNCTIONS for code in sources.FAULT.findall(function.code)}
+    families = await conn.fetch(
+        "select code, flowfabric._family(code) as family from unnest($1::text[]) code", [*raised]
+    )
+
+    assert {f["code"]: f["family"] for f in families} == {code: str(errors.by_code()[code].status) for code in raised}
+
+
+def test_every_refusal_is_provoked_by_a_test() -> None:
+    tests = "\n".join(file.read_text() for file in sources.python_files(TESTS) if file != Path(__file__))
+    never = {code for code, refusal in errors.by_code().items() if not re.search(rf"\b{refusal.__name__}\b", tests)}
+
+    assert _difference(never, set(NOT_PROVOKED)) == ""
+
+
+def test_python_holds_no_sql() -> None:
+    statement = re.compile(r"\s*(?:select|insert into|update|delete from|with|alter|create|drop)\s+\S", re.IGNORECASE)
+    found = {file.name for file in sources.python_files(SRC) if any(map(statement.match, _strings(file)))}
+
+    assert _difference(found, set(SQL_IN_PYTHON)) == ""
+
+
+def test_migrations_are_numbered_without_a_gap() -> None:
+    names = sorted(file.name for file in (SRC / "migrations").glob("*.sql") if file.name != "journal.sql")
+
+    assert [name for name in names if not re.fullmatch(r"\d{4}_[a-z]+(?:_[a-z]+)*\.sql", name)] == []
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+
+
+def test_every_table_begins_with_its_partition_and_so_does_its_key() -> None:
+    migrations = "\n".join(file.read_text() for file in sorted((SRC / "migrations").glob("0*.sql")))
+    tables = dict(re.findall(r"^create table flowfabric\.(\w+) \(\n(.*?)\n\)", migrations, re.DOTALL | re.MULTILINE))
+
+    assert tables.keys() > REFERENCE_TABLES
+    for name in tables.keys() - REFERENCE_TABLES:
+        first, *_ = tables[name].splitlines()
+        assert re.match(r"\s+partition +smallint not null,", first), name
+        assert re.findall(r"primary key(?! \(partition\b)", tables[name]) == [], name
+
+
+def test_no_text_names_a_machine_or_leaves_a_note_to_self() -> None:
+    unwanted = re.compile("|".join(["/" + "root/", "/" + "work/", "TO" + "DO", "FIX" + "ME", "X" * 3]))
+
+    assert [shown(file) for file in sources.texts() if unwanted.search(file.read_text())] == []
+
+
+def test_tests_neither_sleep_nor_mock() -> None:
+    sleeps = re.compile(r"\btime\.sleep\(|\basyncio\.sleep\((?!0\))|\bpg_sleep\(")
+    replaces = re.compile("unittest.mo" + r"ck|\bMagicMo" + r"ck\b|\bmonkeypatch\.(?:set|del)attr\(")
+    tests = {shown(file): file.read_text() for file in sources.python_files(TESTS) if file != Path(__file__)}
+
+    assert _difference({name for name in tests if sleeps.search(tests[name])}, set(MAY_SLEEP)) == ""
+    assert _difference({name for name in tests if replaces.search(tests[name])}, set(MAY_REPLACE)) == ""
+
+
+def test_make_alone_lists_the_verbs() -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    said = subprocess.run(["make"], cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert [verb for verb in VERBS if not re.search(rf"^ *make {verb} +\S", said, re.MULTILINE)] == []
+
+
+def test_links_between_the_pages_lead_somewhere() -> None:
+    for page in sources.PROSE:
+        links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+        assert [to for to in links if not to.startswith("http") and not (page.parent / to).exists()] == [], shown(page)
+
+
+def test_every_page_of_the_docs_can_be_found_from_the_index() -> None:
+    docs = ROOT / "docs"
+    listed = "\n".join((docs / name).read_text() for name in ("index.md", "decisions/README.md"))
+    pages = [page for page in sources.PROSE if docs in page.parents and page.name not in ("index.md", "README.md")]
+
+    assert [shown(page) for page in pages if page.name not in listed] == []
+
+
+def test_the_tour_names_functions_where_they_are() -> None:
+    tour = (ROOT / "docs" / "lifecycle.md").read_text()
+    rows = re.findall(r"^\|[^|]*\|([^|]*)\|[^|]*\| `engine/(\S+)` \|$", tour, re.MULTILINE)
+    named = {name: ENGINE / file for names, file in rows for name in re.findall(r"`(\w+)`", names)}
+
+    assert named.keys() >= {"submit", "claim", "cancel"}
+    assert {
+        name: shown(file) for name, file in named.items() if name not in BY_NAME or BY_NAME[name].file != file
+    } == {}
+
+
+def _difference(there: set[str], said: set[str]) -> str:
+    """What is there and not said, and the other way round; nothing when they agree."""
+    missing, extra = sorted(there - said), sorted(said - there)
+    return " ".join([f"missing {missing}"] * bool(missing) + [f"extra {extra}"] * bool(extra))
+
+
+def _differences(pairs: dict[str, tuple[set[str], set[str]]]) -> dict[str, str]:
+    return {name: _difference(there, said) for name, (there, said) in pairs.items() if there != said}
+
+
+def _callees(function: SqlFunction) -> list[SqlFunction]:
+    return [BY_NAME[name] for name in function.calls if name in BY_NAME]
+
+
+def _concepts() -> list[Path]:
+    return [file for file in sources.python_files(ENGINE) if file.name != "__init__.py"]
+
+
+def _operations(file: Path) -> list[ast.AsyncFunctionDef]:
+    """What asks Postgres for something; a plain function only puts words together."""
+    return [function for function in _public_functions(file) if isinstance(function, ast.AsyncFunctionDef)]
+
+
+def _public_functions(file: Path) -> Iterator[ast.AsyncFunctionDef | ast.FunctionDef]:
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+
+
+def _refusals() -> Iterator[type[errors.Refusal]]:
+    yield from errors.Refusal.__subclasses__()
+    yield from errors.by_code().values()
+
+
+def _strings(file: Path) -> Iterator[str]:
+    """Every text in the code of a file, without the docstrings."""
+    tree = ast.parse(file.read_text())
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
