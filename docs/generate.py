@@ -1,7 +1,9 @@
 """Write the reference pages that follow from the code; with `--check`, only say which of them are out of date."""
 
 import ast
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,10 @@ from flowfabric.config import Config
 from flowfabric.errors import Refusal
 
 REFERENCE = Path(__file__).parent / "reference"
+ENGINE = Path(config.__file__).parent / "engine"
+EMITTING = re.compile(
+    r"^--   emits    (.+(?:\n--     .+)*)(?:\n--.*)*\ncreate or replace function flowfabric\.([a-z]\w*)", re.M
+)
 
 ERRORS = """# Errors
 
@@ -34,10 +40,24 @@ that cannot be read is refused at the start, with the name of its variable.
 |---|---|---|---|
 """
 
+EVENTS = """# Kinds of events
+
+What the [log](../concepts/events.md) can hold, and the operations that write it. Those that run by themselves are the
+sweeps. A kind that begins with `execution_`, `lease_`, `attempt_`, `grant_`, `waitpoint_`, `suspension_`, `signal_`,
+`priority_` or `tag_` is about an execution, and has its namespace, lane and tags.
+
+| Kind | Written by |
+|---|---|
+"""
+
 
 def pages() -> dict[str, str]:
     """The pages, by their file names."""
-    return {"errors.md": "\n".join([ERRORS, *_families()]), "settings.md": SETTINGS + "\n".join(_settings()) + "\n"}
+    return {
+        "errors.md": "\n".join([ERRORS, *_families()]),
+        "settings.md": SETTINGS + "\n".join(_settings()) + "\n",
+        "events.md": EVENTS + "\n".join(_kinds()) + "\n",
+    }
 
 
 def _families() -> Iterator[str]:
@@ -54,6 +74,17 @@ def _settings() -> Iterator[str]:
     for field in msgspec.structs.fields(Config):
         default = "none" if field.default is None else f"`{field.default}`"
         yield f"| `{field.name}` | `{config.variable(field.name)}` | {default} | {_cell(said[field.name])} |"
+
+
+def _kinds() -> Iterator[str]:
+    """What the headers of the SQL functions say they emit."""
+    writers: dict[str, set[str]] = defaultdict(set)
+    for file in ENGINE.rglob("*.sql"):
+        for said, function in EMITTING.findall(file.read_text()):
+            for kind in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", said):
+                writers[kind].add(function)
+    for kind, functions in sorted(writers.items()):
+        yield f"| `{kind}` | {', '.join(f'`{function}`' for function in sorted(functions))} |"
 
 
 def _docstrings() -> dict[str, str]:

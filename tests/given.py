@@ -16,6 +16,7 @@ from flowfabric.model import Claim, FailureClass, Submission, Terms
 TERMS = Terms(kind="report")
 TERM_FIELDS = set(Terms.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
+TABLES += ["suspensions", "waitpoints", "signals", "keys"]
 
 
 def submission(**options: object) -> Submission:

@@ -8,13 +8,14 @@ from rich.pretty import pretty_repr
 from flowfabric.config import BadSetting, Config, variable
 
 URL = "postgresql://app:hunter2@db.example/app"
+SECRET = "5ecb0017" * 8
 
 
 def example(name: str) -> tuple[str, object]:
     """A value other than the default, as it stands in the environment and as it is."""
     match getattr(Config(), name):
         case None:
-            return URL, URL
+            return (URL, URL) if name == "url" else (SECRET, SECRET)
         case Path():
             return "var/postgres", Path("var/postgres")
         case bool(default):
@@ -72,7 +73,7 @@ def test_a_bad_value_is_refused_by_the_name_of_its_variable(name: str, text: str
 
 
 def test_an_argument_that_is_no_setting_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"^there is no setting poolsize; settings are url, data, pool_size"):
+    with pytest.raises(BadSetting, match=r"^there is no setting poolsize; settings are url, data, secret, pool_size"):
         Config.read({}, poolsize=4)
     with pytest.raises(BadSetting, match=r"^FLOWFABRIC_DATA is '7': cannot be read as Path"):
         Config.read({}, data=7)
@@ -94,3 +95,20 @@ def test_the_url_is_never_shown() -> None:
         assert "hunter2" not in shown
         assert "url='...'" in shown
     assert "url=None" in repr(Config())
+
+
+@pytest.mark.parametrize(
+    "text", [SECRET[:-1], f"{SECRET}0", f"{SECRET}\n", f" {SECRET}", f"0x{SECRET}", f"{SECRET[:-1]}g"]
+)
+def test_a_bad_secret_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_SECRET cannot be read; it is exactly 64 hexa") as raised:
+        Config.read({"FLOWFABRIC_SECRET": text})
+
+    assert "5ecb" not in repr(raised.value)
+    assert raised.value.__suppress_context__
+
+
+def test_the_secret_is_never_shown() -> None:
+    for shown in (repr(Config(secret=SECRET)), str(Config(secret=SECRET)), pretty_repr(Config(secret=SECRET))):
+        assert "5ecb" not in shown
+        assert "secret='...'" in shown

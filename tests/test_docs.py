@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flowfabric import errors
 from flowfabric.config import Config, variable
+from tests import sources
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -22,6 +23,13 @@ def test_every_refusal_is_in_the_docs() -> None:
     page = (REFERENCE / "errors.md").read_text()
 
     assert [code for code, kind in errors.by_code().items() if f"| `{kind.__name__}` | `{code}` |" not in page] == []
+
+
+def test_every_kind_of_event_is_in_the_docs() -> None:
+    page = (REFERENCE / "events.md").read_text()
+    kinds = set().union(*(function.says("emits") for function in sources.sql_functions()))
+
+    assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
 
 
 def test_every_setting_is_in_the_docs() -> None:

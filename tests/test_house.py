@@ -31,7 +31,10 @@ CHOSEN_BY_ARGUMENT = {
 CANNOT_HAPPEN = {"register_worker": {"invalid_lease": "it asks for no lease, and passes one that is good"}}
 
 # Operations with another name in Python than in SQL, with the reason.
-RENAMED = {"hold_lock": ("worker_lock", "SQL knows the number of the lock; the lock itself is Postgres' own")}
+RENAMED = {
+    "hold_lock": ("worker_lock", "SQL knows the number of the lock; the lock itself is Postgres' own"),
+    "deliver_signals": ("deliver_signal", "its plural; in SQL one is many anyway"),
+}
 
 # SQL functions without `_` that Python calls from elsewhere than an engine concept.
 NOT_AN_OPERATION = {"clock": "every function reads it"}
@@ -44,7 +47,10 @@ SQL_IN_PYTHON = {
     "embedded.py": "sets the password of a new cluster, in single-user mode, before there is a server to call",
 }
 
-MAY_SLEEP = {"tests/test_embedded.py": "polls for processes and files of a server, which move by real time"}
+MAY_SLEEP = {
+    "tests/test_embedded.py": "polls for processes and files of a server, which move by real time",
+    "tests/stories/test_log.py": "keeps transactions open for random times, which is the danger it is about",
+}
 MAY_REPLACE = {"tests/test_ids.py": "stops the system clock, which is not ours, to see what a UUID is made of"}
 
 # Refusals that no test can provoke yet, with the reason.
@@ -55,6 +61,9 @@ NOT_PROVOKED = {
 FUNCTIONS = sources.sql_functions()
 BY_NAME = {function.name: function for function in FUNCTIONS}
 APPENDING = {name for name in BY_NAME if name.startswith("_append")}
+
+# These put their statements together as text, which is planned for the values in it; the clock has none.
+PLANNED_ANEW = {"clock", "extend_events", "trim_events", "read_events"}
 
 
 def test_files_stay_small() -> None:
@@ -118,6 +127,15 @@ def test_headers_say_so_when_a_function_locks() -> None:
         return bool(sources.LOCK.search(function.code) or passed_on) or function.name in APPENDING
 
     assert [f.name for f in FUNCTIONS if ("locks" in f.clauses) != locks(f)] == []
+
+
+def test_operations_that_change_something_keep_their_plans() -> None:
+    settings = "\nlanguage plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$"
+    changing = [f for f in FUNCTIONS if not f.name.startswith("_") and "\nlanguage plpgsql stable " not in f.text]
+
+    assert [
+        f.name for f in changing if "plpgsql" in f.text and settings not in f.text and f.name not in PLANNED_ANEW
+    ] == []
 
 
 def test_one_name_is_one_function() -> None:

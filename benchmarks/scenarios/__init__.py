@@ -4,6 +4,8 @@ from benchmarks.scenario import Scenario
 from benchmarks.scenarios import (
     claim_backlog,
     drain,
+    events,
+    log_cost,
     raw_bulk,
     raw_drain,
     raw_one_by_one,
@@ -29,4 +31,10 @@ SCENARIOS: list[Scenario] = [
     renew.scenario,
     routes.one,
     routes.many,
+    events.delivery,
+    events.delivery_beside_open,
+    events.follow,
+    events.follow_beside_open,
+    log_cost.without,
+    log_cost.with_log,
 ]

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 PREFIX = "FLOWFABRIC_"
-SECRET = {"url", "secret"}
 URL_SHAPE = "it reads postgresql://user:password@host:5432/database, with %-escapes for special characters in a part"
+SECRET = {"url": URL_SHAPE, "secret": "it is exactly 64 hexadecimal digits (32 bytes)"}
 
 Partitions = Annotated[int, Meta(ge=1, le=32_767)]
 
@@ -31,7 +31,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     data: Path = Path(".flowfabric")
     """Where the embedded Postgres keeps its data."""
 
-    secret: Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}$")] | None = None
+    secret: Annotated[str, Meta(pattern=r"\A[0-9A-Fa-f]{64}\Z")] | None = None
     """The first signing key, 64 hexadecimal digits, installed as `k1` by the first migration; random when left out."""
 
     pool_size: Annotated[int, Meta(ge=1, le=1_000)] = 4
@@ -78,7 +78,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return cls(**{name: _read(name, fields[name], value) for name, value in settings.items() if value is not None})
 
     def __repr__(self) -> str:
-        """Without the URL, which may hold a password."""
+        """Without the URL, which may hold a password, and the secret."""
         return f"Config({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
@@ -96,7 +96,7 @@ def _read(name: str, kind: Any, value: object) -> Any:
         return msgspec.convert(value, kind, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
         if name in SECRET:
-            raise BadSetting(f"{variable(name)} cannot be read; {URL_SHAPE}") from None
+            raise BadSetting(f"{variable(name)} cannot be read; {SECRET[name]}") from None
         raise BadSetting(f"{variable(name)} is {str(value)[:80]!r}: {error}") from None
 
 

@@ -294,6 +294,10 @@ class RotationConflict(Conflict):
     """The kid is known already, with another secret or retired; choose a new one."""
 
 
+class ShapeChanged(Conflict):
+    """The handler no longer asks for what an earlier run of it saved; `name` is the first difference."""
+
+
 class CursorExpired(Conflict):
     """Retention has removed events behind this cursor: going on would skip them; `oldest` is the oldest id kept."""
 
@@ -308,6 +312,10 @@ class ExecutionNotActive(Fenced):
 
 class GrantExpired(Fenced):
     """The grant was not used in time; ask for another."""
+
+
+class TooManySteps(Limited):
+    """The execution has as many steps as it may have; split it into children."""
 
 
 class SignalLimitExceeded(Limited):

@@ -31,8 +31,8 @@ LAST_WORDS = 1.0  # seconds for what is left to be sent when the process leaves
 class Hint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where there may be work, and what may have ended. A hint without names means: look yourself."""
 
-    lanes: Collection[str] = ()
-    ended: Collection[str] = ()
+    lanes: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
 
 
 Heard = Callable[[Hint], None]
@@ -89,6 +89,7 @@ class Hints:
         while True:
             try:
                 async with self._database.own_connection() as conn:
+                    await hurry(self._database, conn)
                     await use(conn)
             except LOST as error:
                 log.debug("hints are interrupted, polling finds the work: %s", error)
@@ -133,16 +134,33 @@ class Hints:
             heard(hint)
 
 
+async def hurry(database: Database, conn: Connection) -> None:
+    """Let a connection of ours not wait for the disk: a hint or a horizon that a crash takes back is made again.
+
+    Behind a pooler the session is not ours to change.
+    """
+    if not database.config.pooler:
+        await db.builtin(conn, "set_config", name="synchronous_commit", value="off", is_local=False)
+
+
 def _hints(lanes: Collection[str], ended: Collection[str]) -> Iterator[Hint]:
     """As few hints as the names fit in."""
-    part: dict[str, list[str]] = {"lanes": [], "ended": []}
-    count, size = 0, 0
-    for what, name in [*(("lanes", lane) for lane in sorted(lanes)), *(("ended", end) for end in sorted(ended))]:
+    names = [*((name, True) for name in sorted(lanes)), *((name, False) for name in sorted(ended))]
+    part: list[tuple[str, bool]] = []
+    size = 0
+    for name, is_lane in names:
         length = len(msgspec.json.encode(name)) + 1
-        if count == MOST_NAMES or size + length > MOST_BYTES:
-            yield Hint(**part)
-            part, count, size = {"lanes": [], "ended": []}, 0, 0
-        part[what].append(name)
-        count, size = count + 1, size + length
-    if count:
-        yield Hint(**part)
+        if len(part) == MOST_NAMES or size + length > MOST_BYTES:
+            yield _hint(part)
+            part, size = [], 0
+        part.append((name, is_lane))
+        size += length
+    if part:
+        yield _hint(part)
+
+
+def _hint(part: Collection[tuple[str, bool]]) -> Hint:
+    return Hint(
+        lanes=tuple(name for name, is_lane in part if is_lane),
+        ended=tuple(name for name, is_lane in part if not is_lane),
+    )

@@ -14,7 +14,7 @@ from flowfabric import ids
 from flowfabric.db import Connection, Database
 from flowfabric.engine import events
 from flowfabric.errors import DatabaseUnavailable, ShuttingDown, StreamDisconnected
-from flowfabric.hints import Hints
+from flowfabric.hints import Hints, hurry
 from flowfabric.model import Event, EventFilter
 
 T = TypeVar("T")
@@ -57,6 +57,11 @@ class EventLog:
         async with self._turn:
             await self._connection.aclose()
 
+    @property
+    def waiting_count(self) -> int:
+        """How many have seen all there is and wait for more."""
+        return len(self._waiting)
+
     async def subscribe(self, cursor: str = "", filter: EventFilter = EVERYTHING) -> "Subscription":  # noqa: A002
         """Follow the log from a cursor; the empty one means from now, and now is when this call is made.
 
@@ -95,6 +100,8 @@ class EventLog:
             raise StreamDisconnected(error.message, cursor=cursor) from error
         finally:
             self._waiting.discard(moved)
+            if not self._waiting:
+                self._hinted.set()  # nobody to watch for
 
     async def _watch(self) -> None:
         """Move the horizon on for all who wait, and tell them; a hint cuts the pause between two looks short."""
@@ -144,6 +151,7 @@ class EventLog:
             await self._connection.aclose()
             self._conn = await self._connection.enter_async_context(self._database.own_connection())
             self._horizon = 0  # it may be another server, which has not come as far
+            await hurry(self._database, self._conn)
         return self._conn
 
 

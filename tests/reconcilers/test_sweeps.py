@@ -6,6 +6,7 @@ from flowfabric.config import Config
 from flowfabric.db import Database
 from flowfabric.reconcilers import run_each, sweeps
 from tests.given import Given
+from tests.sources import ROOT
 
 # A sweep is what answers with how many it moved, and which lanes and executions somebody may be waiting for.
 FUNCTIONS = """
@@ -20,6 +21,12 @@ async def test_every_sweep_that_is_written_is_run(given: Given) -> None:
     written = {row["name"] for row in await given.rows(FUNCTIONS)}
 
     assert written == {sweep.name for sweep in sweeps(Config())}
+
+
+async def test_every_sweep_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "concepts" / "sweeps.md").read_text()
+
+    assert [sweep.name for sweep in sweeps(Config()) if f"| `{sweep.name}` |" not in page] == []
 
 
 async def test_no_sweep_stands_there_twice_or_takes_rows_without_end() -> None:

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import msgspec
 
-from flowfabric import calls, db
+from flowfabric import calls, db, signing
 from flowfabric.db import Connection
-from flowfabric.ids import check_text
+from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Key, Rotated, Seeded, Swept
 
 DAY = timedelta(days=1)
@@ -15,10 +15,10 @@ DAY = timedelta(days=1)
 async def seed_key(conn: Connection, kid: str, secret: str) -> Seeded:
     """Install the first key; safe to repeat.
 
-    Raises `InvalidKid`, `InvalidSecret`, `AnotherKeyActive`.
+    Raises `InvalidKid`, `InvalidSecret`, `AnotherKeyActive`, and `RotationConflict` for a kid that was retired.
     """
-    answer = await db.row(conn, "seed_key", kid=check_text(kid, "kid"), secret=_hidden(secret))
-    return msgspec.convert(dict(answer), Seeded)
+    answer = await db.row(conn, "seed_key", kid=kept_text(kid), secret=_hidden(secret))
+    return msgspec.convert({**answer, "kid": kid}, Seeded)
 
 
 async def rotate_key(
@@ -31,12 +31,12 @@ async def rotate_key(
     answer = await db.row(
         conn,
         "rotate_key",
-        kid=check_text(kid, "kid"),
+        kid=kept_text(kid),
         secret=_hidden(secret),
-        grace_ms=grace // timedelta(milliseconds=1),
+        grace_ms=calls.span(grace, "grace"),
         by=by and check_text(by, "by"),
     )
-    return msgspec.convert(dict(answer), Rotated)
+    return msgspec.convert({**answer, "kid": kid}, Rotated)
 
 
 async def list_keys(conn: Connection) -> list[Key]:
@@ -45,10 +45,10 @@ async def list_keys(conn: Connection) -> list[Key]:
 
 
 async def retire_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Forget keys that expired more than seven days ago."""
+    """Forget keys that expired seven days ago or earlier."""
     return await calls.sweep(conn, "retire_keys", limit, passing)
 
 
 def _hidden(secret: str) -> str:
     """A secret as it is sent. What cannot be one is sent as nothing, so that no message can hold it."""
-    return secret if secret.isascii() and secret.isalnum() else ""
+    return secret if isinstance(secret, str) and signing.is_secret(secret) else ""

@@ -80,7 +80,7 @@ $$;
 --   returns  'registered', 'changed', or 'noop' when it was so already
 create or replace function flowfabric.configure_lane(name text, keep_renewals boolean default null)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     is_new boolean;
@@ -105,7 +105,7 @@ end $$;
 --   returns  'paused', or 'noop' when it was paused already
 create or replace function flowfabric.pause_lane(name text, by text, why text default null)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     perform flowfabric._check_by(pause_lane.by);
@@ -126,7 +126,7 @@ end $$;
 --   refuses  lane_not_found, invalid_body
 --   returns  'draining', or 'noop' when it was draining already; and how much is left, counted up to 10 001
 create or replace function flowfabric.drain_lane(name text, by text, why text default null, out outcome text, out left_count int)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     perform flowfabric._check_by(drain_lane.by);
@@ -150,7 +150,7 @@ end $$;
 --   returns  'active', or 'noop' when it was active already
 create or replace function flowfabric.resume_lane(name text, by text, why text default null)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     perform flowfabric._check_by(resume_lane.by);

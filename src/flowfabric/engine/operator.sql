@@ -22,7 +22,7 @@ end $$;
 --   returns  'held', or 'noop' when it was held already
 create or replace function flowfabric.hold(partition int, id uuid, by text, why text default null)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
@@ -50,7 +50,7 @@ end $$;
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'unheld' and its public state, or 'noop' when it was not held
 create or replace function flowfabric.unhold(partition int, id uuid, by text, why text default null, out outcome text, out public_state text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();

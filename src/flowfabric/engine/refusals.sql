@@ -59,7 +59,7 @@ language sql immutable as $$
                               'pending_waitpoint_expired', 'waitpoint_of_other_execution', 'another_key_active', 'rotation_conflict')
             then '409'
         when _family.code in ('lease_lost', 'execution_not_active', 'grant_expired') then '412'
-        when _family.code in ('signal_limit_exceeded') then '429'
+        when _family.code in ('signal_limit_exceeded', 'too_many_steps') then '429'
         when _family.code in ('no_active_key') then '503'
         else '422'
     end

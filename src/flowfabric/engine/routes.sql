@@ -144,7 +144,7 @@ end $$;
 create or replace function flowfabric.register_route(
     lane text, namespace text default 'default', needs text default '[]', budgets text default '[]', quotas text default '[]')
 returns int
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     perform flowfabric._raise(flowfabric._route_fault(

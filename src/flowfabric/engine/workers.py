@@ -102,3 +102,9 @@ async def expire_workers(conn: Connection, *, limit: int = 500, passing: int = 0
 async def return_orphans(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
     """Take back the leases of instances whose lock has been gone for half a second, whatever their expiry."""
     return await calls.sweep(conn, "return_orphans", limit, passing)
+
+
+async def unregister_worker(conn: Connection, instance: str) -> bool:
+    """Say that an instance has stopped of its own accord; returns whether it was registered."""
+    answer = await db.value(conn, "unregister_worker", instance=check_text(instance, "instance"))
+    return bool(answer == "unregistered")

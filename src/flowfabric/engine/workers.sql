@@ -68,7 +68,7 @@ $$;
 --   returns  their numbers
 create or replace function flowfabric._held_locks()
 returns int[]
-language plpgsql volatile as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
     -- The numbers are signed, but shown without a sign.
     return array(
@@ -88,7 +88,7 @@ end $$;
 create or replace function flowfabric.register_worker(
     worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null, ttl_ms bigint default 30000,
     holds_lock boolean default false, out outcome text, out expires_at timestamptz)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -138,7 +138,7 @@ end $$;
 --   returns  per instance, in the order given, 'refreshed' and until when, or 'not_registered'
 create or replace function flowfabric.beat(instances text[])
 returns table (instance text, outcome text, expires_at timestamptz)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -198,7 +198,7 @@ end $$;
 --   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes with work again
 create or replace function flowfabric.mark_dead(
     instance text, by text, reason text default null, out outcome text, out revoked int, out lanes text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if octet_length(mark_dead.reason) > 256 or mark_dead.reason ~ '[\u0001-\u001f\u007f-\u009f]' then
@@ -246,7 +246,7 @@ end $$;
 --   emits    worker_expired
 --   returns  how many were forgotten
 create or replace function flowfabric.expire_workers(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     gone text;
@@ -270,7 +270,7 @@ end $$;
 --   emits    worker_expired, lease_expired, execution_failed
 --   returns  how many instances were found dead, the lanes with work again, the executions that ended
 create or replace function flowfabric.return_orphans(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -299,4 +299,21 @@ begin
             moved := moved + 1;
         end if;
     end loop;
+end $$;
+
+-- Say that an instance has stopped of its own accord. It has given back its leases before; any that are left lapse.
+--
+--   emits    worker_expired
+--   returns  'unregistered', or 'not_registered'
+create or replace function flowfabric.unregister_worker(instance text)
+returns text
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    delete from flowfabric.workers w where w.instance = unregister_worker.instance;
+    if not found then
+        return 'not_registered';
+    end if;
+    perform flowfabric._append('worker_expired', unregister_worker.instance, detail => '{"reason": "stopped"}');
+    return 'unregistered';
 end $$;

@@ -15,8 +15,13 @@ create unique index keys_one_active on flowfabric.keys ((true)) where expires_at
 
 revoke all on flowfabric.keys from public;
 
--- The suspension a ticket is in, or was resumed from and not yet claimed again; the key that signed its grant.
-alter table flowfabric.tickets add column suspension uuid, add column grant_kid text;
+-- When the first key was installed, which a migration does once.
+alter table flowfabric.deployment add column seeded_at timestamptz;
+
+-- The suspension a ticket is in, or was resumed from and not yet claimed again; whom it is granted to, and the key that
+-- signed the grant. `worker` and `instance` stay those of the last lease, because an interrupted attempt is theirs.
+alter table flowfabric.tickets add column suspension uuid, add column grant_kid text, add column grant_worker text,
+    add column grant_instance text;
 
 -- Not on the expiry: no index may be, or no renewal is a HOT update, whatever the index covers.
 create index tickets_granted on flowfabric.tickets (lane) where phase = 'runnable' and eligibility = 'granted';
@@ -94,4 +99,4 @@ create table flowfabric.signals (
 );
 
 create unique index signals_in_order on flowfabric.signals (partition, execution, number);
-create index signals_by_key on flowfabric.signals (partition, waitpoint, idempotency_key) where idempotency_key is not null;
+create index signals_by_waitpoint on flowfabric.signals (partition, waitpoint, idempotency_key);

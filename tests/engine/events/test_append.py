@@ -24,9 +24,9 @@ async def test_a_line_is_there_with_its_change_or_not_at_all(conn: asyncpg.Conne
 
 async def test_lines_of_one_call_have_ids_in_the_order_given(conn: Connection, given: Given) -> None:
     executions = [uuid4() for _ in range(500)]
+    partitions, routes = [1] * 500, [1] * 500
     await conn.execute(
-        "select flowfabric._append_each('execution_held', array_fill(1::int2, array[500]), $1, array_fill(1, array[500]))",
-        executions,
+        "select flowfabric._append_each('execution_held', $1::int2[], $2::uuid[], $3)", partitions, executions, routes
     )
 
     stored = await given.rows("select execution from flowfabric.events order by id")

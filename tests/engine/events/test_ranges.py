@@ -16,6 +16,8 @@ from tests.engine.events.log import RANGE, append, begin, ids_of, jump
 from tests.given import Given
 
 MOMENT = timedelta(0)
+WAITS = "select 1 from pg_locks where not granted and relation = 'flowfabric.events'::regclass"
+LOCKED = "select count(*) from pg_locks where pid = pg_backend_pid() and relation is not null"
 
 
 async def ranges(given: Given) -> list[int]:
@@ -201,10 +203,8 @@ async def test_a_range_dropped_while_a_reader_waits_for_it_is_no_silent_gap(conn
     async with sweep.transaction():
         assert (await events.trim_events(sweep)).moved == 2
         reading = asyncio.create_task(events.read_events(reader, encode_event_cursor(1)))
-        while not await sweep.fetchval(
-            "select 1 from pg_locks where not granted and relation = 'flowfabric.events'::regclass"
-        ):
-            await asyncio.sleep(0)
+        while not await sweep.fetchval(WAITS):
+            pass
 
     with pytest.raises(CursorExpired):
         await reading
@@ -240,13 +240,8 @@ async def test_three_hundred_ranges_cost_a_reader_and_a_writer_no_locks(conn: as
     ):
         async with conn.transaction():
             await use
-            assert (
-                await conn.fetchval(
-                    "select count(*) from pg_locks where pid = pg_backend_pid() and relation is not null"
-                )
-                < 30
-            )
+            assert await conn.fetchval(LOCKED) < 30
     async with conn.transaction():
         page = await events.read_events(conn, events.OLDEST, events.timeline(execution_id))
         assert (page.events, page.more) == ([], True)
-        assert await conn.fetchval("select count(*) from pg_locks where pid = pg_backend_pid()") < 100
+        assert await conn.fetchval(LOCKED) < 100

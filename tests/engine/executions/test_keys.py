@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 
-from flowfabric import errors, ids
+from flowfabric import errors, ids, testing
 from flowfabric.db import Connection
-from flowfabric.engine import executions
-from flowfabric.errors import Refusal
+from flowfabric.engine import executions, lanes
+from flowfabric.errors import LaneDraining, Refusal
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, SubmitOutcome, Submitted
 from tests.conftest import Connect
@@ -269,3 +270,31 @@ async def test_a_refused_submission_takes_no_key(conn: Connection, given: Given)
     assert isinstance(accepted, Submitted)
     assert (accepted.outcome, type(refused)) == (CREATED, errors.InvalidTagKey)
     assert await given.count("idempotency_keys") == 1
+
+
+async def test_a_repeat_after_the_lane_began_to_drain_is_told_that_it_was_taken(conn: Connection, given: Given) -> None:
+    first = await given.submitted(lane="reports", key="k")
+    await lanes.drain_lane(conn, "reports", by="ops")
+
+    by_key, by_id, new = await executions.submit_many(
+        conn,
+        [
+            submission(lane="reports", key="k"),
+            submission(lane="reports", execution_id=first),
+            submission(lane="reports", key="other"),
+        ],
+    )
+
+    assert by_key == by_id == Submitted(SubmitOutcome.DUPLICATE, first)
+    assert isinstance(new, LaneDraining)
+    assert await given.count("idempotency_keys") == 1
+
+
+async def test_a_repeat_after_its_deadline_is_told_that_it_was_taken(conn: Connection, given: Given) -> None:
+    deadline = await testing.now(conn) + timedelta(hours=1)
+    first = await given.submitted(key="k", deadline=deadline)
+    await given.time_passes(hours=2)
+
+    assert await executions.submit(conn, submission(key="k", deadline=deadline)) == Submitted(
+        SubmitOutcome.DUPLICATE, first
+    )

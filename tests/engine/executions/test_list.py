@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowfabric.db import Connection
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
-from flowfabric.ids import ExecutionId, FlowId, mint_execution_id, parse_execution_id
+from flowfabric.ids import ExecutionId, FlowId, parse_execution_id
 from flowfabric.model import Description, Page, PublicState, Summary
 from tests.conftest import SOAK, Server
 from tests.engine.standins import claimed, ended, stored
@@ -271,8 +271,8 @@ async def test_pages_stay_right_while_work_comes_in_and_ends(conn: Connection, g
         ",",
         "0",
         "1,",
-        f"1.5,{mint_execution_id()}",
-        "1," + "{fp:99999}:" + str(uuid.uuid4()),
+        "1.5,{fp:24}:550e8400-e29b-41d4-a716-446655440000",
+        "1,{fp:99999}:550e8400-e29b-41d4-a716-446655440000",
         "1,x",
         "9" * 30,
         "\0",

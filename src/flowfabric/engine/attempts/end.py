@@ -101,7 +101,9 @@ def _failure(report: FailureReport) -> Act:
 
 def _delay(delay: Delay) -> Act:
     span, moment = calls.span_or_moment(delay.until, "until")
-    return Act(delay.fence, {"delays_ms": span, "delays_until": moment})
+    name = delay.name and check_text(delay.name, "name")
+    values = {"delays_ms": span, "delays_until": moment, "names": name, "occurrences": delay.occurrence}
+    return Act(delay.fence, values)
 
 
 def _expect(kind: type[T], value: T | None, field: str) -> T | None:

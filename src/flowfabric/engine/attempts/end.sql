@@ -28,7 +28,7 @@ create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
     encodings text[] default null, result_limit int default 1048576)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -80,7 +80,7 @@ create or replace function flowfabric.fail(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[], reasons text[] default null,
     categories text[] default null, tracebacks text[] default null, retry_afters_ms bigint[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -129,7 +129,8 @@ language sql immutable as $$
     end
 $$;
 
--- Put an attempt off: the lease is given up and the same attempt goes on later, at once if the moment has passed. This is
+-- Put an attempt off: the lease is given up and the same attempt goes on later, at once if the moment has passed. With a
+-- name and occurrence it stands in the journal, so that a handler that sleeps is not put to sleep there again. This is
 -- also how a worker hands back what it has not finished: no retry and no reclaim is counted.
 --
 --   moves    active → runnable: attempt_interrupted, not_eligible_until_time / waiting_for_delay or eligible_now
@@ -139,9 +140,9 @@ $$;
 --   returns  per item 'delayed' {due_at}, or its refusal
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,
-    delays_until timestamptz[] default null)
+    delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -161,12 +162,16 @@ begin
             set phase = 'runnable', attempt_state = 'attempt_interrupted', due_at = nullif(d.due_at, now),
                 eligibility = case when d.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
                 reason = case when d.due_at > now then 'waiting_for_delay' else 'waiting_for_worker' end::flowfabric.reason,
-                -- In seconds: an interval with days in it is longer or shorter where the clocks change.
-                attempt_left = extract(epoch from t.attempt_deadline - now) * interval '1 second', attempt_deadline = null
+                attempt_left = t.attempt_deadline - now, attempt_deadline = null
             from unnest(judged.items, judged.places) as x (item, place) cross join lateral (
                 select greatest(coalesce(delay.delays_until[x.item], now + delay.delays_ms[x.item] * interval '1 ms', now), now)) d (due_at)
             where t.ctid = x.place
             returning x.item, t.partition, t.id, t.route, t.attempt, t.epoch, d.due_at
+        ), journalled as (
+            insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, due_at)
+            select d.partition, d.id, delay.names[d.item], delay.occurrences[d.item], 'sleep', now, d.due_at
+            from delayed d where delay.names[d.item] is not null
+            on conflict do nothing
         ), noted as (
             select flowfabric._append_each('execution_delayed', array_agg(d.partition), array_agg(d.id), array_agg(d.route), array_agg(e.tags),
                                            array_agg(jsonb_build_object('due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch)),

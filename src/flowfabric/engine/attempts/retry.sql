@@ -134,7 +134,7 @@ end $$;
 --   emits    attempt_failed, execution_expired
 --   returns  how many were moved, no lane (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -143,7 +143,7 @@ begin
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
         select t.partition, t.id from flowfabric.tickets t
         where t.phase = 'active' and t.attempt_deadline <= now
-        order by t.partition, t.id
+        order by t.attempt_deadline, t.partition, t.id
         limit time_out_attempts.take offset time_out_attempts.passing
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);

@@ -1,13 +1,14 @@
 -- Choosing: which of all that is ready is given next, at a cost that does not grow with the backlog.
 
--- Make due work claimable before a claim looks for it, a bounded number at a time.
+-- Make due work claimable before a claim looks for it, a bounded number at a time: row by row from the index, because a
+-- bitmap reads all that is due before the limit stops it.
 --
 --   moves    not_eligible_until_time → eligible_now
 --   locks    the tickets it moves; skips those that are locked
 --   returns  the lanes of those it moved, one entry each
 create or replace function flowfabric._promote(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     promoted text[];
@@ -27,26 +28,25 @@ begin
     return promoted;
 end $$;
 
--- The next route, by number, that has ready work of one priority in these lanes.
+-- The next route, by number, that has ready work of one priority in these lanes. Written to be inlined.
 --
---   returns  its number and lane, or null when there is none behind that one
-create or replace function flowfabric._next_route(
-    lanes text[], level int, behind int, partitions int[], out route int, out lane text)
-language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
-begin
-    select n.route, n.lane into route, lane from unnest(_next_route.lanes) l (name)
+--   returns  its number and lane; nothing when there is none behind that one
+create or replace function flowfabric._next_route(lanes text[], level int, behind int, upto int, partitions int[])
+returns table (route int, lane text)
+language sql stable as $$
+    select n.route, n.lane from unnest(lanes) l (name)
     cross join lateral (
         select t.route, t.lane from flowfabric.tickets t
         where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-          and t.priority = _next_route.level and t.route > _next_route.behind
-          and (_next_route.partitions is null or t.partition = any (_next_route.partitions))
+          and t.priority = level and t.route > behind and t.route <= upto
+          and (partitions is null or t.partition = any (partitions))
         order by t.route limit 1) n
-    order by n.route limit 1;
-end $$;
+    order by n.route limit 1
+$$;
 
 -- The routes that take their turn at one priority: open ones with ready work, from behind the one served last and round.
--- At most as many as there is work to take: each gets one before any gets a second.
+-- At most as many as there is work to take: each gets one before any gets a second. A walk from route to route, which goes
+-- no further than it must.
 --
 --   returns  their numbers and lanes, in turn order; and where to go on, should none of theirs be free. Fewer than asked
 --            for are all there are
@@ -56,47 +56,55 @@ create or replace function flowfabric._turn_order(
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    candidate record;
+    last_one constant int := 2147483647;
+    found record;
 begin
-    routes := '{}';
-    route_lanes := '{}';
-    while cardinality(routes) < most loop
-        candidate := flowfabric._next_route(lanes, level, behind, partitions);
-        if candidate.route is null or (wrapped and after_route > 0 and candidate.route > after_route) then
-            exit when wrapped;
-            wrapped := true;
-            behind := 0;
-            continue;
-        end if;
-        behind := candidate.route;
-        if exists (select from flowfabric.routes r where r.id = candidate.route and r.needs <@ _turn_order.capabilities
-                                                    and r.namespace = coalesce(_turn_order.namespace, r.namespace)) then
-            routes := routes || candidate.route;
-            route_lanes := route_lanes || candidate.lane;
-        end if;
-    end loop;
+    with recursive ahead as (
+        select n.route, n.lane from flowfabric._next_route(
+            _turn_order.lanes, level, behind, case when wrapped and after_route > 0 then after_route else last_one end, partitions) n
+        union all
+        select n.route, n.lane from ahead a cross join lateral flowfabric._next_route(
+            _turn_order.lanes, level, a.route, case when wrapped and after_route > 0 then after_route else last_one end, partitions) n
+    ), round as (
+        select n.route, n.lane from flowfabric._next_route(_turn_order.lanes, level, 0, after_route, partitions) n where not wrapped
+        union all
+        select n.route, n.lane from round a cross join lateral flowfabric._next_route(_turn_order.lanes, level, a.route, after_route, partitions) n
+    )
+    select array_agg(w.route) as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped into found
+    from (
+        select x.* from (select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
+        -- Not a join, which might walk to the end first.
+        where (select r.needs <@ _turn_order.capabilities and r.namespace = coalesce(_turn_order.namespace, r.namespace)
+               from flowfabric.routes r where r.id = x.route)
+        limit most) w;
+    routes := coalesce(found.routes, '{}');
+    route_lanes := found.lanes;
+    behind := routes[cardinality(routes)];
+    wrapped := found.wrapped;
 end $$;
 
--- Lock the oldest ready tickets of one priority and route, from a moment on and without those chosen already: exactly as
--- many as asked for, or as there are.
+-- Lock the oldest ready tickets of one priority for each of several routes, from a moment on and without those chosen
+-- already: exactly as many of each as asked for, or as there are.
 --
 --   locks    those tickets; skips the ones that are locked
---   returns  their places, and the age of the youngest
+--   returns  their places, which of the routes each is of, and its age
 create or replace function flowfabric._lock_ready(
-    lane text, level int, route int, amount int, behind timestamptz, chosen tid[], partitions int[],
-    out places tid[], out youngest timestamptz)
-language plpgsql set enable_seqscan = off as $$
+    routes int[], route_lanes text[], behind timestamptz[], level int, amount int, chosen tid[], partitions int[],
+    out places tid[], out turns bigint[], out ages timestamptz[])
+language plpgsql as $$
 #variable_conflict use_column
 begin
-    select coalesce(array_agg(x.place), '{}'), max(x.created_at) into places, youngest from (
+    select coalesce(array_agg(s.place), '{}'), array_agg(x.turn), array_agg(s.created_at) into places, turns, ages
+    from unnest(_lock_ready.routes, _lock_ready.route_lanes, _lock_ready.behind) with ordinality as x (route, lane, behind, turn)
+    cross join lateral (
         select t.ctid as place, t.created_at from flowfabric.tickets t
-        where t.lane = _lock_ready.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-          and t.priority = _lock_ready.level and t.route = _lock_ready.route
-          and t.created_at >= _lock_ready.behind and t.ctid <> all (_lock_ready.chosen)
+        where t.lane = x.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+          and t.priority = _lock_ready.level and t.route = x.route
+          and t.created_at >= x.behind and t.ctid <> all (_lock_ready.chosen)
           and (_lock_ready.partitions is null or t.partition = any (_lock_ready.partitions))
         order by t.created_at
         limit _lock_ready.amount
-        for update skip locked) x;
+        for update skip locked) s;
 end $$;
 
 -- Serve the routes of one priority in turn until so many tickets are chosen or none is left: equal shares, and what a
@@ -109,39 +117,41 @@ returns tid[]
 language plpgsql as $$
 declare
     chosen tid[] := '{}';
-    youngest timestamptz[] := array_fill('-infinity'::timestamptz, array[cardinality(routes)]);
-    hungry int[] := array(select generate_series(1, cardinality(routes)));
-    fed int[];
+    behind timestamptz[] := array_fill('-infinity'::timestamptz, array[cardinality(routes)]);
+    asked int;
     share int;
-    turn int;
     served record;
 begin
-    while cardinality(hungry) > 0 and cardinality(chosen) < take loop
-        share := greatest((take - cardinality(chosen)) / cardinality(hungry), 1);
-        fed := '{}';
-        foreach turn in array hungry loop
-            exit when cardinality(chosen) >= take;
-            served := flowfabric._lock_ready(route_lanes[turn], level, routes[turn], share, youngest[turn], chosen, partitions);
-            chosen := chosen || served.places;
-            if cardinality(served.places) = share then
-                fed := fed || turn;
-                youngest[turn] := served.youngest;
-            end if;
-        end loop;
-        hungry := fed;
+    loop
+        asked := least(take - cardinality(chosen), cardinality(routes));
+        share := (take - cardinality(chosen)) / asked;
+        served := flowfabric._lock_ready(routes[:asked], route_lanes[:asked], behind[:asked], level, share, chosen, partitions);
+        chosen := chosen || served.places;
+        exit when cardinality(chosen) >= take;
+
+        -- Those whose turn did not come, and those that had their whole share, which may have more.
+        select array_agg(x.route order by x.turn), array_agg(x.lane order by x.turn), array_agg(coalesce(f.youngest, x.behind) order by x.turn)
+        into routes, route_lanes, behind
+        from unnest(routes, route_lanes, behind) with ordinality as x (route, lane, behind, turn)
+        left join (
+            select u.turn, max(u.age) as youngest from unnest(served.turns, served.ages) as u (turn, age)
+            group by u.turn having count(*) = share) f on f.turn = x.turn
+        where f.turn is not null or x.turn > asked;
+        exit when routes is null;
     end loop;
     return chosen;
 end $$;
 
 -- Choose and lock up to so many ready tickets: strict priority; at equal priority routes take turns; within a route the
--- oldest first. It touches the routes it visits and the rows it takes, whatever the backlog.
+-- oldest first. It touches the routes it visits and the rows it takes, whatever the backlog: always along the index, which
+-- is why other ways are closed, here and in all it calls.
 --
 --   locks    the tickets it chooses; skips those that are locked
 --   returns  their places
 create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int)
 returns tid[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     chosen tid[] := '{}';

@@ -18,7 +18,8 @@ begin
     with chosen as materialized (
         select p.place, p.number, t.instance, t.suspension, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                t.attempt_state = 'attempt_interrupted' as resumed,
-               _lease.now + case when t.attempt_state = 'attempt_interrupted' then t.attempt_left
+               -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
+               _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
                                  else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline,
                coalesce(sum(octet_length(e.payload)) over (order by p.number), 0) as bytes,
                row_number() over (order by p.number) as turn
@@ -31,7 +32,7 @@ begin
         update flowfabric.tickets t
         set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(), worker = _lease.worker,
             instance = _lease.instance, expires_at = _lease.now + _lease.lease, lease_end = null, due_at = null,
-            eligibility = 'eligible_now', grant_kid = null, suspension = null,
+            eligibility = 'eligible_now', grant_kid = null, grant_worker = null, grant_instance = null, suspension = null,
             epoch = t.epoch + 1, started_at = coalesce(t.started_at, _lease.now),
             attempt = t.attempt + (not c.resumed)::int,
             attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
@@ -79,7 +80,7 @@ returns table (
     partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
     attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     chosen tid[];
@@ -133,13 +134,16 @@ end $$;
 --   returns  how many there were
 create or replace function flowfabric._expire_chosen(places tid[], now timestamptz)
 returns int
-language plpgsql as $$
+language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     late record;
 begin
-    select array_agg(t.partition) as partitions, array_agg(t.id) as ids into late from flowfabric.tickets t
-    where t.ctid = any (_expire_chosen.places) and t.deadline_at <= _expire_chosen.now;
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
+        select t.partition, t.id, t.deadline_at
+        from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
+        offset 0) x -- by their places, whatever index there is on deadlines
+    where x.deadline_at <= _expire_chosen.now;
     if late.ids is not null then
         perform flowfabric._expire(late.partitions, late.ids);
     end if;

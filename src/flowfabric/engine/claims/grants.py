@@ -35,7 +35,7 @@ async def issue_grant(
         lanes=[check_text(lane, "lane") for lane in lanes],
         capabilities=calls.words(capabilities, "capability"),
         take=take,
-        ttl_ms=ttl // timedelta(milliseconds=1),
+        ttl_ms=calls.span(ttl, "ttl"),
         after_route=after_route,
         namespace=namespace and check_text(namespace, "namespace"),
         partitions=None if partitions is None else list(partitions),
@@ -54,7 +54,7 @@ async def issue_grant(
 
 async def verify_grant(conn: Connection, grant_key: str) -> VerifiedGrant:
     """What a good grant says; changes nothing. Raises `InvalidGrant`, `GrantExpired`."""
-    row = await db.row(conn, "verify_grant", grant_key=check_text(grant_key, "grant key"))
+    row = await db.row(conn, "verify_grant", grant_key=_sent(grant_key))
     return VerifiedGrant(
         execution_id=ExecutionId(row["partition"], row["id"]),
         worker=row["worker"],
@@ -73,10 +73,10 @@ async def claim_granted(
     row = await db.row(
         conn,
         "claim_granted",
-        grant_key=check_text(grant_key, "grant key"),
+        grant_key=_sent(grant_key),
         worker=check_text(worker, "worker"),
         instance=check_text(instance, "instance"),
-        lease_ms=lease // timedelta(milliseconds=1),
+        lease_ms=calls.span(lease, "lease"),
     )
     return read_claim(row)
 
@@ -84,3 +84,8 @@ async def claim_granted(
 async def expire_grants(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
     """Give back what was granted and not used in time; a claim does so too on its way."""
     return await calls.sweep(conn, "expire_grants", limit, passing)
+
+
+def _sent(grant_key: str) -> str:
+    """A grant as it is sent. What cannot be one is sent as nothing: it is malformed, and no message holds it."""
+    return grant_key if isinstance(grant_key, str) and grant_key.isascii() and "\0" not in grant_key else ""

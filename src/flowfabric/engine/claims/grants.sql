@@ -4,27 +4,40 @@
 --
 --   moves    eligible_now → granted
 --   emits    grant_issued
---   returns  a grant each
+--   returns  a grant each, in the order of the tickets
 create or replace function flowfabric._grant(places tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
-returns table (partition int, id uuid, expiry timestamptz, route int)
+returns table (partition int, id uuid, route int)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return query
     with granted as (
         update flowfabric.tickets t
-        set eligibility = 'granted', worker = _grant.worker, instance = _grant.instance, expires_at = _grant.expires_at, grant_kid = _grant.kid
-        where t.ctid = any (_grant.places) and (t.deadline_at is null or t.deadline_at > _grant.now)
-        returning t.partition, t.id, t.expires_at, t.route
+        set eligibility = 'granted', expires_at = _grant.expires_at, grant_kid = _grant.kid, grant_worker = _grant.worker,
+            grant_instance = _grant.instance
+        from unnest(_grant.places) with ordinality as p (place, number)
+        where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _grant.now)
+        returning t.partition, t.id, t.route, p.number
     ), noted as (
-        select flowfabric._append_each('grant_issued', array_agg(g.partition), array_agg(g.id), array_agg(g.route), array_agg(e.tags),
-            array_agg(jsonb_build_object('worker', _grant.worker, 'instance', _grant.instance, 'expires_at', g.expires_at, 'kid', _grant.kid)),
-            flows => array_agg(e.flow))
+        select flowfabric._append_each('grant_issued', array_agg(g.partition order by g.number), array_agg(g.id order by g.number),
+            array_agg(g.route order by g.number), array_agg(e.tags order by g.number),
+            array_agg(jsonb_build_object('worker', _grant.worker, 'instance', _grant.instance, 'expires_at', _grant.expires_at, 'kid', _grant.kid)),
+            flows => array_agg(e.flow order by g.number))
         from granted g join flowfabric.executions e on e.partition = g.partition and e.id = g.id
         having count(*) > 0
     )
-    select g.partition::int, g.id, g.expires_at, g.route from granted g cross join noted;
+    select g.partition::int, g.id, g.route from granted g cross join noted order by g.number;
 end $$;
+
+-- What a grant's signature is over.
+--
+--   returns  the message; no part of it can hold a `|`
+create or replace function flowfabric._grant_message(partition int, id uuid, worker text, instance text, expires_ms bigint)
+returns text
+language sql immutable as $$
+    select format('{fp:%s}|%s|%s|%s|%s', _grant_message.partition, _grant_message.id, _grant_message.worker, _grant_message.instance,
+                  _grant_message.expires_ms)
+$$;
 
 -- Promise up to so many executions to a worker: the same admission and order as claim, and a signed grant each instead of
 -- a lease. One that is not used in time is claimable again by anyone.
@@ -38,65 +51,84 @@ create or replace function flowfabric.issue_grant(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1, ttl_ms bigint default 10000,
     after_route int default 0, namespace text default null, partitions int[] default null)
 returns table (partition int, id uuid, grant_key text, expires_at timestamptz, route int)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    -- Whole milliseconds, because that is what is signed.
-    now timestamptz := date_trunc('milliseconds', flowfabric.clock());
-    signer flowfabric.keys := flowfabric._active_key();
+    signer flowfabric.keys;
     chosen tid[];
+    now timestamptz;
+    ends_at timestamptz;
+    expires_ms bigint;
 begin
     if issue_grant.ttl_ms is null or issue_grant.ttl_ms not between 1 and 60000 then
         perform flowfabric._refuse('invalid_grant_lifetime', format('a grant of %s ms: give 1 to 60 000', issue_grant.ttl_ms));
     end if;
     chosen := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes, issue_grant.capabilities::jsonb, issue_grant.take,
                                      issue_grant.after_route, issue_grant.namespace, issue_grant.partitions);
+    signer := flowfabric._active_key();
+    now := flowfabric.clock();
+    -- Whole milliseconds, because that is what is signed.
+    ends_at := date_trunc('milliseconds', now + issue_grant.ttl_ms * interval '1 ms');
+    expires_ms := extract(epoch from ends_at) * 1000;
     return query
     select g.partition, g.id,
-           format('pg:%s:%s:%s:%s', flowfabric._id(g.partition, g.id), m.expires_ms, signer.kid, flowfabric._hmac(signer, m.message)),
-           g.expiry, g.route
-    from flowfabric._grant(chosen, issue_grant.worker, issue_grant.instance, signer.kid, now + issue_grant.ttl_ms * interval '1 ms', now) g
-    cross join lateral (select (extract(epoch from g.expiry) * 1000)::bigint) x (expires_ms)
-    cross join lateral (select x.expires_ms, format('{fp:%s}|%s|%s|%s|%s', g.partition, g.id, issue_grant.worker, issue_grant.instance, x.expires_ms)) m (expires_ms, message);
+           format('pg:%s:%s:%s:%s', flowfabric._id(g.partition, g.id), expires_ms, signer.kid, flowfabric._hmac(signer,
+               flowfabric._grant_message(g.partition, g.id, issue_grant.worker, issue_grant.instance, expires_ms))),
+           ends_at, g.route
+    from flowfabric._grant(chosen, issue_grant.worker, issue_grant.instance, signer.kid, ends_at, now)
+         with ordinality as g (partition, id, route, number)
+    order by g.number;
 end $$;
 
--- Judge a grant: its shape, its key, whether it stands, its signature, its time, and whose it is.
+-- Read the text of a grant. Each grant has one spelling.
 --
---   locks    the ticket, where asked to
+--   returns  its parts; all of them null when it is no grant
+create or replace function flowfabric._parse_grant(
+    grant_key text, out partition int, out id uuid, out expires_ms bigint, out kid text, out digest text)
+language plpgsql immutable as $$
+declare
+    part text[] := regexp_match(_parse_grant.grant_key,
+        '^pg:\{fp:(0|[1-9][0-9]{0,4})\}:([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}):(0|[1-9][0-9]{0,14}):([A-Za-z0-9._-]{1,64}):([0-9a-f]{64})$');
+begin
+    partition := part[1];
+    id := part[2];
+    expires_ms := part[3];
+    kid := part[4];
+    digest := part[5];
+end $$;
+
+-- Judge what a grant says: its shape, its key, whether the ticket is granted by it, its signature, its time. A deadline
+-- that has passed voids it, also before the sweep.
+--
 --   refuses  invalid_grant, grant_expired, as a value
---   returns  the fault, or null when it is good; and what it says
-create or replace function flowfabric._read_grant(
-    grant_key text, now timestamptz, with_lock boolean,
-    out ticket flowfabric.tickets, out partition int, out id uuid, out expires_at timestamptz, out fault jsonb)
-language plpgsql as $$
+--   returns  the fault, or null when it is good
+create or replace function flowfabric._grant_fault(ticket flowfabric.tickets, expires_ms bigint, kid text, digest text, now timestamptz)
+returns jsonb
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    part text[] := regexp_match(_read_grant.grant_key,
-        '^pg:\{fp:(0|[1-9][0-9]{0,4})\}:([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}):([0-9]{1,15}):([A-Za-z0-9._-]{1,64}):([0-9a-f]{64})$');
     signer flowfabric.keys;
-    cause text := 'malformed';
+    expires_at timestamptz := timestamptz 'epoch' + _grant_fault.expires_ms * interval '1 ms';
+    cause text;
 begin
-    if part is not null then
-        partition := part[1];
-        id := part[2];
-        expires_at := to_timestamp(part[3]::numeric / 1000);
-        select k.* into signer from flowfabric.keys k where k.kid = part[4] and coalesce(k.expires_at > now, true);
-        if with_lock then
-            perform from flowfabric.tickets t where t.partition = _read_grant.partition and t.id = _read_grant.id for update;
-        end if;
-        select t.* into ticket from flowfabric.tickets t where t.partition = _read_grant.partition and t.id = _read_grant.id;
-        cause := case
-            when signer.kid is null then 'unknown_kid'
-            when ticket.eligibility is distinct from 'granted' or ticket.phase <> 'runnable' or ticket.grant_kid <> part[4] then 'unknown_grant'
-            when not flowfabric._is_same_digest(part[5], flowfabric._hmac(signer, format('{fp:%s}|%s|%s|%s|%s', part[1], part[2],
-                ticket.worker, ticket.instance, part[3]))) then 'signature_mismatch'
-            when expires_at <> ticket.expires_at then 'unknown_grant' end;
-    end if;
+    select k.* into signer from flowfabric.keys k where k.kid = _grant_fault.kid and coalesce(k.expires_at > _grant_fault.now, true);
+    cause := case
+        when _grant_fault.kid is null then 'malformed'
+        when signer.kid is null then 'unknown_kid'
+        when ticket.phase is distinct from 'runnable' or ticket.eligibility <> 'granted' or ticket.grant_kid <> _grant_fault.kid
+             or ticket.deadline_at <= _grant_fault.now then 'unknown_grant'
+        when not flowfabric._is_same_digest(_grant_fault.digest, flowfabric._hmac(signer, flowfabric._grant_message(
+            ticket.partition, ticket.id, ticket.grant_worker, ticket.grant_instance, _grant_fault.expires_ms))) then 'signature_mismatch'
+        -- An earlier grant of the same execution to the same worker.
+        when expires_at <> ticket.expires_at then 'unknown_grant'
+    end;
     if cause is not null then
-        fault := flowfabric._fault('invalid_grant', format('the grant is not good: %s', replace(cause, '_', ' ')), jsonb_build_object('cause', cause));
-    elsif expires_at <= now then
-        fault := flowfabric._fault('grant_expired', format('the grant was good until %s; ask for another', flowfabric._moment(expires_at)));
+        return flowfabric._fault('invalid_grant', format('the grant is not good: %s', replace(cause, '_', ' ')), jsonb_build_object('cause', cause));
     end if;
+    if expires_at <= _grant_fault.now then
+        return flowfabric._fault('grant_expired', format('the grant was good until %s; ask for another', flowfabric._moment(expires_at)));
+    end if;
+    return null;
 end $$;
 
 -- Whether a grant is good, and what it says. Changes nothing.
@@ -105,18 +137,19 @@ end $$;
 --   returns  the execution, whose it is, and until when
 create or replace function flowfabric.verify_grant(
     grant_key text, out partition int, out id uuid, out worker text, out instance text, out expires_at timestamptz)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    good record;
+    said record := flowfabric._parse_grant(verify_grant.grant_key);
+    ticket flowfabric.tickets;
 begin
-    good := flowfabric._read_grant(verify_grant.grant_key, flowfabric.clock(), false);
-    perform flowfabric._raise(good.fault);
-    partition := good.partition;
-    id := good.id;
-    worker := (good.ticket).worker;
-    instance := (good.ticket).instance;
-    expires_at := good.expires_at;
+    select t.* into ticket from flowfabric.tickets t where t.partition = said.partition and t.id = said.id;
+    perform flowfabric._raise(flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, flowfabric.clock()));
+    partition := ticket.partition;
+    id := ticket.id;
+    worker := ticket.grant_worker;
+    instance := ticket.grant_instance;
+    expires_at := ticket.expires_at;
 end $$;
 
 -- Turn a grant into a lease, once, for the worker it was given to.
@@ -131,20 +164,22 @@ returns table (
     partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
     attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
-    good record;
+    said record := flowfabric._parse_grant(claim_granted.grant_key);
+    ticket flowfabric.tickets;
+    now timestamptz;
 begin
     perform flowfabric._check_lease(claim_granted.lease_ms);
-    good := flowfabric._read_grant(claim_granted.grant_key, now, true);
-    perform flowfabric._raise(coalesce(good.fault, case
-        when ((good.ticket).worker, (good.ticket).instance) is distinct from (claim_granted.worker, claim_granted.instance) then
+    select t.* into ticket from flowfabric.tickets t where t.partition = said.partition and t.id = said.id for update;
+    now := flowfabric.clock();
+    perform flowfabric._raise(coalesce(flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, now), case
+        when (ticket.grant_worker, ticket.grant_instance) is distinct from (claim_granted.worker, claim_granted.instance) then
             flowfabric._fault('invalid_grant', 'the grant is not good: other worker', '{"cause": "other_worker"}') end));
     return query
     select c.* from flowfabric._lease(
-        array(select t.ctid from flowfabric.tickets t where t.partition = good.partition and t.id = good.id),
+        array(select t.ctid from flowfabric.tickets t where t.partition = ticket.partition and t.id = ticket.id),
         claim_granted.worker, claim_granted.instance, claim_granted.lease_ms * interval '1 ms', now) c;
 end $$;
 
@@ -155,11 +190,14 @@ end $$;
 --   emits    grant_expired
 --   returns  how many were moved, and the lanes with work again
 create or replace function flowfabric.expire_grants(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
+declare
+    lapsed text[];
 begin
-    lanes := flowfabric._lapse_grants(array(select l.name from flowfabric.lanes l), expire_grants.take, flowfabric.clock(), expire_grants.passing);
-    moved := coalesce(cardinality(lanes), 0);
+    lapsed := flowfabric._lapse_grants(array(select l.name from flowfabric.lanes l), expire_grants.take, flowfabric.clock(), expire_grants.passing);
+    moved := coalesce(cardinality(lapsed), 0);
+    lanes := array(select distinct l from unnest(lapsed) l);
 end $$;
 
 -- Make what was granted and not used in time claimable again, a bounded number at a time.
@@ -183,11 +221,11 @@ begin
     ), moved as (
         update flowfabric.tickets t set eligibility = 'eligible_now', grant_kid = null
         where t.ctid = any (array(select l.place from late l))
-        returning t.partition, t.id, t.route, t.lane, t.worker, t.instance
+        returning t.partition, t.id, t.route, t.lane, t.grant_worker, t.grant_instance
     )
     select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
            array_agg(e.flow) as flows, array_agg(m.lane) as lanes,
-           array_agg(jsonb_build_object('worker', m.worker, 'instance', m.instance)) as details
+           array_agg(jsonb_build_object('worker', m.grant_worker, 'instance', m.grant_instance)) as details
     into lapsed from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
     if lapsed.ids is not null then
         perform flowfabric._append_each('grant_expired', lapsed.partitions, lapsed.ids, lapsed.routes, lapsed.tags, lapsed.details, flows => lapsed.flows);

@@ -9,7 +9,7 @@
 create or replace function flowfabric.renew(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], lease_ms bigint default 30000)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -113,7 +113,7 @@ end $$;
 --   emits    lease_expired, execution_failed
 --   returns  how many were moved, the lanes with work again, the executions that ended
 create or replace function flowfabric.expire_leases(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -122,7 +122,7 @@ begin
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into lapsed from (
         select t.partition, t.id from flowfabric.tickets t
         where t.phase = 'active' and t.expires_at <= now
-        order by t.partition, t.id
+        order by t.expires_at, t.partition, t.id
         limit expire_leases.take offset expire_leases.passing
         for update skip locked) x;
     moved := coalesce(cardinality(lapsed.ids), 0);
@@ -141,7 +141,7 @@ end $$;
 create or replace function flowfabric.revoke(
     partition int, id uuid, by text, reason text default null, expected uuid default null,
     out outcome text, out cause text, out lease_id uuid, out epoch bigint, out lane text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();

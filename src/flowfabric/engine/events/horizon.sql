@@ -58,7 +58,7 @@ end $$;
 --   returns  the horizon
 create or replace function flowfabric.advance_horizon()
 returns bigint
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     known flowfabric.horizon;

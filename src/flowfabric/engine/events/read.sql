@@ -99,7 +99,7 @@ $$;
 --   returns  'acknowledged', or 'noop' when it was that far already
 create or replace function flowfabric.acknowledge(consumer text, event_id bigint)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if coalesce(octet_length(acknowledge.consumer), 0) not between 1 and 256 then

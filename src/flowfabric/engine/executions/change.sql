@@ -33,7 +33,7 @@ create or replace function flowfabric.cancel(
     partition int, id uuid, reason text default null, source text default 'operator_override', by text default null,
     lease_id uuid default null, epoch bigint default null, attempt int default null)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
@@ -67,7 +67,7 @@ end $$;
 --   refuses  execution_not_found, execution_ended, invalid_body
 --   returns  the priority now, clamped to 0 to 9 000, and the one before
 create or replace function flowfabric.change_priority(partition int, id uuid, wanted int, by text, out priority int, out previous int)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;

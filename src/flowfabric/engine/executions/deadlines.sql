@@ -19,7 +19,7 @@ end $$;
 --   emits    execution_expired
 --   returns  how many ended, and which
 create or replace function flowfabric.expire_executions(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     late record;
@@ -42,7 +42,7 @@ end $$;
 --   locks    the tickets it moves; skips those that are locked
 --   returns  how many were moved, and the lanes with work
 create or replace function flowfabric.promote_due(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     promoted text[];

@@ -102,7 +102,7 @@ begin
         else
             if ticket.eligibility = 'granted' and ticket.expires_at > now then
                 return flowfabric._explanation(
-                    format('granted to worker %s (instance %s) until %s', ticket.worker, ticket.instance, flowfabric._moment(ticket.expires_at)),
+                    format('granted to worker %s (instance %s) until %s', ticket.grant_worker, ticket.grant_instance, flowfabric._moment(ticket.expires_at)),
                     'worker', since, 'claim_granted', ticket.expires_at);
             end if;
             return flowfabric._explanation(

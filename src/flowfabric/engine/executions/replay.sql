@@ -10,7 +10,7 @@
 --   returns  'replayed', and the lane with work
 create or replace function flowfabric.replay(
     partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null, out outcome text, out lane text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -42,6 +42,7 @@ begin
     update flowfabric.executions e
     set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
+    perform flowfabric._forget_open_waits(replay.partition, replay.id);
     perform flowfabric._append_about('execution_replayed', replay.partition, replay.id, replay.by,
                                      jsonb_build_object('previous_outcome', ended.outcome, 'replays', ended.replays + 1));
     outcome := 'replayed';

@@ -7,7 +7,7 @@
 --   returns  how many entries were dealt with
 create or replace function flowfabric.remove_ended(
     take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -35,6 +35,8 @@ begin
         returning e.partition, e.id
     ), attempts_removed as (
         delete from flowfabric.attempts a using removed r where a.partition = r.partition and a.execution = r.id
+    ), steps_removed as (
+        delete from flowfabric.steps s using removed r where s.partition = r.partition and s.execution = r.id
     ), suspensions_removed as (
         delete from flowfabric.suspensions s using removed r where s.partition = r.partition and s.execution = r.id
     ), waitpoints_removed as (
@@ -52,7 +54,7 @@ end $$;
 --   locks    the keys it removes; skips those that are locked
 --   returns  how many were forgotten
 create or replace function flowfabric.forget_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     with lapsed as (

@@ -38,6 +38,7 @@ language sql stable as $$
         when (ticket).phase <> 'runnable' then 'not_applicable'
         when (ticket).eligibility = 'eligible_now'
           or (ticket).eligibility = 'not_eligible_until_time' and (ticket).due_at <= _eligibility_state.now
+          or (ticket).eligibility = 'granted' and (ticket).expires_at <= _eligibility_state.now
             then flowfabric._admission((ticket).route, _eligibility_state.now)
         when (ticket).eligibility = 'granted' then 'eligible_now'
         else (ticket).eligibility::text

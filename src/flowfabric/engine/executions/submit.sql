@@ -221,6 +221,22 @@ begin
     return owners;
 end $$;
 
+-- The execution that an id or a key stands for already. A submission whose reply was lost is repeated later, when its lane may
+-- be draining or its deadline over: it must still be told that it was taken.
+--
+--   returns  the execution's id, or null when there is none
+create or replace function flowfabric._standing_owner(partition int, id uuid, key_partition int, namespace text, key text, now timestamptz)
+returns text
+language sql stable as $$
+    select coalesce(
+        (select flowfabric._id(e.partition, e.id) from flowfabric.executions e
+         where e.partition = _standing_owner.partition and e.id = _standing_owner.id),
+        (select flowfabric._id(k.execution_partition, k.execution) from flowfabric.idempotency_keys k
+         where k.partition = _standing_owner.key_partition and k.namespace = _standing_owner.namespace and k.key = _standing_owner.key
+           and (k.expires_at > _standing_owner.now
+                or exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution))))
+$$;
+
 -- Write records and tickets for these items, with their tags and their line in the log. An id that is in use, or comes a
 -- second time, is passed over. Each item is a microsecond younger than the one before: order within a call is age.
 --
@@ -306,7 +322,7 @@ create or replace function flowfabric.submit(
     delays_until timestamptz[] default null, deadlines_ms bigint[] default null, deadlines_at timestamptz[] default null,
     tags text[] default null, payload_limit int default 1048576)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -317,6 +333,7 @@ declare
     owners text[];
     routes int[] := term.routes;
     written int[];
+    late record;
 begin
     if cardinality(ids) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(ids)));
@@ -357,6 +374,20 @@ begin
     from unnest(submit.term_of, submit.partitions, submit.ids, submit.payloads, submit.priorities, dues, deadlines, submit.tags, faults, owners)
          with ordinality as x (term, partition, id, payload, priority, due_at, deadline_at, tags, fault, owner, item)
     where x.fault is null and x.owner is null and routes[x.term] is not null;
+
+    for late in
+        select x.item, flowfabric._standing_owner(x.partition, x.id, x.key_partition, term.namespaces[x.term], x.key, now) as owner
+        from unnest(submit.term_of, submit.partitions, submit.ids, submit.keys, submit.key_partitions, submit.deadlines_at, faults)
+             with ordinality as x (term, partition, id, key, key_partition, deadline_at, fault, item)
+        where x.fault ->> 'code' = 'lane_draining' or x.fault ->> 'code' = 'invalid_time' and x.deadline_at <= now
+    loop
+        -- Unless it stands only since a later item of this call.
+        if late.owner is not null and late.owner <> all (array(select flowfabric._id(partitions[w], ids[w]) from unnest(written) w where w > late.item)) then
+            faults[late.item] := null;
+            owners := coalesce(owners, array_fill(null::text, array[cardinality(ids)]));
+            owners[late.item] := late.owner;
+        end if;
+    end loop;
 
     return query
     select x.item::int,

@@ -54,7 +54,7 @@ $$;
 --   returns  'set', 'removed', or 'noop' when it was so already
 create or replace function flowfabric.set_tag(partition int, id uuid, key text, value text default null, by text default null)
 returns text
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     record_at timestamptz;

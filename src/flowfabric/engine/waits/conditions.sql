@@ -1,35 +1,37 @@
 -- Conditions: what a suspended execution waits for, and whether it has arrived.
 
--- The signals a leaf of a condition counts, in order of arrival: the first match of `single`, the first signal of each of
--- the first n different things of `count`.
+-- The signals that a leaf of a condition counts: the first match of `single`, the first signal of each of the first n
+-- different things of `count`.
 --
---   returns  their ids
+--   returns  their places among the signals, from 1, in order of arrival
 create or replace function flowfabric._counted(leaf jsonb, signals jsonb)
-returns text[]
-language sql immutable as $$
-    with matching as (
-        select s.signal, s.place from jsonb_array_elements(_counted.signals) with ordinality as s (signal, place)
-        where (leaf ->> 'waitpoint' = s.signal ->> 'waitpoint' or leaf -> 'waitpoints' ? (s.signal ->> 'waitpoint'))
-          and coalesce(leaf ->> 'name', s.signal ->> 'name') = s.signal ->> 'name'
-          and coalesce(leaf ->> 'source_type', s.signal ->> 'source_type') = s.signal ->> 'source_type'
-    ), firsts as (
-        select distinct on (1) case
-                   when leaf ->> 'kind' = 'single' then 'one'
-                   when leaf ->> 'of' = 'distinct_waitpoints' then m.signal ->> 'waitpoint'
-                   when leaf ->> 'of' = 'distinct_sources' then jsonb_build_array(m.signal -> 'source_type', m.signal -> 'source_identity')::text
-                   else m.signal ->> 'id' end as thing,
-               m.signal ->> 'id' as id, m.place
-        from matching m order by 1, m.place
-    )
-    select coalesce(array_agg(f.id order by f.place), '{}')
-    from (select f.* from firsts f order by f.place limit coalesce((leaf ->> 'n')::int, 1)) f
-$$;
+returns bigint[]
+language plpgsql immutable as $$
+declare
+    keys jsonb := coalesce(leaf -> 'waitpoints', leaf -> 'waitpoint');
+begin
+    return array(
+        select f.place from (
+            select distinct on (m.thing) m.place from (
+                select s.place, case
+                    when leaf ->> 'kind' = 'single' then 'one'
+                    when leaf ->> 'of' = 'distinct_waitpoints' then s.signal ->> 'waitpoint'
+                    when leaf ->> 'of' = 'distinct_sources' then
+                        jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
+                    else s.signal ->> 'id' end as thing
+                from jsonb_array_elements(_counted.signals) with ordinality as s (signal, place)
+                where keys ? (s.signal ->> 'waitpoint')
+                  and coalesce(leaf ->> 'name', s.signal ->> 'name') = s.signal ->> 'name'
+                  and coalesce(leaf ->> 'source_type', s.signal ->> 'source_type') = s.signal ->> 'source_type') m
+            order by m.thing, m.place) f
+        order by f.place limit coalesce((leaf ->> 'n')::int, 1));
+end $$;
 
--- Whether a condition holds over these signals ({id, waitpoint, name, source_type, source_identity} in order of arrival).
--- Each node is judged by itself: none shares or takes another's counts.
+-- Whether a node of a condition holds. Each is judged by itself: none shares or takes another's counts.
 --
---   returns  whether it holds; all signals that some leaf counts; and those that made it hold
-create or replace function flowfabric._judge(condition jsonb, signals jsonb, out holds boolean, out counted text[], out satisfiers text[])
+--   returns  whether it holds; the places of all signals that some leaf below counts, and of those that made it hold
+create or replace function flowfabric._judge_node(
+    node jsonb, signals jsonb, out holds boolean, out counted bigint[], out satisfiers bigint[])
 language plpgsql immutable as $$
 declare
     member jsonb;
@@ -38,23 +40,39 @@ declare
 begin
     counted := '{}';
     satisfiers := '{}';
-    case condition ->> 'kind'
+    case node ->> 'kind'
         when 'single', 'count' then
-            counted := flowfabric._counted(condition, signals);
-            holds := cardinality(counted) >= coalesce((condition ->> 'n')::int, 1);
+            counted := flowfabric._counted(node, signals);
+            holds := cardinality(counted) >= coalesce((node ->> 'n')::int, 1);
             satisfiers := case when holds then counted else '{}' end;
         when 'all_of', 'any_of' then
-            for member in select m from jsonb_array_elements(condition -> 'members') m loop
-                judged := flowfabric._judge(member, signals);
+            for member in select m from jsonb_array_elements(node -> 'members') m loop
+                judged := flowfabric._judge_node(member, signals);
                 counted := counted || judged.counted;
                 satisfiers := satisfiers || judged.satisfiers;
                 held := held + judged.holds::int;
             end loop;
-            holds := held >= case condition ->> 'kind' when 'any_of' then 1 else jsonb_array_length(condition -> 'members') end;
+            holds := held >= case node ->> 'kind' when 'any_of' then 1 else jsonb_array_length(node -> 'members') end;
             satisfiers := case when holds then satisfiers else '{}' end;
         else
             holds := false;
     end case;
+end $$;
+
+-- Whether a condition holds over these signals: {id, waitpoint, name, source_type, source_identity} in order of arrival.
+--
+--   returns  whether it holds; the ids of all signals that some leaf counts, and of those that made it hold: each once, in
+--            order of arrival
+create or replace function flowfabric._judge(condition jsonb, signals jsonb, out holds boolean, out counted text[], out satisfiers text[])
+language plpgsql immutable as $$
+declare
+    judged record;
+begin
+    judged := flowfabric._judge_node(condition, signals);
+    holds := judged.holds;
+    counted := array(select signals -> (p.place - 1)::int ->> 'id' from (select distinct unnest(judged.counted)) p (place) order by p.place);
+    satisfiers := case when not holds then '{}' when judged.counted = judged.satisfiers then counted else
+        array(select signals -> (p.place - 1)::int ->> 'id' from (select distinct unnest(judged.satisfiers)) p (place) order by p.place) end;
 end $$;
 
 -- The nodes of a condition, with how deep they lie; the root is 1.
@@ -75,7 +93,7 @@ $$;
 
 -- The waitpoint keys that a condition names.
 --
---   returns  each once
+--   returns  each once, sorted
 create or replace function flowfabric._named_keys(condition jsonb)
 returns text[]
 language sql immutable as $$
@@ -86,28 +104,86 @@ language sql immutable as $$
         select jsonb_array_elements_text(n.node -> 'waitpoints') where jsonb_typeof(n.node -> 'waitpoints') = 'array') k
 $$;
 
--- What is wrong with a node of a condition by itself.
+-- What a signal did to a condition that it reached on one of its waitpoints.
+--
+--   returns  the word for it
+create or replace function flowfabric._effect(condition jsonb, key text, name text, source_type text, holds boolean, is_counted boolean)
+returns text
+language plpgsql immutable as $$
+begin
+    return case
+        when condition ->> 'kind' in ('operator_only', 'timeout_only') then 'no_op'
+        when _effect.holds then 'resume_condition_satisfied'
+        when _effect.is_counted then 'appended_to_waitpoint'
+        when not _effect.key = any (flowfabric._named_keys(condition)) then 'signal_ignored_not_in_condition'
+        when exists (
+            select from flowfabric._nodes(condition) n
+            where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _effect.key
+              and coalesce(n.node ->> 'name', _effect.name) = _effect.name
+              and coalesce(n.node ->> 'source_type', _effect.source_type) = _effect.source_type) then 'appended_to_waitpoint_duplicate'
+        else 'signal_ignored_matcher_failed'
+    end;
+end $$;
+
+-- What is wrong with the keys of a condition or of its waitpoints, one by one.
+--
+--   returns  the cause, or null when they are good
+create or replace function flowfabric._keys_cause(keys jsonb)
+returns text
+language sql immutable as $$
+    select case
+        when bool_or(jsonb_typeof(k.key) <> 'string') then 'malformed_condition'
+        when bool_or(k.key = '""') then 'waitpoint_key_empty'
+        when bool_or(octet_length(k.key #>> '{}') > 128) then 'waitpoint_key_too_long'
+        when count(distinct k.key) < count(*) then 'waitpoint_key_duplicate'
+    end from jsonb_array_elements(_keys_cause.keys) k (key)
+$$;
+
+-- What is wrong with a node that counts.
+--
+--   returns  the cause, or null when it is good
+create or replace function flowfabric._count_cause(node jsonb)
+returns text
+language sql immutable as $$
+    select case
+        when coalesce(jsonb_typeof(node -> 'n'), 'number') <> 'number' then 'malformed_condition'
+        when coalesce((node -> 'n')::numeric, 0) < 1 then 'count_n_zero'
+        when not flowfabric._is_whole(node -> 'n', 1, 1e30) then 'malformed_condition'
+        when (node -> 'n')::numeric > 10000 then 'count_n_too_large'
+        when coalesce(node ->> 'of', '') not in ('distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
+        when coalesce(node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
+        when jsonb_typeof(node -> 'waitpoints') <> 'array' then 'malformed_condition'
+        when flowfabric._keys_cause(node -> 'waitpoints') is not null then flowfabric._keys_cause(node -> 'waitpoints')
+        when node ->> 'of' = 'distinct_waitpoints' and (node ->> 'n')::int > jsonb_array_length(node -> 'waitpoints') then 'count_exceeds_waitpoint_set'
+    end
+$$;
+
+-- What is wrong with a node of a condition by itself. Read closed: a field that is not known is refused, never ignored.
 --
 --   returns  the cause, or null when it is good
 create or replace function flowfabric._node_cause(node jsonb, depth int)
 returns text
-language sql immutable as $$
-    select case
+language plpgsql immutable as $$
+declare
+    fields text[] := case node ->> 'kind'
+        when 'single' then '{kind,waitpoint,name,source_type}' when 'count' then '{kind,n,of,name,source_type,waitpoints}'
+        when 'all_of' then '{kind,members}' when 'any_of' then '{kind,members}'
+        when 'operator_only' then '{kind}' when 'timeout_only' then '{kind}' end;
+begin
+    return case
         when depth > 4 then 'condition_too_deep'
-        when jsonb_typeof(node) <> 'object' or coalesce(node ->> 'kind', '') not in ('single', 'all_of', 'any_of', 'count', 'operator_only', 'timeout_only')
-            then 'unknown_condition'
+        when fields is null then 'unknown_condition'
         when depth > 1 and node ->> 'kind' in ('operator_only', 'timeout_only') then 'nested_standalone'
-        when node ->> 'name' = '' then 'signal_name_empty'
-        when node ->> 'kind' = 'single' and coalesce(node ->> 'waitpoint', '') = '' then 'waitpoint_key_empty'
-        when node ->> 'kind' = 'all_of' and coalesce(node -> 'members', '[]') = '[]' then 'allof_empty_members'
-        when node ->> 'kind' = 'any_of' and coalesce(node -> 'members', '[]') = '[]' then 'anyof_empty_members'
-        when node ->> 'kind' = 'count' then case
-            when not flowfabric._is_whole(coalesce(node -> 'n', '0'), 1, 10000) then 'count_n_zero'
-            when coalesce(node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
-            when coalesce(node ->> 'of', '') not in ('distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'unknown_condition'
-            when node ->> 'of' = 'distinct_waitpoints' and (node ->> 'n')::int > jsonb_array_length(node -> 'waitpoints') then 'count_exceeds_waitpoint_set' end
-    end
-$$;
+        when exists (select from jsonb_object_keys(node) f (name) where f.name <> all (fields)) then 'malformed_condition'
+        when node -> 'name' = '""' then 'signal_name_empty'
+        when jsonb_typeof(node -> 'name') <> 'string' or octet_length(node ->> 'name') > 128 then 'malformed_condition'
+        when jsonb_typeof(node -> 'source_type') <> 'string' or octet_length(node ->> 'source_type') not between 1 and 64 then 'malformed_condition'
+        when node ->> 'kind' = 'single' then flowfabric._keys_cause(jsonb_build_array(coalesce(node -> 'waitpoint', '""')))
+        when node ->> 'kind' = 'count' then flowfabric._count_cause(node)
+        when coalesce(node -> 'members', '[]') = '[]' and 'members' = any (fields) then replace(node ->> 'kind', '_', '') || '_empty_members'
+        when jsonb_typeof(node -> 'members') <> 'array' then 'malformed_condition'
+    end;
+end $$;
 
 -- What is wrong with a condition and the waitpoints it is to be asked of.
 --
@@ -123,17 +199,14 @@ begin
     if keys = '{}' and condition ->> 'kind' in ('single', 'all_of', 'any_of', 'count') then
         return 'waitpoints_empty';
     end if;
-    if '' = any (keys) then
-        return 'waitpoint_key_empty';
+    cause := flowfabric._keys_cause(to_jsonb(keys));
+    if cause is null and (cardinality(keys) > 64 or (select count(*) from flowfabric._nodes(condition)) > 64) then
+        cause := 'condition_too_large';
     end if;
-    if cardinality(keys) > (select count(distinct k) from unnest(keys) k) then
-        return 'waitpoint_key_duplicate';
+    if cause is null then
+        select flowfabric._node_cause(n.node, n.depth) into cause from flowfabric._nodes(condition) with ordinality as n (node, depth, place)
+        where flowfabric._node_cause(n.node, n.depth) is not null order by n.depth desc, n.place limit 1;
     end if;
-    if cardinality(keys) > 64 or (select count(*) from flowfabric._nodes(condition)) > 64 then
-        return 'condition_too_large';
-    end if;
-    select flowfabric._node_cause(n.node, n.depth) into cause from flowfabric._nodes(condition) n
-    where flowfabric._node_cause(n.node, n.depth) is not null order by n.depth desc limit 1;
     if cause is not null then
         return cause;
     end if;

@@ -28,27 +28,25 @@ language plpgsql stable as $$
 #variable_conflict use_column
 declare
     asked flowfabric.suspensions;
-    judged record;
-    wanted int;
+    kind text;
     words text;
 begin
     select s.* into asked from flowfabric.suspensions s
     where s.partition = ticket.partition and s.execution = ticket.id and s.id = ticket.suspension;
-    wanted := (asked.condition #>> '{members,0,n}')::int;
-    if asked.reason_code = 'waiting_for_approval' and wanted is not null then
-        judged := flowfabric._judge_suspension(ticket.partition, ticket.id, ticket.suspension);
-        words := format('has %s of %s approvals on waitpoint %s', cardinality(judged.counted), wanted,
-                        array_to_string(flowfabric._named_keys(asked.condition), ', '));
-    elsif ticket.reason = 'paused_by_operator' then
-        words := 'waits for an operator; resume releases it';
-    else
-        words := flowfabric._condition_words(asked.condition);
+    kind := asked.condition ->> 'kind';
+    words := case
+        when asked.reason_code = 'waiting_for_approval' and asked.condition #>> '{members,0,kind}' = 'count' then
+            format('has %s of %s approvals on waitpoint %s', cardinality((flowfabric._judge(asked.condition #> '{members,0}', flowfabric._arrived(asked))).counted),
+                   asked.condition #>> '{members,0,n}', array_to_string(flowfabric._named_keys(asked.condition), ', '))
+        when ticket.reason = 'paused_by_operator' then 'waits for an operator; resume releases it'
+        else flowfabric._condition_words(asked.condition) end;
+    if asked.timeout_at is not null then
+        words := format('%s; at %s it will %s', words, flowfabric._moment(asked.timeout_at), case asked.timeout_behavior
+            when 'auto_resume' then 'go on without' when 'escalate' then 'be left to an operator' when 'cancel' then 'be cancelled' else asked.timeout_behavior end);
     end if;
     return flowfabric._explanation(
-        words || coalesce(format('; at %s it will %s', flowfabric._moment(asked.timeout_at),
-            case asked.timeout_behavior when 'auto_resume' then 'go on without' when 'escalate' then 'be left to an operator' else asked.timeout_behavior end), ''),
-        case when asked.condition ->> 'kind' in ('operator_only', 'timeout_only') then replace(asked.condition ->> 'kind', '_only', '') else 'signal' end,
-        asked.suspended_at, case when asked.condition ->> 'kind' = 'timeout_only' then 'time' else 'deliver_signal' end, asked.timeout_at);
+        words, case kind when 'operator_only' then 'operator' when 'timeout_only' then 'time' else 'signal' end, asked.suspended_at,
+        case when kind = 'timeout_only' then 'time' when kind = 'operator_only' then 'resume' else 'deliver_signal' end, asked.timeout_at);
 end $$;
 
 -- What a description shows of the suspension an execution is in.
@@ -61,7 +59,7 @@ language sql stable as $$
         'suspension_id', s.id, 'reason_code', s.reason_code, 'suspended_at', s.suspended_at, 'timeout_at', s.timeout_at,
         'timeout_behavior', s.timeout_behavior, 'about_digest', encode(s.about_digest, 'hex'),
         'waitpoint_keys', (select coalesce(jsonb_agg(w.key order by w.key), '[]') from flowfabric.waitpoints w
-                           where w.partition = s.partition and w.execution = s.execution and w.suspension = s.id)))
+                           where w.partition = s.partition and w.execution = s.execution and w.suspension = s.id and w.state <> 'closed')))
     from flowfabric.suspensions s
     where (ticket).phase = 'suspended' and s.partition = (ticket).partition and s.execution = (ticket).id and s.id = (ticket).suspension
 $$;

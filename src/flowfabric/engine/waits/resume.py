@@ -5,23 +5,30 @@ from uuid import uuid4
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.ids import ExecutionId, check_text
+from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import Delivered, PublicState
 
 
 async def resume(
-    conn: Connection, execution_id: ExecutionId, *, by: str, delay: timedelta | None = None
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    by: str,
+    note: str | None = None,
+    delay: timedelta | None = None,
 ) -> PublicState:
     """Let a suspended execution go on because an operator says so, whatever it waits for.
 
-    Raises `ExecutionNotFound`, `ExecutionNotSuspended`, `InvalidTime`.
+    The first 4 096 bytes of the note are kept in the log. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
+    `InvalidTime`, `InvalidBody`.
     """
     answer = await db.row(
         conn,
         "resume",
         **calls.about(execution_id),
         by=check_text(by, "by"),
-        delay_ms=None if delay is None else delay // timedelta(milliseconds=1),
+        note=None if note is None else kept_text(note),
+        delay_ms=calls.span(delay, "delay"),
     )
     return PublicState(answer["public_state"])
 
@@ -38,6 +45,7 @@ async def deliver_approval(
     payload: bytes | None = None,
     encoding: str = "json",
     digest: bytes | None = None,
+    note: str | None = None,
 ) -> Delivered:
     """Decide on what an execution asks, as somebody the deployment has authenticated; no token is needed.
 
@@ -59,6 +67,7 @@ async def deliver_approval(
         payload=payload,
         encoding=check_text(encoding, "encoding"),
         digest=digest,
+        note=None if note is None else kept_text(note),
     )
     return Delivered(
         outcome=answer["outcome"], signal_id=answer["accepted_id"], effect=answer["effect"], lane=answer["woken"]

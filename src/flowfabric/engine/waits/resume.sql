@@ -1,41 +1,41 @@
 -- Resuming: an execution that stepped aside goes on, by a signal, an operator, a timeout or a budget.
 
 -- Let suspended executions go on with the same attempt. The caller has locked the tickets and seen that they are in the
--- suspension that ends here. One list of satisfiers serves them all: a signal resumes one execution.
+-- suspension that ends here. `satisfiers` holds a list of signal ids for each of them, written as Postgres writes a uuid[].
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
 --   emits    execution_resumed, waitpoint_closed
 create or replace function flowfabric._resume(
-    partitions smallint[], ids uuid[], ended_by text, satisfiers uuid[] default null, by text default null, delay interval default null,
-    close_reason text default 'resumed')
+    partitions smallint[], ids uuid[], ended_by text, satisfiers text[] default null, by text default null, delay interval default null,
+    close_reason text default 'resumed', note text default null)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     gone_on record;
 begin
     with ended as (
-        update flowfabric.suspensions s set ended_at = now, ended_by = _resume.ended_by, satisfiers = _resume.satisfiers
-        from unnest(_resume.partitions, _resume.ids) as x (partition, id)
+        update flowfabric.suspensions s set ended_at = now, ended_by = _resume.ended_by, satisfiers = x.satisfiers::uuid[]
+        from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
         where s.partition = x.partition and s.execution = x.id and s.ended_at is null
-        returning s.partition, s.execution, s.id, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at
+        returning s.partition, s.execution, s.id, s.satisfiers, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at
     ), moved as (
         update flowfabric.tickets t
         set phase = 'runnable', due_at = e.due_at,
             eligibility = case when e.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
             reason = case when e.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
         from ended e where t.partition = e.partition and t.id = e.execution
-        returning t.partition, t.id, t.route, t.attempt, t.epoch, e.id as suspension, e.due_at
+        returning t.partition, t.id, t.route, t.attempt, t.epoch, e.id as suspension, e.satisfiers, e.due_at
     )
     select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(r.tags) as tags,
-           array_agg(r.flow) as flows,
-           array_agg(jsonb_strip_nulls(jsonb_build_object('suspension_id', m.suspension, 'by', _resume.ended_by, 'signals', _resume.satisfiers,
-               'due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch))) as details
+           array_agg(r.flow) as flows, array_agg(m.suspension) as suspensions,
+           array_agg(jsonb_strip_nulls(jsonb_build_object('suspension_id', m.suspension, 'by', _resume.ended_by, 'signals', m.satisfiers,
+               'due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch, 'note', flowfabric._kept_text(_resume.note)))) as details
     into gone_on from moved m join flowfabric.executions r on r.partition = m.partition and r.id = m.id;
-    perform flowfabric._close_waitpoints(_resume.partitions, _resume.ids, _resume.close_reason);
     perform flowfabric._append_each('execution_resumed', gone_on.partitions, gone_on.ids, gone_on.routes, gone_on.tags, gone_on.details,
                                     _resume.by, gone_on.flows);
+    perform flowfabric._close_waitpoints(gone_on.partitions, gone_on.ids, _resume.close_reason, suspensions => gone_on.suspensions);
 end $$;
 
 -- Let a suspended execution go on, because an operator says so.
@@ -43,15 +43,16 @@ end $$;
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
 --   locks    the ticket
 --   emits    execution_resumed, waitpoint_closed
---   refuses  execution_not_found, execution_not_suspended, invalid_time
+--   refuses  execution_not_found, execution_not_suspended, invalid_time, invalid_body
 --   returns  its public state, and the lane with work
 create or replace function flowfabric.resume(
-    partition int, id uuid, by text, delay_ms bigint default null, out public_state text, out lane text)
-language plpgsql as $$
+    partition int, id uuid, by text, note text default null, delay_ms bigint default null, out public_state text, out lane text)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
 begin
+    perform flowfabric._check_by(resume.by);
     if resume.delay_ms not between 0 and 315360000000 then
         perform flowfabric._refuse('invalid_time', format('delay of %s ms: give 0 to ten years', resume.delay_ms));
     end if;
@@ -63,8 +64,8 @@ begin
         perform flowfabric._refuse('execution_not_suspended', format('execution %s is %s', flowfabric._id(resume.partition, resume.id),
                                                                      coalesce(ticket.phase::text, 'ended')));
     end if;
-    perform flowfabric._resume(array[ticket.partition], array[ticket.id], 'operator', by => resume.by, delay => resume.delay_ms * interval '1 ms');
-    public_state := case when resume.delay_ms > 0 then 'delayed' else 'waiting' end;
+    perform flowfabric._resume(array[ticket.partition], array[ticket.id], 'operator', by => resume.by, delay => resume.delay_ms * interval '1 ms',
+                               note => resume.note);
     select case when t.due_at is null then 'waiting' else 'delayed' end into public_state from flowfabric.tickets t
     where t.partition = ticket.partition and t.id = ticket.id;
     lane := ticket.lane;
@@ -80,39 +81,40 @@ end $$;
 --   returns  'accepted' with the signal and its effect, or 'duplicate' with the first one; and the lane with work again
 create or replace function flowfabric.deliver_approval(
     partition int, id uuid, waitpoint text, signal_name text, by text, signal_id uuid, lane text default null, suffix text default null,
-    payload bytea default null, encoding text default null, digest bytea default null,
+    payload bytea default null, encoding text default null, digest bytea default null, note text default null,
     out outcome text, out accepted_id uuid, out effect text, out woken text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    point flowfabric.waitpoints;
+    now timestamptz := flowfabric.clock();
+    point_id uuid;
     route_lane text;
     given flowfabric.signals;
-    answer record;
+    fault jsonb;
 begin
     select r.lane into route_lane from flowfabric.executions e join flowfabric.routes r on r.id = e.route
     where e.partition = deliver_approval.partition and e.id = deliver_approval.id;
     if not found then
         perform flowfabric._refuse_missing(deliver_approval.partition, deliver_approval.id);
     end if;
-    select w.* into point from flowfabric.waitpoints w
+    select w.id into point_id from flowfabric.waitpoints w
     where w.partition = deliver_approval.partition and w.execution = deliver_approval.id
       and (w.key = deliver_approval.waitpoint or w.id::text = lower(deliver_approval.waitpoint))
     order by w.state <> 'closed' desc, w.created_at desc limit 1;
-    given := row(deliver_approval.partition, 0, flowfabric.clock(), deliver_approval.id, deliver_approval.signal_id, point.id, deliver_approval.signal_name,
-                 'approval', 'operator', deliver_approval.by, '', null,
-                 'approval:' || deliver_approval.signal_name || ':' || coalesce(deliver_approval.suffix, deliver_approval.by),
-                 deliver_approval.digest, deliver_approval.encoding, deliver_approval.payload)::flowfabric.signals;
+    given := row(deliver_approval.partition, 0, now, deliver_approval.id, deliver_approval.signal_id, point_id, deliver_approval.signal_name,
+                 'approval', 'operator', deliver_approval.by, '', null, null, deliver_approval.digest, deliver_approval.encoding,
+                 deliver_approval.payload)::flowfabric.signals;
     perform flowfabric._raise(coalesce(
-        case when point.id is null then flowfabric._fault('waitpoint_not_found', format('no waitpoint %s of this execution', flowfabric._shown(deliver_approval.waitpoint))) end,
         case when deliver_approval.lane <> route_lane then flowfabric._fault('wrong_lane', format('the execution is in lane %s', route_lane)) end,
-        flowfabric._signal_fault(given.name, given.category, given.source_type, given.source_identity, null, null, given.encoding, octet_length(given.payload))));
-    answer := flowfabric._accept_signal(given, flowfabric.clock());
-    perform flowfabric._raise(answer.fault);
-    outcome := answer.outcome;
-    accepted_id := answer.signal_id;
-    effect := answer.effect;
-    woken := answer.lane;
+        flowfabric._signal_fault(given),
+        case when octet_length(deliver_approval.suffix) > 256 then flowfabric._fault('invalid_signal',
+            format('suffix %s: give at most 256 bytes', flowfabric._shown(deliver_approval.suffix)), '{"field": "suffix"}') end,
+        case when point_id is null then flowfabric._fault('waitpoint_not_found',
+            format('no waitpoint %s of this execution', flowfabric._shown(deliver_approval.waitpoint))) end));
+    given.idempotency_key := 'approval:' || given.name || ':' || coalesce(nullif(deliver_approval.suffix, ''), given.source_identity);
+    select a.outcome, a.signal_id, a.effect, a.lane, a.fault into outcome, accepted_id, effect, woken, fault
+    from flowfabric._accept_signals(array[given], now, deliver_approval.by, deliver_approval.note) a;
+    perform flowfabric._raise(fault);
 end $$;
 
 -- What a handler is told when it goes on after a wait.
@@ -127,13 +129,13 @@ language sql stable as $$
     where s.partition = _resumed_text.partition and s.execution = _resumed_text.id and s.id = _resumed_text.suspension
 $$;
 
--- Close what an execution waited for, because it has ended.
+-- Close what executions waited for, because they have ended.
 --
 --   moves    waitpoint pending, active → closed
 --   emits    waitpoint_closed
 create or replace function flowfabric._close_waits(partitions smallint[], ids uuid[], outcome flowfabric.outcome)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     update flowfabric.suspensions s set ended_at = flowfabric.clock(), ended_by = 'ended'
@@ -141,4 +143,14 @@ begin
     where s.partition = x.partition and s.execution = x.id and s.ended_at is null;
     perform flowfabric._close_waitpoints(_close_waits.partitions, _close_waits.ids,
                                          case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
+end $$;
+
+-- Forget the wait that an execution was in when it ended: run again, it asks for it anew.
+create or replace function flowfabric._forget_open_waits(partition int, id uuid)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    update flowfabric.suspensions s set name = null, occurrence = null, idempotency_key = null
+    where s.partition = _forget_open_waits.partition and s.execution = _forget_open_waits.id and s.ended_by = 'ended';
 end $$;

@@ -1,12 +1,12 @@
 """Signals: messages to a waitpoint, from whoever holds its token."""
 
-from collections.abc import Sequence
-from uuid import uuid4
+from collections.abc import Iterator, Sequence
+from uuid import UUID, uuid4
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.errors import Refusal
-from flowfabric.ids import check_text
+from flowfabric.errors import InvalidId, Refusal
+from flowfabric.ids import check_text, shown
 from flowfabric.model import Delivered, SignalToSend
 
 
@@ -14,29 +14,55 @@ async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
     """Send a signal to a waitpoint; the execution goes on in the same transaction when that satisfies it.
 
     Safe to repeat with a `signal_id` or an `idempotency_key`: `duplicate`, whatever has happened since. Raises
-    `InvalidSignal`, `PayloadTooLarge`, `MissingToken`, `InvalidToken`, `TokenExpired`, and only with a good token
-    `TargetNotSignalable`, `WaitpointClosed`, `SignalLimitExceeded`.
+    `InvalidSignal`, `InvalidText`, `PayloadTooLarge`, `MissingToken`, `InvalidToken`, `TokenExpired`, and only with a
+    good token `TargetNotSignalable`, `WaitpointClosed`, `SignalLimitExceeded`, `ApprovalDigestMismatch`.
     """
     return calls.only(await deliver_signals(conn, [signal]))
 
 
 async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | Refusal]:
-    """Send many signals, as if one after the other, and answer each in its place."""
-    return await calls.each(signals, _checked, lambda good: _send(conn, good))
+    """Send many signals, as if one after the other, and answer each in its place.
+
+    Up to 1 000 signals or 8 MiB go in one statement.
+    """
+    answers: list[Delivered | Refusal] = []
+    for some in _statements(signals):
+        answers += await calls.each(some, _checked, lambda good: _send(conn, good))
+    return answers
+
+
+def _statements(signals: Sequence[SignalToSend]) -> Iterator[Sequence[SignalToSend]]:
+    start = size = 0
+    for number, signal in enumerate(signals):
+        weight = len(signal.payload or b"")
+        if number - start == calls.MOST_ITEMS or (size + weight > calls.MOST_BYTES and number > start):
+            yield signals[start:number]
+            start, size = number, 0
+        size += weight
+    yield signals[start:]
 
 
 def _checked(signal: SignalToSend) -> SignalToSend:
+    for given in (signal.waitpoint_id, signal.signal_id):
+        if not isinstance(given, UUID | None):
+            raise InvalidId(f"id {shown(str(given))} is not a UUID", cause="invalid_uuid")
     texts = (signal.token, signal.name, signal.source_type, signal.source_identity, signal.category, signal.encoding)
-    for text in (*texts, signal.correlation_id or "", signal.idempotency_key or ""):
-        check_text(text, "a text of the signal")
+    for text in (*texts, signal.correlation_id, signal.idempotency_key):
+        if text is not None:
+            check_text(text, "a text of the signal")
     return signal
+
+
+def _partition(signal: SignalToSend) -> int:
+    """A partition that can be stored: one that cannot has no executions, and neither has -1."""
+    return signal.execution_id.partition if 0 <= signal.execution_id.partition < 1 << 15 else -1
 
 
 async def _send(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | Refusal]:
     answered = await db.rows(
         conn,
         "deliver_signal",
-        partitions=[signal.execution_id.partition for signal in signals],
+        partitions=[_partition(signal) for signal in signals],
         executions=[signal.execution_id.uuid for signal in signals],
         waitpoints=[signal.waitpoint_id for signal in signals],
         tokens=[signal.token for signal in signals],

@@ -1,4 +1,4 @@
--- Signals: messages to a waitpoint, from whoever holds its token; the token is judged before anything else is looked at.
+-- Signals: messages to a waitpoint, from whoever holds its token. The token is judged before anything else is looked at.
 
 -- Signals as they are given to whoever waited for them.
 --
@@ -14,55 +14,58 @@ language sql stable as $$
     where s.partition = _signals_text.partition and s.execution = _signals_text.execution and s.id = any (_signals_text.ids)
 $$;
 
--- Whether the condition of a suspension holds over what has arrived at its waitpoints.
+-- A signal as a condition looks at it.
 --
---   returns  whether it holds; the signals that count; those that made it hold
-create or replace function flowfabric._judge_suspension(
-    partition int, execution uuid, suspension uuid, out holds boolean, out counted uuid[], out satisfiers uuid[])
-language plpgsql stable set enable_seqscan = off as $$
+--   returns  {id, waitpoint, name, source_type, source_identity}
+create or replace function flowfabric._as_judged(id uuid, key text, name text, source_type text, source_identity text)
+returns jsonb
+language sql immutable as $$
+    select jsonb_build_object('id', _as_judged.id, 'waitpoint', _as_judged.key, 'name', _as_judged.name,
+                              'source_type', _as_judged.source_type, 'source_identity', _as_judged.source_identity)
+$$;
+
+-- What has arrived at the waitpoints of an open suspension. When it is bound, only what carries the digest of what was asked.
+--
+--   returns  the signals as a condition looks at them, in order of arrival
+create or replace function flowfabric._arrived(suspension flowfabric.suspensions)
+returns jsonb
+language plpgsql stable as $$
 #variable_conflict use_column
-declare
-    asked flowfabric.suspensions;
-    arrived jsonb;
-    judged record;
 begin
-    select s.* into asked from flowfabric.suspensions s
-    where s.partition = _judge_suspension.partition and s.execution = _judge_suspension.execution and s.id = _judge_suspension.suspension;
-    select coalesce(jsonb_agg(jsonb_build_object('id', s.id, 'waitpoint', w.key, 'name', s.name, 'source_type', s.source_type,
-                                                 'source_identity', s.source_identity) order by s.number), '[]')
-    into arrived
-    from flowfabric.waitpoints w
-    join flowfabric.signals s on s.partition = w.partition and s.execution = w.execution and s.waitpoint = w.id
-    where w.partition = _judge_suspension.partition and w.execution = _judge_suspension.execution and w.suspension = _judge_suspension.suspension
-      and (not asked.bind or s.digest = asked.about_digest);
-    judged := flowfabric._judge(asked.condition, arrived);
-    holds := judged.holds;
-    counted := judged.counted::uuid[];
-    satisfiers := judged.satisfiers::uuid[];
+    return (
+        select coalesce(jsonb_agg(flowfabric._as_judged(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
+        from flowfabric.waitpoints w
+        join flowfabric.signals s on s.partition = w.partition and s.waitpoint = w.id
+        where w.partition = suspension.partition and w.execution = suspension.execution and w.state <> 'closed' and w.suspension = suspension.id
+          and (not suspension.bind or s.digest = suspension.about_digest));
 end $$;
 
 -- What is wrong with the shape of a signal, whoever sends it.
 --
 --   refuses  invalid_signal, payload_too_large, as a value
 --   returns  the fault, or null when it is good
-create or replace function flowfabric._signal_fault(
-    name text, category text, source_type text, source_identity text, correlation_id text, idempotency_key text, encoding text, payload_bytes int)
+create or replace function flowfabric._signal_fault(given flowfabric.signals)
 returns jsonb
-language sql immutable as $$
-    select case when f.field is not null then
-            flowfabric._fault('invalid_signal', format('%s %s: %s', f.field, flowfabric._shown(f.value), f.remedy), jsonb_build_object('field', f.field))
-        when payload_bytes > 65536 then flowfabric._oversize_fault('signal payload', payload_bytes, 65536) end
-    from (select 1) one left join lateral (
-        select x.field, x.value, x.remedy from (values
-            ('name', name, 'give 1 to 128 bytes', octet_length(name) between 1 and 128),
-            ('category', category, 'give 1 to 64 bytes', octet_length(category) between 1 and 64),
-            ('source_type', source_type, 'give 1 to 64 bytes', octet_length(source_type) between 1 and 64),
-            ('source_identity', source_identity, 'give 1 to 256 bytes', octet_length(source_identity) between 1 and 256),
-            ('correlation_id', correlation_id, 'give at most 256 bytes', coalesce(octet_length(correlation_id), 0) <= 256),
-            ('idempotency_key', idempotency_key, 'give at most 256 bytes', coalesce(octet_length(idempotency_key), 0) <= 256),
-            ('encoding', encoding, 'give 1 to 64 bytes', coalesce(octet_length(encoding), 1) between 1 and 64)
-        ) x (field, value, remedy, is_good) where x.is_good is not true limit 1) f on true
-$$;
+language plpgsql immutable as $$
+declare
+    field text := case
+        when coalesce(octet_length(given.name), 0) not between 1 and 128 then 'name'
+        when coalesce(octet_length(given.category), 0) not between 1 and 64 then 'category'
+        when coalesce(octet_length(given.source_type), 0) not between 1 and 64 then 'source_type'
+        when coalesce(octet_length(given.source_identity), 0) not between 1 and 256 then 'source_identity'
+        when octet_length(given.correlation_id) > 256 then 'correlation_id'
+        when octet_length(given.idempotency_key) > 256 then 'idempotency_key'
+        when octet_length(given.digest) <> 32 then 'digest'
+        when octet_length(given.encoding) not between 1 and 64 then 'encoding' end;
+begin
+    if field is not null then
+        return flowfabric._fault('invalid_signal', format('%s %s: give %s', field, flowfabric._shown(to_jsonb(given) ->> field),
+            case field when 'name' then '1 to 128 bytes' when 'source_identity' then '1 to 256 bytes' when 'digest' then 'the 32 bytes of a SHA-256'
+                       when 'correlation_id' then 'at most 256 bytes' when 'idempotency_key' then 'at most 256 bytes' else '1 to 64 bytes' end),
+            jsonb_build_object('field', field));
+    end if;
+    return case when octet_length(given.payload) > 65536 then flowfabric._oversize_fault('signal payload', octet_length(given.payload), 65536) end;
+end $$;
 
 -- Judge the token of a signal, before any state is looked at. The answers tell a caller without a good token nothing:
 -- neither whether the execution or the waitpoint exists, nor how they stand.
@@ -71,23 +74,23 @@ $$;
 --   returns  the fault, or null when the token is good
 create or replace function flowfabric._token_fault(partition int, execution uuid, waitpoint uuid, token text, now timestamptz)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     signer flowfabric.keys;
-    point flowfabric.waitpoints;
+    point_kid text;
     expected text;
 begin
     if coalesce(token, '') = '' then
         return flowfabric._fault('missing_token', 'a signal needs the token of its waitpoint');
     end if;
-    select w.* into point from flowfabric.waitpoints w
+    select w.kid into point_kid from flowfabric.waitpoints w
     where w.partition = _token_fault.partition and w.execution = _token_fault.execution and w.id = _token_fault.waitpoint;
     select k.* into signer from flowfabric.keys k where k.kid = split_part(token, ':', 1);
     -- Hashed also where nothing was found, so that the time tells no more than the answer.
     expected := flowfabric._hmac(coalesce(signer, row('', now, now, '', '', '')::flowfabric.keys),
                                  flowfabric._id(_token_fault.partition, _token_fault.execution) || ':' || _token_fault.waitpoint);
-    if signer.kid is null or point.kid is distinct from signer.kid
+    if signer.kid is null or point_kid is distinct from signer.kid
        or not flowfabric._is_same_digest(expected, flowfabric._digest_part(token)) then
         return flowfabric._fault('invalid_token', 'the token is not good for this waitpoint');
     end if;
@@ -97,127 +100,162 @@ begin
     return null;
 end $$;
 
--- Record a signal whose sender may send it, and let it take effect. Meets a suspension of the same execution on the
--- ticket: neither can miss the other.
+-- The signal that this one repeats: the same id on its execution, or the same key on its waitpoint within 24 hours. What
+-- authenticated people decide has keys of its own, so that no holder of a token can take theirs beforehand.
 --
---   moves    suspended → runnable, when its condition holds now
---   locks    the ticket
---   emits    signal_delivered, execution_resumed, waitpoint_closed
---   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
---   returns  'accepted' {signal_id, effect}, 'duplicate' {signal_id of the first}, or the fault; and the lane with work again
-create or replace function flowfabric._accept_signal(
-    given flowfabric.signals, now timestamptz, out outcome text, out signal_id uuid, out effect text, out fault jsonb, out lane text)
-language plpgsql set enable_seqscan = off as $$
+--   returns  its id, or null when there is none
+create or replace function flowfabric._first_delivery(given flowfabric.signals, now timestamptz)
+returns uuid
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    ticket flowfabric.tickets;
-    point flowfabric.waitpoints;
-    holds boolean := false;
-    counted uuid[];
-    satisfiers uuid[];
+    first_id uuid;
 begin
-    select t.* into ticket from flowfabric.tickets t where t.partition = given.partition and t.id = given.execution for update;
-    select s.id into signal_id from flowfabric.signals s
-    where s.partition = given.partition and (s.execution = given.execution and s.id = given.id
-       or s.waitpoint = given.waitpoint and s.idempotency_key = given.idempotency_key and s.at > now - interval '24 hours')
-    order by s.number limit 1;
-    if found then
-        outcome := 'duplicate';
+    select s.id into first_id from flowfabric.signals s
+    where s.partition = given.partition and s.execution = given.execution and s.id = given.id;
+    if first_id is null and given.idempotency_key is not null then
+        select s.id into first_id from flowfabric.signals s
+        where s.partition = given.partition and s.waitpoint = given.waitpoint and s.idempotency_key = given.idempotency_key
+          and s.at > now - interval '24 hours' and (s.source_type = 'operator') = (given.source_type = 'operator')
+        order by s.number limit 1;
+    end if;
+    return first_id;
+end $$;
+
+-- Why a signal whose sender may send it cannot be taken now. `known` is what `_weigh` has read.
+--
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  the fault, or null when it can
+create or replace function flowfabric._delivery_fault(given flowfabric.signals, known record, now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return case
+        when known.lane is null then flowfabric._fault('target_not_signalable',
+            format('the execution has ended: %s', flowfabric._ended_state(known.outcome)), jsonb_build_object('outcome', known.outcome))
+        when known.state = 'closed' or known.expires_at <= now then
+            flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', known.key))
+        when known.last_number >= known.most then flowfabric._fault('signal_limit_exceeded',
+            format('the execution has had as many signals as it may have (%s)', known.most))
+        when known.state = 'pending' and 1000 <= (
+            select count(*) from (select from flowfabric.signals s where s.partition = given.partition and s.waitpoint = given.waitpoint limit 1000) s)
+            then flowfabric._fault('signal_limit_exceeded', 'waitpoint has 1 000 signals that nobody has waited for yet; let the execution suspend first')
+        when (known.suspension).bind and given.digest is distinct from (known.suspension).about_digest then flowfabric._fault('approval_digest_mismatch',
+            'what was decided on is not what is asked now: read the request again and send its digest with the decision')
+    end;
+end $$;
+
+-- Find out what a signal does. The caller holds the ticket and has judged the token.
+--
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  the signal with its number and effect; or the id of the one it repeats; or the fault; with the kid of its
+--            waitpoint, the digest of what was asked, the lane, and what satisfied the condition when it holds now
+create or replace function flowfabric._weigh(
+    given flowfabric.signals, now timestamptz,
+    out signal flowfabric.signals, out first_id uuid, out fault jsonb, out kid text, out digest bytea, out lane text, out satisfiers uuid[])
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    known record;
+    judged record;
+begin
+    first_id := flowfabric._first_delivery(given, now);
+    if first_id is not null then
         return;
     end if;
-    select w.* into point from flowfabric.waitpoints w
-    where w.partition = given.partition and w.execution = given.execution and w.id = given.waitpoint;
-    fault := flowfabric._delivery_fault(given, ticket, point, now);
+    select e.outcome, t.lane, w.state, w.key, w.kid, w.expires_at, s as suspension, coalesce((e.policy ->> 'max_signals')::int, 10000) as most,
+           (select coalesce(max(g.number), 0) from flowfabric.signals g where g.partition = given.partition and g.execution = given.execution) as last_number
+    into known
+    from flowfabric.executions e
+    join flowfabric.waitpoints w on w.partition = e.partition and w.execution = e.id
+    left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
+    left join flowfabric.suspensions s on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
+    where e.partition = given.partition and e.id = given.execution and w.id = given.waitpoint;
+    fault := flowfabric._delivery_fault(given, known, now);
     if fault is not null then
         return;
     end if;
 
-    outcome := 'accepted';
-    signal_id := given.id;
-    given.at := now;
-    given.number := (select coalesce(max(s.number), 0) + 1 from flowfabric.signals s where s.partition = given.partition and s.execution = given.execution);
-    given.effect := 'buffered_for_pending_waitpoint';
-    insert into flowfabric.signals select given.*;
-    effect := given.effect;
-    if point.state = 'active' then
-        select j.holds, j.counted, j.satisfiers into holds, counted, satisfiers
-        from flowfabric._judge_suspension(given.partition, given.execution, point.suspension) j;
-        effect := flowfabric._effect(given, point, holds, counted);
-        update flowfabric.signals s set effect = _accept_signal.effect
-        where s.partition = given.partition and s.execution = given.execution and s.id = given.id;
-    end if;
-    perform flowfabric._append_about('signal_delivered', given.partition, given.execution,
-        case when given.source_type = 'operator' then given.source_identity end, jsonb_build_object(
-        'signal_id', given.id, 'waitpoint_id', given.waitpoint, 'name', given.name, 'source_type', given.source_type,
-        'source_identity', given.source_identity, 'effect', effect, 'digest', encode(given.digest, 'hex'), 'kid', point.kid));
-    if holds then
-        perform flowfabric._resume(array[given.partition], array[given.execution], 'signal', satisfiers);
-        lane := ticket.lane;
+    signal := given;
+    signal.number := known.last_number + 1;
+    signal.effect := 'buffered_for_pending_waitpoint';
+    kid := known.kid;
+    lane := known.lane;
+    digest := coalesce(given.digest, (known.suspension).about_digest);
+    if known.state = 'active' then
+        judged := flowfabric._judge((known.suspension).condition, flowfabric._arrived(known.suspension)
+            || flowfabric._as_judged(given.id, known.key, given.name, given.source_type, given.source_identity));
+        signal.effect := flowfabric._effect((known.suspension).condition, known.key, given.name, given.source_type, judged.holds,
+                                            given.id::text = any (judged.counted));
+        satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
     end if;
 end $$;
 
--- Why a signal with a good token cannot be delivered.
+-- Record signals whose senders may send them, and let them take effect, as if one after the other. They meet a suspension
+-- of the same execution on the ticket: neither can miss the other.
 --
+--   moves    suspended → runnable, when a condition holds now
+--   locks    the tickets, in key order
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
---   returns  the fault, or null when it can
-create or replace function flowfabric._delivery_fault(
-    given flowfabric.signals, ticket flowfabric.tickets, point flowfabric.waitpoints, now timestamptz)
-returns jsonb
-language plpgsql stable as $$
+--   returns  per signal 'accepted' with its effect and the lane with work again, 'duplicate' with the id of the first, or the fault
+create or replace function flowfabric._accept_signals(given flowfabric.signals[], now timestamptz, by text default null, note text default null)
+returns table (item int, outcome text, signal_id uuid, effect text, lane text, fault jsonb)
+language plpgsql as $$
 #variable_conflict use_column
 declare
-    asked flowfabric.suspensions;
-    most int;
-    ended flowfabric.outcome;
+    rounds int[];
+    weighed record;
+    resumed record;
 begin
-    if ticket.id is null then
-        select e.outcome into ended from flowfabric.executions e where e.partition = given.partition and e.id = given.execution;
-        return flowfabric._fault('target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(ended)),
-                                 jsonb_build_object('outcome', ended));
-    end if;
-    if point.state = 'closed' or point.expires_at <= now then
-        return flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', point.key));
-    end if;
-    select least(coalesce((e.policy ->> 'max_signals')::int, 10000), 10000) into most
-    from flowfabric.executions e where e.partition = given.partition and e.id = given.execution;
-    if (select coalesce(max(s.number), 0) from flowfabric.signals s where s.partition = given.partition and s.execution = given.execution) >= most
-       or point.state = 'pending' and (select count(*) from flowfabric.signals s
-           where s.partition = given.partition and s.execution = given.execution and s.waitpoint = point.id) >= 1000 then
-        return flowfabric._fault('signal_limit_exceeded', format('the execution has had as many signals as it may have (%s)', most));
-    end if;
-    select s.* into asked from flowfabric.suspensions s
-    where s.partition = point.partition and s.execution = point.execution and s.id = point.suspension;
-    if asked.bind and given.digest is distinct from asked.about_digest and given.source_type = 'operator' then
-        return flowfabric._fault('approval_digest_mismatch',
-            'what was decided on is not what is asked now: read the request again and send its digest with the decision');
-    end if;
-    return null;
+    perform t.id from unnest(_accept_signals.given) g join flowfabric.tickets t on t.partition = g.partition and t.id = g.execution
+    order by t.partition, t.id for update of t;
+    rounds := flowfabric._rounds(array(select g.partition::int from unnest(_accept_signals.given) g), array(select g.execution from unnest(_accept_signals.given) g));
+    for round in 1 .. (select coalesce(max(r), 0) from unnest(rounds) r) loop
+        -- A statement of its own: one that began before the lock does not see what the lock waited for.
+        select array_agg(x.item::int) as items, array_agg(w.first_id) as firsts, array_agg(w.fault) as faults, array_agg(w.lane) as lanes,
+               array_agg(w.signal) as signals, array_agg(w.kid) as kids, array_agg(w.digest) as digests, array_agg(w.satisfiers::text) as satisfiers
+        into weighed
+        from (select g as signal, row_number() over () as item from unnest(_accept_signals.given) g) x
+        cross join lateral flowfabric._weigh(x.signal, _accept_signals.now) w
+        where rounds[x.item] = round;
+        insert into flowfabric.signals select s.* from unnest(weighed.signals) s where s.id is not null;
+        perform flowfabric._note_signals(weighed.signals, weighed.kids, weighed.digests, _accept_signals.by, _accept_signals.note);
+        select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.satisfiers) as satisfiers into resumed
+        from rows from (unnest(weighed.satisfiers), unnest(weighed.signals)) as s (satisfiers) where s.satisfiers is not null;
+        if resumed.ids is not null then
+            perform flowfabric._resume(resumed.partitions, resumed.ids, 'signal', resumed.satisfiers);
+        end if;
+        return query
+        select s.item, case when s.first_id is not null then 'duplicate' when s.fault is null then 'accepted' end, coalesce(s.first_id, s.id), s.effect,
+               case when s.satisfiers is not null then s.lane end, s.fault
+        from rows from (unnest(weighed.items), unnest(weighed.firsts), unnest(weighed.faults), unnest(weighed.lanes), unnest(weighed.satisfiers),
+                        unnest(weighed.signals)) as s (item, first_id, fault, lane, satisfiers);
+    end loop;
 end $$;
 
--- What a signal did.
+-- Say in the log which signals have come, and what each did.
 --
---   returns  the word for it
-create or replace function flowfabric._effect(given flowfabric.signals, point flowfabric.waitpoints, holds boolean, counted uuid[])
-returns text
-language plpgsql stable as $$
+--   emits    signal_delivered
+create or replace function flowfabric._note_signals(signals flowfabric.signals[], kids text[], digests bytea[], by text, note text)
+returns void
+language plpgsql as $$
 #variable_conflict use_column
 declare
-    condition jsonb;
+    noted record;
 begin
-    select s.condition into condition from flowfabric.suspensions s
-    where s.partition = point.partition and s.execution = point.execution and s.id = point.suspension;
-    return case
-        when condition ->> 'kind' in ('operator_only', 'timeout_only') then 'no_op'
-        when holds then 'resume_condition_satisfied'
-        when given.id = any (counted) then 'appended_to_waitpoint'
-        when not point.key = any (flowfabric._named_keys(condition)) then 'signal_ignored_not_in_condition'
-        when exists (
-            select from flowfabric._nodes(condition) n
-            where (n.node ->> 'waitpoint' = point.key or n.node -> 'waitpoints' ? point.key)
-              and coalesce(n.node ->> 'name', given.name) = given.name
-              and coalesce(n.node ->> 'source_type', given.source_type) = given.source_type) then 'appended_to_waitpoint_duplicate'
-        else 'signal_ignored_matcher_failed'
-    end;
+    select array_agg(e.partition) as partitions, array_agg(e.id) as ids, array_agg(e.route) as routes, array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+           array_agg(jsonb_strip_nulls(jsonb_build_object(
+               'signal_id', s.id, 'waitpoint_id', s.waitpoint, 'name', s.name, 'source_type', s.source_type, 'source_identity', s.source_identity,
+               'effect', s.effect, 'kid', s.kid, 'digest', encode(s.asked_digest, 'hex'), 'note', flowfabric._kept_text(_note_signals.note)))) as details
+    into noted
+    from rows from (unnest(_note_signals.kids), unnest(_note_signals.digests), unnest(_note_signals.signals)) as s (kid, asked_digest)
+    join flowfabric.executions e on e.partition = s.partition and e.id = s.execution;
+    if noted.ids is not null then
+        perform flowfabric._append_each('signal_delivered', noted.partitions, noted.ids, noted.routes, noted.tags, noted.details,
+                                        _note_signals.by, noted.flows);
+    end if;
 end $$;
 
 -- Send signals to waitpoints, each with the token of its own. As if one after the other; one that is refused harms no
@@ -234,42 +272,35 @@ create or replace function flowfabric.deliver_signal(
     categories text[] default null, payloads bytea[] default null, encodings text[] default null, correlation_ids text[] default null,
     idempotency_keys text[] default null, digests bytea[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    x record;
-    given flowfabric.signals;
-    fault jsonb;
-    answer record;
+    judged record;
 begin
-    for x in
-        select * from unnest(partitions, executions, waitpoints, tokens, names, ids, source_types, source_identities, categories, payloads,
-                             encodings, correlation_ids, idempotency_keys, digests)
-                      with ordinality as i (partition, execution, waitpoint, token, name, id, source_type, source_identity, category, payload,
-                                            encoding, correlation_id, idempotency_key, digest, item)
-        order by i.partition, i.execution, i.item
-    loop
-        item := x.item;
-        given := row(x.partition, 0, now, x.execution, x.id, x.waitpoint, x.name, coalesce(x.category, 'signal'), x.source_type, x.source_identity,
-                     '', x.correlation_id, nullif(x.idempotency_key, ''), x.digest, x.encoding, x.payload)::flowfabric.signals;
-        fault := coalesce(
-            flowfabric._signal_fault(given.name, given.category, given.source_type, given.source_identity, given.correlation_id, given.idempotency_key,
-                                     given.encoding, octet_length(given.payload)),
-            case when given.source_type in ('operator', 'system') then flowfabric._fault('invalid_signal',
-                format('source_type %s is not for senders to use', given.source_type), '{"field": "source_type"}') end,
-            flowfabric._token_fault(x.partition, x.execution, x.waitpoint, x.token, now));
-        outcome := null;
-        if fault is null then
-            answer := flowfabric._accept_signal(given, now);
-            fault := answer.fault;
-            outcome := answer.outcome;
-            detail := jsonb_strip_nulls(jsonb_build_object('signal_id', answer.signal_id, 'effect', answer.effect, 'lane', answer.lane))::text;
-        end if;
-        if fault is not null then
-            detail := (fault - 'code')::text;
-        end if;
-        refusal := fault ->> 'code';
-        return next;
-    end loop;
+    select array_agg(x.item) as items, array_agg(x.fault) as faults, array_agg(x.signal) filter (where x.fault is null) as good,
+           array_agg(x.item) filter (where x.fault is null) as good_items
+    into judged
+    from (
+        select g.item::int, g.signal, coalesce(
+                   flowfabric._signal_fault(g.signal),
+                   case when (g.signal).source_type in ('operator', 'system') then flowfabric._fault('invalid_signal',
+                       format('source_type %s is not for senders to use', (g.signal).source_type), '{"field": "source_type"}') end,
+                   flowfabric._token_fault((g.signal).partition, (g.signal).execution, (g.signal).waitpoint, g.token, now)) as fault
+        from (
+            select i.item, i.token, row(i.partition, 0, now, i.execution, i.id, i.waitpoint, i.name, coalesce(i.category, 'signal'), i.source_type,
+                                        i.source_identity, '', i.correlation_id, nullif(i.idempotency_key, ''), i.digest, i.encoding,
+                                        i.payload)::flowfabric.signals as signal
+            from unnest(partitions, executions, waitpoints, tokens, names, ids, source_types, source_identities, categories, payloads,
+                        encodings, correlation_ids, idempotency_keys, digests)
+                 with ordinality as i (partition, execution, waitpoint, token, name, id, source_type, source_identity, category, payload,
+                                       encoding, correlation_id, idempotency_key, digest, item)) g) x;
+
+    return query
+    select f.item, null, f.fault ->> 'code', (f.fault - 'code')::text
+    from unnest(judged.items, judged.faults) as f (item, fault) where f.fault is not null
+    union all
+    select judged.good_items[a.item], a.outcome, a.fault ->> 'code', coalesce((a.fault - 'code')::text,
+           jsonb_strip_nulls(jsonb_build_object('signal_id', a.signal_id, 'effect', a.effect, 'lane', a.lane))::text)
+    from flowfabric._accept_signals(judged.good, now) a;
 end $$;

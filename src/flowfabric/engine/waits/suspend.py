@@ -1,12 +1,13 @@
 """Suspending: an execution steps aside and holds nothing until what it waits for has come."""
 
-from datetime import timedelta
+from uuid import UUID
 
 import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.ids import check_text
+from flowfabric.errors import InvalidBody, InvalidId, InvalidSuspension, InvalidText
+from flowfabric.ids import check_text, shown
 from flowfabric.model import BoundWaitpoint, Fence, Signal, Suspended, Suspension
 
 
@@ -16,24 +17,24 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
     Signals that came before, to waitpoints made ahead, count. With an `idempotency_key` a repeated call gives the first
     answer again, also without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`,
     `WaitpointNotFound`, `WaitpointNotPending`, `PendingWaitpointExpired`, `WaitpointOfOtherExecution`, `NoActiveKey`,
-    `PayloadTooLarge`.
+    `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`.
     """
     timeout_ms, timeout_at = calls.span_or_moment(wish.timeout, "timeout")
     answer = await db.row(
         conn,
         "suspend",
         **calls.under(fence),
-        waitpoints=_waitpoints(wish),
-        condition=calls.json_text(wish.condition, "condition"),
+        waitpoints=msgspec.json.encode([_waitpoint(point) for point in wish.waitpoints]).decode(),
+        condition=_condition(wish.condition),
         reason_code=check_text(wish.reason_code, "reason_code"),
         timeout_ms=timeout_ms,
         timeout_at=timeout_at,
         timeout_behavior=wish.timeout_behavior and check_text(wish.timeout_behavior, "timeout_behavior"),
-        resume_delay_ms=None if wish.resume_delay is None else wish.resume_delay // timedelta(milliseconds=1),
+        resume_delay_ms=calls.span(wish.resume_delay, "resume_delay"),
         requested_by=check_text(wish.requested_by, "requested_by"),
         idempotency_key=wish.idempotency_key and check_text(wish.idempotency_key, "idempotency_key"),
         name=wish.name and check_text(wish.name, "name"),
-        occurrence=wish.occurrence,
+        occurrence=_occurrence(wish.occurrence),
         about=wish.about,
         bind=wish.bind,
     )
@@ -45,12 +46,29 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
     )
 
 
-def _waitpoints(wish: Suspension) -> str:
-    """The keys that are wanted, each with the id of one made ahead where that is given."""
-    wanted = [
-        {"key": check_text(point, "waitpoint key")}
-        if isinstance(point, str)
-        else {"key": check_text(point[0], "waitpoint key"), "waitpoint_id": str(point[1])}
-        for point in wish.waitpoints
-    ]
-    return msgspec.json.encode(wanted).decode()
+def _waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
+    """A key that is wanted, with the id of one made ahead where that is given."""
+    if isinstance(point, str):
+        return {"key": check_text(point, "waitpoint key")}
+    key, waitpoint_id = point
+    if not isinstance(waitpoint_id, UUID):
+        raise InvalidId(f"waitpoint id {shown(str(waitpoint_id))} is not a UUID", cause="invalid_uuid")
+    return {"key": check_text(key, "waitpoint key"), "waitpoint_id": str(waitpoint_id)}
+
+
+def _condition(given: object) -> str:
+    """A condition as JSON that Postgres can read; SQL says what is wrong with the rest."""
+    try:
+        return calls.json_text(given, "condition")
+    except RecursionError:
+        raise InvalidSuspension("the wait cannot be: condition too deep", cause="condition_too_deep") from None
+    except UnicodeEncodeError:
+        raise InvalidText("condition holds a lone surrogate; remove it") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidSuspension("the wait cannot be: the condition is not JSON", cause="malformed_condition") from None
+
+
+def _occurrence(given: int | None) -> int | None:
+    if given is None or 1 <= given < 1 << 31:
+        return given
+    raise InvalidBody(f"occurrence {given}: give a number from 1", field="occurrence")

@@ -1,49 +1,76 @@
 -- Timeouts: what happens when what was waited for has not come.
 
--- Record the signal by which a handler sees that its wait timed out.
+-- Let executions go on without what they waited for, each with a signal by which its handler sees why. The caller holds
+-- the tickets and has seen that they are in the suspension that ends here.
 --
---   returns  the signal's id
-create or replace function flowfabric._timeout_signal(partition int, execution uuid, now timestamptz)
-returns uuid
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    made uuid := gen_random_uuid();
-begin
-    insert into flowfabric.signals (partition, execution, id, number, at, name, category, source_type, source_identity, effect)
-    select _timeout_signal.partition, _timeout_signal.execution, made, coalesce(max(s.number), 0) + 1, _timeout_signal.now, 'timeout', 'system',
-           'system', 'suspension_timeout', 'resume_condition_satisfied'
-    from flowfabric.signals s where s.partition = _timeout_signal.partition and s.execution = _timeout_signal.execution;
-    return made;
-end $$;
-
--- Do what a suspension asked for when it times out. The caller holds the ticket and has seen that it is in this suspension.
---
---   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays, for an operator to look at
---   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
-create or replace function flowfabric._time_out(suspension flowfabric.suspensions, now timestamptz)
+--   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
+--   emits    execution_resumed, waitpoint_closed
+create or replace function flowfabric._resume_late(partitions smallint[], ids uuid[], now timestamptz)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    partitions smallint[] := array[suspension.partition];
-    ids uuid[] := array[suspension.execution];
-    failure jsonb[] := array['{"class": "timeout", "reason": "suspension_timeout"}'::jsonb];
+    made record;
 begin
-    case suspension.timeout_behavior
+    with inserted as (
+        insert into flowfabric.signals (partition, execution, id, number, at, name, category, source_type, source_identity, effect)
+        select x.partition, x.id, gen_random_uuid(), l.last + 1, _resume_late.now, 'timeout', 'system', 'system', 'suspension_timeout',
+               'resume_condition_satisfied'
+        from unnest(_resume_late.partitions, _resume_late.ids) as x (partition, id)
+        cross join lateral (select coalesce(max(s.number), 0) as last from flowfabric.signals s
+                            where s.partition = x.partition and s.execution = x.id) l
+        returning partition, execution, id
+    )
+    select array_agg(i.partition) as partitions, array_agg(i.execution) as ids, array_agg(array[i.id]::text) as signals into made from inserted i;
+    perform flowfabric._resume(made.partitions, made.ids, 'timeout', made.signals, close_reason => 'timed_out_auto_resume');
+end $$;
+
+-- Leave executions to an operator: they stay suspended without a timeout, and their waitpoints stay open. The caller holds
+-- the tickets and has seen that they are in this suspension.
+--
+--   emits    suspension_escalated
+create or replace function flowfabric._escalate(partitions smallint[], ids uuid[])
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    left_to record;
+begin
+    update flowfabric.suspensions s set reason_code = 'waiting_for_operator_review', timeout_at = null
+    from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
+    where s.partition = x.partition and s.execution = x.id and s.ended_at is null;
+    with moved as (
+        update flowfabric.tickets t set reason = 'paused_by_operator'
+        from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
+        where t.partition = x.partition and t.id = x.id
+        returning t.partition, t.id, t.route, t.suspension
+    )
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
+           array_agg(e.flow) as flows, array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
+    into left_to from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
+    perform flowfabric._append_each('suspension_escalated', left_to.partitions, left_to.ids, left_to.routes, left_to.tags, left_to.details,
+                                    flows => left_to.flows);
+end $$;
+
+-- Do what suspensions asked for when they time out. The caller holds the tickets and has seen that they are in these.
+--
+--   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays, for an operator to look at
+--   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
+create or replace function flowfabric._time_out(behavior text, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
+returns void
+language plpgsql as $$
+begin
+    case behavior
         when 'auto_resume' then
-            perform flowfabric._resume(partitions, ids, 'timeout', array[flowfabric._timeout_signal(suspension.partition, suspension.execution, now)],
-                                       close_reason => 'timed_out_auto_resume');
+            perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);
         when 'escalate' then
-            update flowfabric.suspensions s set reason_code = 'waiting_for_operator_review', timeout_at = null
-            where s.partition = suspension.partition and s.execution = suspension.execution and s.id = suspension.id;
-            update flowfabric.tickets t set reason = 'paused_by_operator' where t.partition = suspension.partition and t.id = suspension.execution;
-            perform flowfabric._append_about('suspension_escalated', suspension.partition, suspension.execution,
-                                             detail => jsonb_build_object('suspension_id', suspension.id));
+            perform flowfabric._escalate(_time_out.partitions, _time_out.ids);
         else
-            perform flowfabric._close_waitpoints(partitions, ids, 'timed_out_' || suspension.timeout_behavior);
-            perform flowfabric._end(partitions, ids, case suspension.timeout_behavior
-                when 'fail' then 'failed' when 'cancel' then 'cancelled' else 'expired' end::flowfabric.outcome, failures => failure);
+            perform flowfabric._close_waitpoints(_time_out.partitions, _time_out.ids, 'timed_out_' || behavior, suspensions => _time_out.suspensions);
+            perform flowfabric._end(
+                _time_out.partitions, _time_out.ids,
+                case behavior when 'fail' then 'failed' when 'cancel' then 'cancelled' else 'expired' end::flowfabric.outcome,
+                failures => array_fill('{"class": "timeout", "reason": "suspension_timeout"}'::jsonb, array[cardinality(_time_out.ids)]));
     end case;
 end $$;
 
@@ -54,27 +81,34 @@ end $$;
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
 --   returns  how many were dealt with, the lanes with work again, the executions that ended
 create or replace function flowfabric.time_out_waits(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    locked record;
     late record;
 begin
-    moved := 0;
-    for late in
-        select s as suspension, t.lane, flowfabric._id(t.partition, t.id) as execution_id
+    select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions, array_agg(x.lane) as lanes
+    into locked from (
+        select s.partition, s.execution, s.id, t.lane
         from flowfabric.suspensions s
         join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution and t.suspension = s.id and t.phase = 'suspended'
         where s.ended_at is null and s.timeout_at <= now
         order by s.timeout_at, s.partition, s.execution limit time_out_waits.take offset time_out_waits.passing
-        for update of t skip locked
+        for update of t skip locked) x;
+    moved := 0;
+    -- Read again under the lock: another sweep may have dealt with some since this one looked for them.
+    for late in
+        select s.timeout_behavior as behavior, array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as suspensions,
+               array_agg(distinct x.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
+        from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes) as x (partition, id, suspension, lane)
+        join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
+        where s.ended_at is null and s.timeout_at <= now
+        group by s.timeout_behavior
     loop
-        perform flowfabric._time_out(late.suspension, now);
-        moved := moved + 1;
-        if (late.suspension).timeout_behavior = 'auto_resume' then
-            lanes := lanes || late.lane;
-        elsif (late.suspension).timeout_behavior <> 'escalate' then
-            ended := ended || late.execution_id;
-        end if;
+        perform flowfabric._time_out(late.behavior, late.partitions, late.ids, late.suspensions, now);
+        moved := moved + cardinality(late.ids);
+        lanes := case when late.behavior = 'auto_resume' then late.lanes else lanes end;
+        ended := case when late.behavior not in ('auto_resume', 'escalate') then ended || late.names else ended end;
     end loop;
 end $$;

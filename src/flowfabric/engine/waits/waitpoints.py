@@ -23,9 +23,9 @@ async def create_waitpoint(
         "create_waitpoint",
         **calls.under(fence),
         key=check_text(key, "waitpoint key"),
-        expires_in_ms=expires_in // timedelta(milliseconds=1),
+        expires_in_ms=calls.span(expires_in, "expires_in"),
     )
-    return msgspec.convert(dict(answer), CreatedWaitpoint)
+    return msgspec.convert({**answer, "key": key}, CreatedWaitpoint)
 
 
 async def close_waitpoints(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

@@ -35,21 +35,25 @@ begin
                                      detail => jsonb_build_object('waitpoint_id', id, 'key', _mint_waitpoint.key, 'kid', signer.kid));
 end $$;
 
--- Close waitpoints, with the reason. The caller holds the tickets.
+-- Close waitpoints, with the reason: all open ones of these executions, or those of one suspension or of one id each. The
+-- caller holds the tickets.
 --
 --   moves    waitpoint pending, active → closed
 --   emits    waitpoint_closed
-create or replace function flowfabric._close_waitpoints(partitions smallint[], executions uuid[], reason text)
+create or replace function flowfabric._close_waitpoints(
+    partitions smallint[], executions uuid[], reason text, suspensions uuid[] default null, ids uuid[] default null)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     closed record;
 begin
     with shut as (
         update flowfabric.waitpoints w set state = 'closed', closed_at = flowfabric.clock(), close_reason = _close_waitpoints.reason, expires_at = null
-        from unnest(_close_waitpoints.partitions, _close_waitpoints.executions) as x (partition, execution)
+        from unnest(_close_waitpoints.partitions, _close_waitpoints.executions, _close_waitpoints.suspensions, _close_waitpoints.ids)
+             as x (partition, execution, suspension, id)
         where w.partition = x.partition and w.execution = x.execution and w.state <> 'closed'
+          and w.suspension is not distinct from coalesce(x.suspension, w.suspension) and w.id = coalesce(x.id, w.id)
         returning w.partition, w.execution, w.id, w.key
     )
     select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(e.route) as routes, array_agg(e.tags) as tags,
@@ -59,6 +63,31 @@ begin
     if closed.executions is not null then
         perform flowfabric._append_each('waitpoint_closed', closed.partitions, closed.executions, closed.routes, closed.tags, closed.details,
                                         flows => closed.flows);
+    end if;
+end $$;
+
+-- The pending waitpoint of a key. One past its expiry is closed, and so is one whose signing key is gone: no token of it
+-- can ever be good again. The caller holds the ticket.
+--
+--   moves    waitpoint pending → closed, when it is of no more use
+--   emits    waitpoint_closed
+--   returns  the waitpoint and its token, or null when there is none
+create or replace function flowfabric._pending_waitpoint(
+    partition int, execution uuid, key text, now timestamptz, out waitpoint flowfabric.waitpoints, out token text)
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    select w.* into waitpoint from flowfabric.waitpoints w
+    where w.partition = _pending_waitpoint.partition and w.execution = _pending_waitpoint.execution and w.key = _pending_waitpoint.key
+      and w.state <> 'closed';
+    if not found then
+        return;
+    end if;
+    token := flowfabric._waitpoint_token(waitpoint.partition, waitpoint.execution, waitpoint.id, waitpoint.kid);
+    if waitpoint.expires_at <= now or token is null then
+        perform flowfabric._close_waitpoints(array[waitpoint.partition], array[waitpoint.execution], 'never_committed', ids => array[waitpoint.id]);
+        waitpoint := null;
+        token := null;
     end if;
 end $$;
 
@@ -73,72 +102,59 @@ end $$;
 create or replace function flowfabric.create_waitpoint(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, key text, expires_in_ms bigint default 86400000,
     out outcome text, out waitpoint_id uuid, out token text, out expires_at timestamptz)
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    open_one flowfabric.waitpoints;
+    known record;
 begin
     perform flowfabric._raise((flowfabric._lock_fenced(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id,
                                                        create_waitpoint.epoch, create_waitpoint.attempt, now)).fault);
     if coalesce(octet_length(create_waitpoint.key), 0) not between 1 and 128 then
         perform flowfabric._refuse('invalid_name', format('waitpoint key %s: a key is 1 to 128 bytes', flowfabric._shown(create_waitpoint.key)));
     end if;
-    if create_waitpoint.expires_in_ms not between 1 and 2592000000 then
+    if coalesce(create_waitpoint.expires_in_ms, 0) not between 1 and 2592000000 then
         perform flowfabric._refuse('invalid_time', format('expiry in %s ms: give 1 to 2 592 000 000', create_waitpoint.expires_in_ms));
     end if;
-    select w.* into open_one from flowfabric.waitpoints w
-    where w.partition = create_waitpoint.partition and w.execution = create_waitpoint.id and w.key = create_waitpoint.key and w.state <> 'closed';
-    if open_one.expires_at <= now then
-        perform flowfabric._close_one(open_one);
-        open_one := null;
+    known := flowfabric._pending_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, now);
+    outcome := case when known.token is null then 'created' else 'existing' end;
+    waitpoint_id := (known.waitpoint).id;
+    token := known.token;
+    expires_at := (known.waitpoint).expires_at;
+    if outcome = 'created' then
+        expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
+        select m.id, m.token into waitpoint_id, token
+        from flowfabric._mint_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, 'pending', null, expires_at) m;
     end if;
-    if open_one.id is not null then
-        outcome := 'existing';
-        waitpoint_id := open_one.id;
-        token := flowfabric._waitpoint_token(open_one.partition, open_one.execution, open_one.id, open_one.kid);
-        expires_at := open_one.expires_at;
-        return;
-    end if;
-    outcome := 'created';
-    expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
-    select m.id, m.token into waitpoint_id, token
-    from flowfabric._mint_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, 'pending', null, expires_at) m;
-end $$;
-
--- Close a pending waitpoint that nobody suspended on in time.
---
---   moves    waitpoint pending → closed
---   emits    waitpoint_closed
-create or replace function flowfabric._close_one(waitpoint flowfabric.waitpoints)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    update flowfabric.waitpoints w set state = 'closed', closed_at = flowfabric.clock(), close_reason = 'never_committed', expires_at = null
-    where w.partition = waitpoint.partition and w.execution = waitpoint.execution and w.id = waitpoint.id;
-    perform flowfabric._append_about('waitpoint_closed', waitpoint.partition, waitpoint.execution, detail => jsonb_build_object(
-        'waitpoint_id', waitpoint.id, 'key', waitpoint.key, 'reason', 'never_committed'));
 end $$;
 
 -- Close the pending waitpoints whose time is over.
 --
 --   moves    waitpoint pending → closed
---   locks    the waitpoints it closes; skips those that are locked
+--   locks    the tickets whose waitpoints it closes; skips those that are locked
 --   emits    waitpoint_closed
---   returns  how many were closed
+--   returns  how many were dealt with
 create or replace function flowfabric.close_waitpoints(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    late flowfabric.waitpoints;
+    now timestamptz := flowfabric.clock();
+    late record;
+    still record;
 begin
-    moved := 0;
-    for late in
-        select w.* from flowfabric.waitpoints w where w.state = 'pending' and w.expires_at <= flowfabric.clock()
-        order by w.expires_at limit close_waitpoints.take offset close_waitpoints.passing for update skip locked
-    loop
-        perform flowfabric._close_one(late);
-        moved := moved + 1;
-    end loop;
+    select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.id) as ids into late from (
+        select w.partition, w.execution, w.id from flowfabric.waitpoints w
+        join flowfabric.tickets t on t.partition = w.partition and t.id = w.execution
+        where w.state = 'pending' and w.expires_at <= now
+        order by w.expires_at, w.partition, w.execution limit close_waitpoints.take offset close_waitpoints.passing
+        for update of t skip locked) x;
+    -- Read again under the lock: the execution may have suspended on one since.
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into still
+    from unnest(late.partitions, late.executions, late.ids) as x (partition, execution, id)
+    join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.execution and w.id = x.id
+    where w.state = 'pending' and w.expires_at <= now;
+    moved := coalesce(cardinality(still.ids), 0);
+    if moved > 0 then
+        perform flowfabric._close_waitpoints(still.partitions, still.executions, 'never_committed', ids => still.ids);
+    end if;
 end $$;

@@ -1,0 +1,126 @@
+"""Following the log: how soon an event arrives after its commit, and how many arrive when many write."""
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from statistics import quantiles
+from uuid import uuid4
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.db import Database
+from flowfabric.engine import executions
+from flowfabric.hints import Hints
+from flowfabric.model import Submission, Terms
+from flowfabric.subscriptions import EventLog
+
+DELIVERIES = 200
+PAUSE = 0.05  # seconds without an event before each
+COUNT = 200_000 if os.environ.get("FLOWFABRIC_SOAK") == "1" else 50_000
+WRITERS = 32
+AT_ONCE = 25
+SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+APPEND = """
+select flowfabric._append_each('execution_held', array_fill(1::int2, array[cardinality($1::uuid[])]), $1,
+                               array_fill(1, array[cardinality($1)]))
+"""
+
+
+@asynccontextmanager
+async def following(database: Database) -> AsyncIterator[tuple[Hints, EventLog]]:
+    async with Hints(database) as hints, EventLog(database, hints) as log:
+        yield hints, log
+
+
+@asynccontextmanager
+async def unrelated(ground: Ground, is_open: bool) -> AsyncIterator[None]:
+    """A transaction that writes to a table of its own and stays open."""
+    async with ground.raw() as conn:
+        await conn.execute("create table unrelated (number int)")
+        if is_open:
+            await conn.execute("begin; insert into unrelated values (1)")
+        yield
+
+
+def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
+    """One event after the other into a log that is idle otherwise; the rate is one over the median delay."""
+
+    async def run(ground: Ground) -> int:
+        async with (
+            unrelated(ground, beside_open),
+            ground.database() as database,
+            database.connection() as conn,
+            following(database) as (hints, log),
+        ):
+            await executions.submit(conn, SUBMISSION)
+            subscription = await log.subscribe()
+            delays = []
+            for _ in range(DELIVERIES):
+                arrival = asyncio.create_task(anext(subscription))
+                await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
+                await executions.submit(conn, SUBMISSION)
+                committed = time.perf_counter()
+                hints.send(lanes=["default"])
+                await arrival
+                delays.append(time.perf_counter() - committed)
+        percentiles = quantiles(delays, n=100)
+        print(
+            f"    commit to delivery: p50 {percentiles[49] * 1e3:.1f} ms, p99 {percentiles[98] * 1e3:.1f} ms",
+            file=sys.stderr,
+        )
+        ground.seconds = percentiles[49]
+        return 1
+
+    return run
+
+
+def following_many(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
+    """All events of many writers, from the first commit to the last arrival."""
+
+    async def write(ground: Ground, count: int) -> None:
+        async with ground.raw() as conn:
+            for _ in range(count // AT_ONCE):
+                await conn.execute(APPEND, [uuid4() for _ in range(AT_ONCE)])
+
+    async def run(ground: Ground) -> int:
+        per_writer = COUNT // WRITERS // AT_ONCE * AT_ONCE
+        async with (
+            unrelated(ground, beside_open),
+            ground.database() as database,
+            following(database) as (_, log),
+        ):
+            subscription = await log.subscribe()
+            with ground.timed():
+                writers = [asyncio.create_task(write(ground, per_writer)) for _ in range(WRITERS)]
+                for _ in range(per_writer * WRITERS):
+                    await anext(subscription)
+            await asyncio.gather(*writers)
+        return per_writer * WRITERS
+
+    return run
+
+
+delivery = Scenario(
+    name="events_delivery", about="commit to delivery when idle, with hints", run=delivering(False), unit="1/p50 s"
+)
+delivery_beside_open = Scenario(
+    name="events_delivery_open",
+    about="the same beside an open transaction that writes elsewhere",
+    run=delivering(True),
+    unit="1/p50 s",
+    against={delivery.name: None},
+)
+follow = Scenario(
+    name="events_follow", about=f"{COUNT:,} events of 32 writers", run=following_many(False), unit="events/s"
+)
+follow_beside_open = Scenario(
+    name="events_follow_open",
+    about="the same beside an open transaction that writes elsewhere",
+    run=following_many(True),
+    unit="events/s",
+    against={follow.name: None},
+)

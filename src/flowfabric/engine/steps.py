@@ -1,0 +1,49 @@
+"""Steps: named, saved results inside a handler, and the journal a run begins with."""
+
+from collections.abc import Sequence
+
+from flowfabric import calls, db
+from flowfabric.calls import Act
+from flowfabric.db import Connection
+from flowfabric.errors import Refusal
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Journal, JournalEntry, Saved, Step
+
+RESULT_LIMIT = 1_048_576
+
+
+async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_LIMIT) -> Saved:
+    """Keep the result of a step; the first one of a name and occurrence counts.
+
+    On a connection of the caller's it joins the transaction open there: what the step wrote and its result commit
+    together. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `PayloadTooLarge`, `TooManySteps`.
+    """
+    return calls.only(await save_steps(conn, [step], result_limit=result_limit))
+
+
+async def save_steps(
+    conn: Connection, steps: Sequence[Step], *, result_limit: int = RESULT_LIMIT
+) -> list[Saved | Refusal]:
+    """Keep the results of many steps, as if one after the other, and answer each in its place."""
+    return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit)
+
+
+async def read_journal(conn: Connection, execution_id: ExecutionId) -> list[JournalEntry]:
+    """Everything a handler need not do again: saved steps, sleeps, and waits that have ended."""
+    entries: list[JournalEntry] = []
+    while True:
+        place = {"after_name": entries[-1].name, "after_occurrence": entries[-1].occurrence} if entries else {}
+        journal = db.read(Journal, await db.value(conn, "read_journal", **calls.about(execution_id), **place))
+        entries += journal.entries
+        if not journal.more:
+            return entries
+
+
+def _act(step: Step) -> Act:
+    values = {
+        "names": check_text(step.name, "step name"),
+        "occurrences": step.occurrence,
+        "results": step.result,
+        "encodings": None if step.encoding == "json" else check_text(step.encoding, "encoding"),
+    }
+    return Act(step.fence, values, len(step.result or b""))

@@ -1,0 +1,102 @@
+"""Claims: the right to run an execution, and how it is shown."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+import msgspec
+
+from flowfabric.ids import ExecutionId
+from flowfabric.model.waits import Resumed
+
+
+class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempt under way, or interrupted by a wait."""
+
+    number: int
+    type: str
+    started_at: datetime
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to run an execution until a moment."""
+
+    lease_id: UUID
+    epoch: int
+    worker: str
+    instance: str
+    expires_at: datetime
+
+
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker shows with every call it makes: the lease, and which claim and attempt it belongs to."""
+
+    execution_id: ExecutionId
+    lease_id: UUID
+    epoch: int
+    attempt: int
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution given to a worker, and all the worker needs to run it."""
+
+    execution_id: ExecutionId
+    fence: Fence
+    kind: str
+    namespace: str
+    lane: str
+    priority: int
+    route: int
+    attempt: CurrentAttempt
+    expires_at: datetime
+    encoding: str = "json"
+    payload: bytes | None = None
+    tags: Mapping[str, str] = {}
+    policy: Mapping[str, object] = {}
+    resumed: bool = False
+    """It goes on with the same attempt after a wait or a delay."""
+    resumed_by: Resumed | None = None
+    """What ended the wait it goes on from."""
+    attempt_deadline: datetime | None = None
+    deadline_at: datetime | None = None
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A signed promise of one execution to one worker; whoever holds the key may turn it into a lease."""
+
+    execution_id: ExecutionId
+    partition_key: str
+    grant_key: str
+    expires_at: datetime
+    route: int
+
+    def __repr__(self) -> str:
+        return f"Grant(execution_id={str(self.execution_id)!r}, expires_at={self.expires_at})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("execution_id", str(self.execution_id)), ("expires_at", self.expires_at)]
+
+
+class VerifiedGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a good grant says."""
+
+    execution_id: ExecutionId
+    worker: str
+    instance: str
+    expires_at: datetime
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that goes on."""
+
+    expires_at: datetime
+
+
+class Revoked(msgspec.Struct, frozen=True, kw_only=True):
+    """What revoking did: the lease that was taken away, or the cause why there was nothing to do."""
+
+    outcome: Literal["revoked", "noop"]
+    cause: str | None = None
+    lease_id: UUID | None = None
+    epoch: int | None = None

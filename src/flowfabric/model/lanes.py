@@ -1,0 +1,40 @@
+"""Lanes: where work queues."""
+
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+
+class LaneChange(StrEnum):
+    """What an operation did to a lane."""
+
+    REGISTERED = "registered"
+    CHANGED = "changed"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    ACTIVE = "active"
+    NOOP = "noop"
+
+
+class Drained(msgspec.Struct, frozen=True, kw_only=True):
+    """What draining a lane did, and how much it still has to finish (10 001 stands for more than 10 000)."""
+
+    outcome: LaneChange
+    left_count: int
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane and what is in it; counts stop at 10 001, which stands for more than 10 000."""
+
+    name: str
+    state: str
+    since: datetime
+    by: str | None
+    why: str | None
+    keep_renewals: bool
+    waiting_count: int
+    delayed_count: int
+    active_count: int
+    suspended_count: int
+    oldest_at: datetime | None

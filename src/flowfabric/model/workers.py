@@ -1,0 +1,43 @@
+"""Workers: the processes that work."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """What registering a worker did, and until when it counts as live without a beat."""
+
+    outcome: Literal["registered", "refreshed"]
+    expires_at: datetime
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a beat counted; an instance that is not registered must register again."""
+
+    instance: str
+    outcome: Literal["refreshed", "not_registered"]
+    expires_at: datetime | None = None
+
+
+class MarkedDead(msgspec.Struct, frozen=True, kw_only=True):
+    """What declaring an instance dead did, and how many leases it cost."""
+
+    outcome: Literal["marked", "not_registered"]
+    revoked: int
+
+
+class Worker(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that works, and how many leases it holds."""
+
+    worker: str
+    instance: str
+    lanes: Sequence[str]
+    capabilities: Sequence[str]
+    namespace: str | None
+    registered_at: datetime
+    beat_at: datetime
+    expires_at: datetime
+    active_count: int

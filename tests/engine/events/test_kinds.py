@@ -1,0 +1,268 @@
+"""Every kind of event there is, brought about once: it says what it is about, whoever wrote it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, claims, events, executions, keys, lanes, operator, waits, workers
+from flowfabric.ids import ExecutionId
+from flowfabric.model import Claim, EventFilter, Suspension
+from tests import sources
+from tests.given import Given
+
+HOUR = timedelta(hours=1)
+TAGS = {"billing.customer": "acme"}
+OPTIONS: dict[str, Any] = {"namespace": "acme", "lane": "reports", "tags": TAGS}
+ANSWER = {"kind": "single", "waitpoint": "answer"}
+
+Provoke = Callable[[Given], Awaitable[object]]
+
+
+async def claimed(given: Given, **options: object) -> Claim:
+    return await given.claimed(**OPTIONS, **options)
+
+
+async def suspended(given: Given, **options: object) -> ExecutionId:
+    claim = await claimed(given)
+    wish = Suspension(condition=ANSWER, waitpoints=["answer"], **options)  # type: ignore[arg-type]
+    await waits.suspend(given.conn, claim.fence, wish)
+    return claim.execution_id
+
+
+async def expire(given: Given) -> None:
+    await given.submitted(**OPTIONS, deadline=HOUR)
+    await given.time_passes(hours=2)
+    await executions.expire_executions(given.conn)
+
+
+async def delay(given: Given) -> None:
+    await attempts.delay(given.conn, (await claimed(given)).fence, HOUR)
+
+
+async def replay(given: Given) -> None:
+    await executions.replay(given.conn, await given.cancelled(**OPTIONS), by="ops")
+
+
+async def unhold(given: Given) -> None:
+    await operator.unhold(given.conn, await given.held(**OPTIONS), by="ops")
+
+
+async def change_priority(given: Given) -> None:
+    await executions.change_priority(given.conn, await given.submitted(**OPTIONS), 7, by="ops")
+
+
+async def set_tag(given: Given) -> None:
+    await executions.set_tag(given.conn, await given.submitted(**OPTIONS), "billing.plan", "gold", by="ops")
+
+
+async def renew(given: Given) -> None:
+    await lanes.configure_lane(given.conn, "reports", keep_renewals=True)
+    await claims.renew(given.conn, (await claimed(given)).fence)
+
+
+async def lapse(given: Given) -> None:
+    await claimed(given)
+    await given.time_passes(hours=1)
+    await claims.expire_leases(given.conn)
+
+
+async def revoke(given: Given) -> None:
+    await claims.revoke(given.conn, (await claimed(given)).execution_id, by="ops")
+
+
+async def fail(given: Given) -> None:
+    claim = await claimed(given, policy={"retry": {"max_retries": 1}})
+    await attempts.fail(given.conn, claim.fence, "it broke")
+
+
+async def grant(given: Given) -> None:
+    await given.submitted(**OPTIONS)
+    await claims.issue_grant(given.conn, "pool", instance="pool-1", lanes=["reports"])
+
+
+async def lapse_grant(given: Given) -> None:
+    await grant(given)
+    await given.time_passes(hours=1)
+    await claims.expire_grants(given.conn)
+
+
+async def resume(given: Given) -> None:
+    await waits.resume(given.conn, await suspended(given), by="ops")
+
+
+async def escalate(given: Given) -> None:
+    await suspended(given, timeout=HOUR, timeout_behavior="escalate")
+    await given.time_passes(hours=2)
+    await waits.time_out_waits(given.conn)
+
+
+async def create_waitpoint(given: Given) -> None:
+    await waits.create_waitpoint(given.conn, (await claimed(given)).fence, "answer")
+
+
+async def approve(given: Given) -> None:
+    await waits.deliver_approval(given.conn, await suspended(given), "answer", "approve", by="ops")
+
+
+async def drain(given: Given) -> None:
+    await lanes.configure_lane(given.conn, "reports")
+    await lanes.drain_lane(given.conn, "reports", by="ops")
+
+
+async def pause(given: Given) -> None:
+    await lanes.configure_lane(given.conn, "reports")
+    await lanes.pause_lane(given.conn, "reports", by="ops")
+
+
+async def reopen(given: Given) -> None:
+    await pause(given)
+    await lanes.resume_lane(given.conn, "reports", by="ops")
+
+
+async def register(given: Given) -> None:
+    await workers.register_worker(given.conn, "pool", instance="reports", lanes=["default"])
+
+
+async def mark_dead(given: Given) -> None:
+    await register(given)
+    await workers.mark_dead(given.conn, "reports", by="ops")
+
+
+async def lapse_worker(given: Given) -> None:
+    await register(given)
+    await given.time_passes(hours=1)
+    await workers.expire_workers(given.conn)
+
+
+async def seed(given: Given) -> None:
+    await given.conn.execute("delete from flowfabric.keys")
+    await keys.seed_key(given.conn, "reports", "ab" * 32)
+
+
+async def rotate(given: Given) -> None:
+    await keys.rotate_key(given.conn, "reports", "ab" * 32, by="ops")
+
+
+ABOUT_AN_EXECUTION: Mapping[str, Provoke] = {
+    "execution_submitted": lambda given: given.submitted(**OPTIONS),
+    "execution_completed": lambda given: given.completed(**OPTIONS),
+    "execution_failed": lambda given: given.failed(**OPTIONS),
+    "execution_cancelled": lambda given: given.cancelled(**OPTIONS),
+    "execution_expired": expire,
+    "execution_delayed": delay,
+    "execution_replayed": replay,
+    "execution_held": lambda given: given.held(**OPTIONS),
+    "execution_unheld": unhold,
+    "priority_changed": change_priority,
+    "tag_set": set_tag,
+    "lease_acquired": claimed,
+    "lease_renewed": renew,
+    "lease_expired": lapse,
+    "lease_revoked": revoke,
+    "attempt_failed": fail,
+    "grant_issued": grant,
+    "grant_expired": lapse_grant,
+    "execution_suspended": suspended,
+    "execution_resumed": resume,
+    "suspension_escalated": escalate,
+    "waitpoint_created": create_waitpoint,
+    "waitpoint_closed": resume,
+    "signal_delivered": approve,
+}
+# Lane, worker or key: each is called "reports" here.
+ABOUT_SOMETHING_ELSE: Mapping[str, Provoke] = {
+    "lane_registered": lambda given: lanes.configure_lane(given.conn, "reports"),
+    "lane_paused": pause,
+    "lane_drain_started": drain,
+    "lane_resumed": reopen,
+    "worker_registered": register,
+    "worker_marked_dead": mark_dead,
+    "worker_expired": lapse_worker,
+    "key_seeded": seed,
+    "key_rotated": rotate,
+}
+ENDS = {"completed": "success", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
+
+
+def test_every_kind_that_a_function_names_is_in_these_tables() -> None:
+    emitted = set().union(*(function.says("emits") for function in sources.sql_functions()))
+
+    assert emitted == ABOUT_AN_EXECUTION.keys() | ABOUT_SOMETHING_ELSE.keys()
+
+
+@pytest.mark.parametrize("kind", ABOUT_AN_EXECUTION)
+async def test_an_event_about_an_execution_has_its_namespace_lane_and_tags(
+    conn: Connection, given: Given, kind: str
+) -> None:
+    """Behaviour 113. Pitfall P70."""
+    await ABOUT_AN_EXECUTION[kind](given)
+    [row] = await given.rows("select partition, id from flowfabric.executions")
+
+    [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind]))).events
+    assert event.execution_id == ExecutionId(row["partition"], row["id"])
+    assert (event.namespace, event.lane, event.subject) == ("acme", "reports", None)
+    assert event.tags.items() >= TAGS.items()
+    narrow = EventFilter(
+        kinds=[kind], namespace="acme", lane="reports", tag=("billing.customer", "acme"), partitions=[row["partition"]]
+    )
+    assert (await events.read_events(conn, events.OLDEST, narrow)).events == [event]
+
+
+@pytest.mark.parametrize("kind", sorted(ABOUT_AN_EXECUTION.keys() - {"execution_submitted"}))
+async def test_an_event_about_a_member_of_a_flow_names_the_flow(conn: Connection, given: Given, kind: str) -> None:
+    """Behaviour 113."""
+    flow = uuid4()
+    await conn.execute(f"alter table flowfabric.executions alter flow set default '{flow}'")
+    await ABOUT_AN_EXECUTION[kind](given)
+
+    [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind]))).events
+    assert event.flow_id is not None
+    assert event.flow_id.uuid == flow
+    assert (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind], flow_id=event.flow_id))).events
+
+
+@pytest.mark.parametrize("kind", ABOUT_SOMETHING_ELSE)
+async def test_an_event_about_something_else_names_it(conn: Connection, given: Given, kind: str) -> None:
+    await ABOUT_SOMETHING_ELSE[kind](given)
+
+    [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind]))).events
+    assert (event.subject, event.execution_id, event.namespace, event.tags) == ("reports", None, None, {})
+    assert event.lane == ("reports" if kind.startswith("lane_") else None)
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_an_end_says_how_in_which_attempt_and_under_which_epoch(conn: Connection, given: Given, end: str) -> None:
+    await ABOUT_AN_EXECUTION[f"execution_{end}"](given)
+
+    [event] = (await events.read_events(conn, events.OLDEST, events.completions())).events
+    assert event.kind == f"execution_{end}"
+    assert event.detail["outcome"] == ENDS[end]
+    assert (event.detail["attempt"], event.detail["epoch"]) == ((1, 1) if end in ("completed", "failed") else (0, 0))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "execution_cancelled",
+        "execution_replayed",
+        "execution_held",
+        "execution_unheld",
+        "priority_changed",
+        "tag_set",
+        "lease_revoked",
+        "lane_paused",
+        "lane_drain_started",
+        "lane_resumed",
+        "worker_marked_dead",
+        "key_rotated",
+    ],
+)
+async def test_what_an_operator_did_says_who_it_was(conn: Connection, given: Given, kind: str) -> None:
+    await {**ABOUT_AN_EXECUTION, **ABOUT_SOMETHING_ELSE}[kind](given)
+
+    [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind], acts=True))).events
+    assert event.by == "ops"

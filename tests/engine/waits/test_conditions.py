@@ -1,0 +1,232 @@
+"""Conditions: what a wait waits for, judged by one SQL function, compared with plain Python."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import given as for_any
+from hypothesis import strategies as st
+
+from flowfabric.db import Connection
+from flowfabric.engine import waits
+from flowfabric.model import Delivered
+from tests.conftest import SOAK
+from tests.engine.waits.scene import to, wish
+from tests.given import Given
+
+VECTORS = msgspec.json.decode(Path(__file__).parents[2].joinpath("vectors.json").read_bytes())["conditions"]
+Condition = Mapping[str, Any]
+Signals = Sequence[Mapping[str, str]]
+
+
+def keys_of(condition: Condition) -> set[str]:
+    """The waitpoints that a condition names."""
+    own = {condition["waitpoint"]} if "waitpoint" in condition else set(condition.get("waitpoints", ()))
+    return own.union(*(keys_of(member) for member in condition.get("members", ())))
+
+
+def leaves(condition: Condition) -> list[Condition]:
+    below = [leaf for member in condition.get("members", ()) for leaf in leaves(member)]
+    return below or [condition]
+
+
+def matches(leaf: Condition, signal: Mapping[str, str]) -> bool:
+    return signal["waitpoint"] in keys_of(leaf) and all(
+        leaf.get(field, signal[field]) == signal[field] for field in ("name", "source_type")
+    )
+
+
+def counted(leaf: Condition, signals: Signals) -> list[str]:
+    """The first signal of each of the first n different things."""
+    things = {
+        "distinct_waitpoints": lambda signal: signal["waitpoint"],
+        "distinct_signals": lambda signal: signal["id"],
+        "distinct_sources": lambda signal: (signal["source_type"], signal["source_identity"]),
+        "one": lambda _: "one",
+    }
+    thing = things[leaf.get("of", "one")]
+    firsts: dict[object, str] = {}
+    for signal in signals:
+        if matches(leaf, signal):
+            firsts.setdefault(thing(signal), signal["id"])
+    return list(firsts.values())[: leaf.get("n", 1)]
+
+
+def judge(condition: Condition, signals: Signals) -> tuple[bool, set[str], set[str]]:
+    """Whether it holds, what counts, and what made it hold: the rules of the spec in plain Python."""
+    match condition["kind"]:
+        case "single" | "count":
+            found = counted(condition, signals)
+            holds = len(found) >= condition.get("n", 1)
+            return holds, set(found), set(found) if holds else set()
+        case "all_of" | "any_of":
+            members = [judge(member, signals) for member in condition["members"]]
+            holds = (any if condition["kind"] == "any_of" else all)(member[0] for member in members)
+            count = set().union(*(member[1] for member in members))
+            return holds, count, set().union(*(member[2] for member in members)) if holds else set()
+        case _:
+            return False, set(), set()
+
+
+def effect(condition: Condition, signals: Signals) -> str:
+    """What the last of these signals did."""
+    holds, count, _ = judge(condition, signals)
+    last = signals[-1]
+    if condition["kind"] in ("operator_only", "timeout_only"):
+        return "no_op"
+    if holds:
+        return "resume_condition_satisfied"
+    if last["id"] in count:
+        return "appended_to_waitpoint"
+    if last["waitpoint"] not in keys_of(condition):
+        return "signal_ignored_not_in_condition"
+    fits = any(matches(leaf, last) for leaf in leaves(condition))
+    return "appended_to_waitpoint_duplicate" if fits else "signal_ignored_matcher_failed"
+
+
+async def ask(conn: Any, condition: Condition, signals: Signals) -> tuple[bool, list[str], list[str], str]:
+    """What Postgres says of the same."""
+    row = await conn.fetchrow(
+        "select j.*, flowfabric._effect($1::text::jsonb, $3, $4, $5, j.holds, $6 = any (j.counted)) as effect "
+        "from flowfabric._judge($1::text::jsonb, $2::text::jsonb) j",
+        *(msgspec.json.encode(value).decode() for value in (condition, signals)),
+        *(signals[-1][field] if signals else "" for field in ("waitpoint", "name", "source_type", "id")),
+    )
+    return row["holds"], row["counted"], row["satisfiers"], row["effect"]
+
+
+def signals_of(vector: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        {
+            **{field: given[field] for field in ("id", "waitpoint", "name")},
+            "source_type": given.get("source_type", "external"),
+            "source_identity": given["source"],
+        }
+        for given in vector["signals"]
+    ]
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+async def test_the_vectors_are_judged_as_they_say(conn: Connection, vector: Mapping[str, Any]) -> None:
+    signals = signals_of(vector)
+
+    for number, expected in enumerate(vector["effects"], start=1):
+        holds, _, satisfiers, said = await ask(conn, vector["condition"], signals[:number])
+        assert said == expected == effect(vector["condition"], signals[:number])
+        assert satisfiers == (vector["satisfiers"] if holds else [])
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+async def test_the_vectors_hold_from_suspension_to_claim(
+    conn: Connection, given: Given, vector: Mapping[str, Any]
+) -> None:
+    """Behaviours 61, 62, 64 and 65; pitfalls P41 and P42."""
+    signals = signals_of(vector)
+    claim = await given.claimed()
+    wanted = sorted({signal["waitpoint"] for signal in signals} | keys_of(vector["condition"]))
+    answer = await waits.suspend(conn, claim.fence, wish(vector["condition"], wanted))
+    points = {point.key: point for point in answer.waitpoints}
+    ids = {signal["id"]: uuid4() for signal in signals}
+
+    effects = []
+    for signal in signals:
+        point, who = points[signal["waitpoint"]], signal["source_identity"]
+        if signal["source_type"] == "operator":
+            done = await waits.deliver_approval(
+                conn, claim.execution_id, point.key, signal["name"], by=who, suffix=str(uuid4())
+            )
+            ids[signal["id"]] = done.signal_id
+        else:
+            sent = to(claim.execution_id, point.id, point.token or "", signal["name"], source_identity=who)
+            [told] = await waits.deliver_signals(conn, [msgspec.structs.replace(sent, signal_id=ids[signal["id"]])])
+            assert isinstance(told, Delivered)
+            done = told
+        effects.append(done.effect)
+
+    assert effects == vector["effects"]
+    resumed = [taken.resumed_by for taken in await given.claim()]
+    arrived = [[signal.signal_id for signal in one.signals] for one in resumed if one]
+    assert arrived == ([] if vector["satisfiers"] is None else [[ids[name] for name in vector["satisfiers"]]])
+
+
+KEYS = ["a", "b", "c"]
+filters = {"name": st.sampled_from(["x", "y"]), "source_type": st.sampled_from(["p", "q"])}
+singles = st.fixed_dictionaries({"kind": st.just("single"), "waitpoint": st.sampled_from(KEYS)}, optional=filters)
+counts = st.fixed_dictionaries(
+    {
+        "kind": st.just("count"),
+        "n": st.integers(1, 3),
+        "of": st.sampled_from(["distinct_waitpoints", "distinct_signals", "distinct_sources"]),
+        "waitpoints": st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True),
+    },
+    optional=filters,
+)
+conditions = st.recursive(
+    singles | counts,
+    lambda nodes: st.fixed_dictionaries(
+        {"kind": st.sampled_from(["all_of", "any_of"]), "members": st.lists(nodes, min_size=1, max_size=3)}
+    ),
+    max_leaves=6,
+)
+arrivals = st.lists(
+    st.fixed_dictionaries(
+        {
+            "waitpoint": st.sampled_from([*KEYS, "elsewhere"]),
+            "name": st.sampled_from(["x", "y", "z"]),
+            "source_type": st.sampled_from(["p", "q"]),
+            "source_identity": st.sampled_from(["ann", "bob"]),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(
+    max_examples=5_000 if SOAK else 400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@for_any(condition=conditions, arrived=arrivals)
+async def test_any_condition_is_judged_as_plain_python_would(
+    conn: Connection, condition: Condition, arrived: list[dict[str, str]]
+) -> None:
+    signals = [{"id": f"s{number}", **signal} for number, signal in enumerate(arrived)]
+
+    holds, count, satisfiers, said = await ask(conn, condition, signals)
+
+    expected = judge(condition, signals)
+    in_order = [signal["id"] for signal in signals]
+    assert (holds, said) == (expected[0], effect(condition, signals))
+    assert count == [name for name in in_order if name in expected[1]]
+    assert satisfiers == [name for name in in_order if name in expected[2]]
+
+
+async def test_a_signal_on_a_key_that_no_node_names_is_ignored(conn: Connection) -> None:
+    signal = {"id": "s", "waitpoint": "other", "name": "x", "source_type": "p", "source_identity": "ann"}
+
+    assert await ask(conn, {"kind": "single", "waitpoint": "w"}, [signal]) == (
+        False,
+        [],
+        [],
+        "signal_ignored_not_in_condition",
+    )
+
+
+async def test_one_signal_that_satisfies_two_nodes_is_given_once(conn: Connection, given: Given) -> None:
+    """Pitfall P42."""
+    single = {"kind": "single", "waitpoint": "w"}
+    claim = await given.claimed()
+    both = {"kind": "all_of", "members": [single, {**single, "name": "go"}]}
+    answer = await waits.suspend(conn, claim.fence, wish(both))
+    point = answer.waitpoints[0]
+
+    done = await waits.deliver_signal(conn, to(claim.execution_id, point.id, point.token or "", "go"))
+
+    assert done.effect == "resume_condition_satisfied"
+    [taken] = await given.claim()
+    assert taken.resumed_by is not None
+    assert [signal.signal_id for signal in taken.resumed_by.signals] == [done.signal_id]
+    assert (await given.event("execution_resumed"))["signals"] == [str(done.signal_id)]
