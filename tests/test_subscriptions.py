@@ -261,10 +261,11 @@ async def test_a_cursor_that_is_none_is_refused_at_once(log: EventLog, cursor: s
         await log.subscribe(filter=EventFilter(lane="\0"))
 
 
-async def test_a_cursor_that_retention_has_overtaken_ends_a_subscription(
+async def test_a_subscription_that_retention_has_overtaken_ends(
     log: EventLog, conn: asyncpg.Connection, given: Given
 ) -> None:
     """Behaviour 112."""
+    await append(conn)
     subscription = await log.subscribe()
     await append(conn)
     await jump(conn, RANGE)

@@ -49,6 +49,6 @@ async def retire_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -
     return await calls.sweep(conn, "retire_keys", limit, passing)
 
 
-def _hidden(secret: str) -> str:
+def _hidden(secret: object) -> str:
     """A secret as it is sent. What cannot be one is sent as nothing, so that no message can hold it."""
     return secret if isinstance(secret, str) and signing.is_secret(secret) else ""

@@ -7,118 +7,169 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
 from datetime import timedelta
+from uuid import UUID
+
+import msgspec
 
 from flowfabric.db import Connection, Database
 from flowfabric.engine import claims, workers
 from flowfabric.errors import Refusal, Unavailable
-from flowfabric.model import Fence, Renewed
+from flowfabric.model import Fence
 
 log = logging.getLogger("flowfabric.worker")
+
+LONGEST_INTERVAL = timedelta(seconds=10)
+LONGEST_LIFE = timedelta(minutes=10)
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+LAST_WORDS = 5.0
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """Who an instance says it is."""
+
+    worker: str
+    instance: str
+    lanes: Collection[str]
+    capabilities: Collection[str]
+    namespace: str | None
+    lease: timedelta
 
 
 class Heartbeat:
     """Keeps the leases of one instance alive, and says which ones are lost."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        worker: str,
-        instance: str,
-        lanes: Collection[str],
-        capabilities: Collection[str],
-        namespace: str | None,
-        lease: timedelta,
-        lost: Callable[[Fence], None],
-    ) -> None:
+    def __init__(self, database: Database, registration: Registration, lost: Callable[[Fence], None]) -> None:
         self._database = database
-        self._registration = {
-            "instance": instance,
-            "lanes": lanes,
-            "capabilities": capabilities,
-            "namespace": namespace,
-            "holds_lock": not database.config.pooler,
-        }
-        self._worker = worker
-        self._instance = instance
-        self._lease = lease
+        self._about = registration
         self._lost = lost
-        self._held: dict[Fence, float] = {}
+        self._lease = registration.lease.total_seconds()
+        self._interval = min(registration.lease / 3, LONGEST_INTERVAL).total_seconds()
+        self._held: dict[UUID, tuple[Fence, float]] = {}
         self._guard = threading.Lock()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._beat_for_ever()), name="heartbeat", daemon=True
-        )
+        self._stopping = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="heartbeat", daemon=True)
+        self.registered: Future[None] = Future()
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Begin to beat; `registered` tells when this instance is known, or why it cannot be."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more; blocks until the thread has ended."""
-        self._stop.set()
-        self._thread.join(timeout=10)
+        """Unregister and beat no more; blocks until that is done, or a while if the database is away."""
+        self._stopping = True
+        self.look()
+        if self._thread.is_alive():
+            self._thread.join(timeout=LAST_WORDS)
 
-    def hold(self, fence: Fence) -> None:
-        """Renew this lease from now on."""
+    def look(self) -> None:
+        """Renew now: one of the leases may be gone."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the thread has ended meanwhile
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def hold(self, fences: Iterable[Fence], asked_at: float) -> None:
+        """Renew these leases from now on; they were asked for at that moment of the monotonic clock."""
+        until = asked_at + self._lease
         with self._guard:
-            self._held[fence] = time.monotonic() + self._lease.total_seconds()
+            self._held.update((fence.lease_id, (fence, until)) for fence in fences)
 
     def release(self, fence: Fence) -> None:
         """Leave this lease alone from now on."""
         with self._guard:
-            self._held.pop(fence, None)
+            self._held.pop(fence.lease_id, None)
 
-    async def _beat_for_ever(self) -> None:
-        pause = 0.1
-        while not self._stop.is_set():
+    def holds(self, fence: Fence) -> bool:
+        """Whether this lease is ours, for all we know."""
+        return fence.lease_id in self._held
+
+    async def _live(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        watching = asyncio.create_task(self._watch())
+        pause = FIRST_PAUSE
+        while not self._stopping:
+            began = time.monotonic()
             try:
                 async with self._database.own_connection() as conn:
-                    pause = 0.1
-                    await self._live(conn)
-            except Unavailable as error:
-                log.warning("the heartbeat of %s lost the database, trying again: %s", self._instance, error.message)
-                self._give_up_lapsed()
-            if not self._stop.is_set():
+                    await self._beat(conn)
+            except Exception as error:
+                self._failed(error)
+            if not self._stopping:
+                pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(pause * 2, LONGEST_PAUSE)
                 await asyncio.sleep(pause)
-                pause = min(pause * 2, 2.0)
+        watching.cancel()
 
-    async def _live(self, conn: Connection) -> None:
-        if self._registration["holds_lock"]:
-            await workers.hold_lock(conn, self._instance)
-        await self._register(conn)
-        while not await asyncio.to_thread(self._stop.wait, self._lease.total_seconds() / 3):
-            await self._renew(conn)
-            [answer] = await workers.beat(conn, [self._instance])
-            if answer.outcome == "not_registered":
-                await self._register(conn)
-        await workers.unregister_worker(conn, self._instance)
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, Refusal) and not isinstance(error, Unavailable) and not self.registered.done():
+            self.registered.set_exception(error)
+        elif isinstance(error, Unavailable | TimeoutError):
+            log.warning("the heartbeat of %s lost the database, trying again: %s", self._about.instance, error)
+        else:
+            log.exception("the heartbeat of %s failed, trying again", self._about.instance)
+
+    async def _beat(self, conn: Connection) -> None:
+        async with asyncio.timeout(self._interval):
+            await self._register(conn)
+        while not self._stopping:
+            async with asyncio.timeout(self._interval):
+                await self._renew(conn)
+                [answer] = await workers.beat(conn, [self._about.instance])
+                if answer.outcome == "not_registered":
+                    await self._register(conn)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._interval):
+                    await self._wake.wait()
+            self._wake.clear()
+        async with asyncio.timeout(LAST_WORDS):
+            await workers.unregister_worker(conn, self._about.instance)
 
     async def _register(self, conn: Connection) -> None:
-        await workers.register_worker(conn, self._worker, ttl=self._lease, **self._registration)  # type: ignore[arg-type]
+        """Take the lock by which others see that we live, and register then, so that it is never missed."""
+        about, holds_lock = self._about, not self._database.config.pooler
+        if holds_lock:
+            await workers.hold_lock(conn, about.instance)
+        await workers.register_worker(
+            conn,
+            about.worker,
+            instance=about.instance,
+            lanes=about.lanes,
+            capabilities=about.capabilities,
+            namespace=about.namespace,
+            ttl=min(about.lease, LONGEST_LIFE),
+            holds_lock=holds_lock,
+        )
+        if not self.registered.done():
+            self.registered.set_result(None)
 
     async def _renew(self, conn: Connection) -> None:
         with self._guard:
-            fences = list(self._held)
-        asked_at = time.monotonic()
-        answers: list[Renewed | Refusal] = await claims.renew_many(conn, fences, lease=self._lease)
+            fences = [fence for fence, _ in self._held.values()]
+        if not fences:
+            return
+        until = time.monotonic() + self._lease
+        answers = await claims.renew_many(conn, fences, lease=self._about.lease)
         for fence, answer in zip(fences, answers, strict=True):
             if isinstance(answer, Refusal):
                 self._drop(fence)
             else:
                 with self._guard:
-                    if fence in self._held:
-                        self._held[fence] = asked_at + self._lease.total_seconds()
+                    if fence.lease_id in self._held:
+                        self._held[fence.lease_id] = fence, until
 
-    def _give_up_lapsed(self) -> None:
+    async def _watch(self) -> None:
         """While the database is away nobody tells us, but our own clock says when a lease must have lapsed."""
-        now = time.monotonic()
-        with self._guard:
-            lapsed = [fence for fence, until in self._held.items() if until <= now]
-        for fence in lapsed:
-            self._drop(fence)
+        while True:
+            await asyncio.sleep(min(self._lease / 10, 1.0))
+            now = time.monotonic()
+            with self._guard:
+                lapsed = [fence for fence, until in self._held.values() if until <= now]
+            for fence in lapsed:
+                self._drop(fence)
 
     def _drop(self, fence: Fence) -> None:
         self.release(fence)

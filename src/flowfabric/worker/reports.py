@@ -1,5 +1,7 @@
 """Reports: what a worker tells the engine, merged with whatever else it has to say at that moment."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,33 +14,42 @@ from flowfabric.batch import Batch
 from flowfabric.context import Sleep, Wait
 from flowfabric.db import Connection
 from flowfabric.engine import attempts, clock, steps, waits
-from flowfabric.errors import ExecutionNotActive, Refusal
+from flowfabric.errors import DatabaseUnavailable, ExecutionNotActive, LeaseLost, Refusal
 from flowfabric.model import (
     Claim,
     Completion,
     CreatedWaitpoint,
     Delay,
+    Delayed,
     FailureClass,
     FailureReport,
     Fence,
+    JournalEntry,
     Step,
 )
 
+log = logging.getLogger("flowfabric.worker")
+
+T = TypeVar("T")
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 MONTH = timedelta(days=30)
+PAUSE = 0.1
 
 
 class Reports:
-    """The calls a worker makes under its leases."""
+    """The calls a worker makes under its leases. While the database is away they wait, for as long as the lease does."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, *, holds: Callable[[Fence], bool], due: Callable[[datetime], None]) -> None:
         self._app = app
-        self._complete = self._merged(attempts.complete_many)
+        self._holds = holds
+        self._due = due
+        limit = app.config.payload_limit
+        self._complete = self._merged(partial(attempts.complete_many, result_limit=limit))
         self._fail = self._merged(attempts.fail_many)
         self._delay = self._merged(attempts.delay_many)
-        self._save = self._merged(steps.save_steps)
+        self._save = self._merged(partial(steps.save_steps, result_limit=limit))
 
     async def close(self) -> None:
         """Return when everything that was said has arrived."""
@@ -48,7 +59,7 @@ class Reports:
     async def complete(self, claim: Claim, result: bytes) -> None:
         """Report the result; a reply that was lost is recognised as our own."""
         try:
-            await self._complete(Completion(fence=claim.fence, result=result))
+            await self._persist(claim, lambda: self._complete(Completion(fence=claim.fence, result=result)))
         except ExecutionNotActive as refused:
             if not _is_ours(claim.fence, refused):
                 raise
@@ -56,17 +67,21 @@ class Reports:
 
     async def fail(self, claim: Claim, class_: FailureClass, reason: str, traceback: str | None) -> None:
         """Report a failure; the policy decides what becomes of it."""
-        answer = await self._fail(FailureReport(fence=claim.fence, class_=class_, reason=reason, traceback=traceback))
+        failure = FailureReport(fence=claim.fence, class_=class_, reason=reason, traceback=traceback)
+        answer = await self._persist(claim, lambda: self._fail(failure))
         if answer.outcome == "failed":
             self._ended(claim)
+        elif answer.due_at is not None:
+            self._due(answer.due_at)
 
     async def delay(self, claim: Claim, until: timedelta | datetime) -> None:
         """Put a run off."""
-        await self._delay(Delay(fence=claim.fence, until=until))
+        self._due((await self._put_off(claim, Delay(fence=claim.fence, until=until))).due_at)
 
-    async def hand_back(self, fence: Fence) -> None:
+    async def hand_back(self, claim: Claim) -> None:
         """Give a run back, to be gone on with by anyone at once."""
-        await self._delay(Delay(fence=fence))
+        await self._delay(Delay(fence=claim.fence))
+        self._app.hints.send(lanes=[claim.lane])
 
     async def wait(self, claim: Claim, wishes: Sequence[Sleep | Wait]) -> None:
         """Step aside for what a run asked for. Of several at once the first is waited for; the waitpoints of the others
@@ -78,31 +93,59 @@ class Reports:
                 for point in wish.suspension.waitpoints:
                     await self.create_waitpoint(claim, point if isinstance(point, str) else point[0], MONTH)
         if isinstance(first, Sleep):
-            await self._delay(Delay(fence=claim.fence, until=first.until, name=first.name, occurrence=first.occurrence))
+            wanted = Delay(fence=claim.fence, until=first.until, name=first.name, occurrence=first.occurrence)
+            self._due((await self._put_off(claim, wanted)).due_at)
         else:
             await self._suspend(claim, first)
 
     async def _suspend(self, claim: Claim, wait: Wait) -> None:
-        wish = msgspec.structs.replace(wait.suspension, name=wait.name, occurrence=wait.occurrence)
-        answer = await self._app.database.run(lambda conn: waits.suspend(conn, claim.fence, wish))
+        # With a key, a call whose reply was lost is answered as the first time.
+        key = f"{claim.fence.epoch}:{wait.occurrence}:{wait.name}"
+        wish = msgspec.structs.replace(
+            wait.suspension, name=wait.name, occurrence=wait.occurrence, idempotency_key=key
+        )
+        answer = await self._call(claim, lambda conn: waits.suspend(conn, claim.fence, wish))
         if answer.outcome == "already_satisfied":
-            await self.hand_back(claim.fence)
-            self._app.hints.send(lanes=[claim.lane])
+            await self._persist(claim, lambda: self.hand_back(claim))
 
     async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes:
         """Keep the result of a step and return the one that counts."""
-        await self._save(Step(fence=claim.fence, name=name, occurrence=occurrence, result=result))
+        step = Step(fence=claim.fence, name=name, occurrence=occurrence, result=result)
+        await self._persist(claim, lambda: self._save(step))
         return result
 
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint:
         """Make a waitpoint ahead of its wait."""
-        return await self._app.database.run(
-            lambda conn: waits.create_waitpoint(conn, claim.fence, key, expires_in=expires_in), repeat=True
+        return await self._call(
+            claim, lambda conn: waits.create_waitpoint(conn, claim.fence, key, expires_in=expires_in)
         )
+
+    async def read_journal(self, claim: Claim) -> list[JournalEntry]:
+        """What an earlier run has done; nothing when there was none."""
+        if not claim.resumed and claim.attempt.number == 1:
+            return []
+        return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id))
 
     async def clock(self) -> datetime:
         """What time it is."""
         return await self._app.database.run(clock.clock, repeat=True)
+
+    def _put_off(self, claim: Claim, wanted: Delay) -> Awaitable[Delayed]:
+        return self._persist(claim, lambda: self._delay(wanted))
+
+    def _call(self, claim: Claim, operation: Callable[[Connection], Awaitable[T]]) -> Awaitable[T]:
+        return self._persist(claim, lambda: self._app.database.run(operation, repeat=True))
+
+    async def _persist(self, claim: Claim, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call, again and again while the database is away: what was done under a lease is not given up before it."""
+        while True:
+            try:
+                return await call()
+            except DatabaseUnavailable as error:
+                if not self._holds(claim.fence):
+                    raise LeaseLost(f"the database was away for longer than the lease: {error.message}") from error
+                log.warning("%s of %s waits for the database: %s", claim.kind, claim.execution_id, error.message)
+            await asyncio.sleep(PAUSE)
 
     def _ended(self, claim: Claim) -> None:
         ended = [str(claim.execution_id)]
@@ -113,17 +156,9 @@ class Reports:
         self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | Refusal]]]
     ) -> Batch[Item, Answer]:
         async def run(items: Sequence[Item]) -> list[Answer | Refusal]:
-            return await self._app.database.run(partial(_on, operation, items), repeat=True)
+            return await self._app.database.run(lambda conn: operation(conn, items), repeat=True)
 
         return Batch(run, in_flight=2)
-
-
-async def _on(
-    operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | Refusal]]],
-    items: Sequence[Item],
-    conn: Connection,
-) -> list[Answer | Refusal]:
-    return await operation(conn, items)
 
 
 def _is_ours(fence: Fence, refused: ExecutionNotActive) -> bool:

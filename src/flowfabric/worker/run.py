@@ -4,8 +4,8 @@ import asyncio
 import inspect
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from datetime import timedelta
+from typing import Any
 
 import msgspec
 
@@ -15,8 +15,7 @@ from flowfabric.context import Context, Sleep, Unwind, Wait
 from flowfabric.errors import Fenced, Refusal, ShapeChanged
 from flowfabric.model import Claim, FailureClass
 from flowfabric.task import Task
-
-T = TypeVar("T")
+from flowfabric.worker.threads import Threads
 
 
 class Permanent(Exception):
@@ -43,28 +42,38 @@ class Waiting(msgspec.Struct, frozen=True):
     wishes: Sequence[Sleep | Wait]
 
 
+class PutOff(msgspec.Struct, frozen=True):
+    """It cannot be run here; perhaps elsewhere, or later."""
+
+    span: timedelta
+
+
 class Lost(msgspec.Struct, frozen=True):
     """The lease is gone: anything we said would be false."""
 
 
-Outcome = Completed | Failed | Waiting | Lost
+Outcome = Completed | Failed | Waiting | PutOff | Lost
 
 
-async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Executor) -> Outcome:
+async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
     """Call the handler once and say how that ended, whatever it returned or raised."""
     try:
         arguments = task.arguments.decode(claim.payload)
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {error}")
+    except Exception as error:
+        return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_said(error)}")
     try:
-        result = await _call(task, arguments, context, threads)
+        result = await _call(task, claim, arguments, context, threads)
     except Unwind:
         return Waiting(context.asked)
-    except asyncio.CancelledError:
-        return Lost()
+    except BaseExceptionGroup as group:
+        if group.split(Unwind)[1] is None:  # waits in a task group leave together
+            return Waiting(context.asked)
+        return _failed(task, group)
+    except asyncio.CancelledError as error:
+        return Lost() if _is_cancelled() else _failed(task, error)
     except Fenced:
         return Lost()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a handler may end its run, not the worker
         return _failed(task, error)
     if context.asked:
         return _swallowed()
@@ -76,24 +85,39 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Exe
         return Failed(FailureClass.PERMANENT, f"the result of {task.name} {error.message}")
 
 
-async def _call(task: Task[..., Any], arguments: dict[str, Any], context: Context, threads: Executor) -> Any:
+async def _call(
+    task: Task[..., Any], claim: Claim, arguments: dict[str, Any], context: Context, threads: Threads
+) -> Any:
     if inspect.iscoroutinefunction(task.handler):
         if task.injected is not None:
             arguments[task.injected] = context
         return await task.handler(**arguments)
-    loop = asyncio.get_running_loop()
     if task.injected is not None:
-        arguments[task.injected] = Blocking(context, loop)
-    return await loop.run_in_executor(threads, lambda: task.handler(**arguments))
+        arguments[task.injected] = Blocking(context, asyncio.get_running_loop())
+    return await threads.call(f"{claim.kind} {claim.execution_id}", lambda: task.handler(**arguments))
 
 
-def _failed(task: Task[..., Any], error: Exception) -> Failed:
+def _is_cancelled() -> bool:
+    """Whether we asked for it, rather than something the handler waited for having been cancelled."""
+    running = asyncio.current_task()
+    return running is not None and running.cancelling() > 0
+
+
+def _failed(task: Task[..., Any], error: BaseException) -> Failed:
     hopeless = isinstance(error, (Permanent, ShapeChanged, *task.permanent))
     return Failed(
         FailureClass.PERMANENT if hopeless else FailureClass.TRANSIENT,
-        f"{type(error).__name__}: {error}",
+        _said(error),
         "".join(traceback.format_exception(error)),
     )
+
+
+def _said(error: BaseException) -> str:
+    """Type and message, also of an exception that cannot say what it is."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def _swallowed() -> Failed:

@@ -4,37 +4,41 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import assert_never
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from flowfabric import spans
 from flowfabric.app import App
 from flowfabric.context import Context
-from flowfabric.engine import claims, steps
-from flowfabric.errors import Refusal, Unavailable
+from flowfabric.engine import claims
+from flowfabric.errors import ExecutionNotFound, Fenced, Refusal, Unavailable
 from flowfabric.hints import Hint
-from flowfabric.model import Claim, Fence
-from flowfabric.worker.heartbeat import Heartbeat
+from flowfabric.model import Claim, Fence, FailureClass
+from flowfabric.reconcilers import run_sweeps, sweeps
+from flowfabric.worker.ahead import Ahead
+from flowfabric.worker.heartbeat import Heartbeat, Registration
+from flowfabric.worker.pauses import Pauses
 from flowfabric.worker.reports import Reports
-from flowfabric.worker.run import Completed, Failed, Lost, Outcome, Waiting, run
+from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Waiting, run
+from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
 
-SHORTEST_PAUSE = 0.005
-LONGEST_PAUSE = 1.0
 UNKNOWN_TASK_DELAY = timedelta(seconds=5)
+UNWINDING = 5.0  # seconds for a cancelled handler to leave
+MOST_REPORTING = 2_000
 
 
 class Worker:
     """Runs the tasks of an app until it is told to stop.
 
     It serves the lanes of its tasks and has the capabilities they need, unless told otherwise. `concurrency` runs go
-    on at once, and `prefetch` more are claimed ahead, so that a slot is never idle for want of a round trip.
+    on at once. Up to `prefetch` more are claimed ahead, as many as begin within a second at the pace of the moment.
     """
 
     def __init__(
@@ -49,128 +53,190 @@ class Worker:
         namespace: str | None = None,
         lease: str | timedelta = "30s",
         drain: str | timedelta = "30s",
+        sweeps: bool = True,
     ) -> None:
-        self._app = app
-        self._name = name
-        self.instance = f"{name}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._room = concurrency + (concurrency if prefetch is None else prefetch)
-        self._slots = asyncio.Semaphore(concurrency)
-        self._lanes = sorted(lanes or {task.terms.lane for task in app.tasks.values()} or {"default"})
+        if concurrency < 1 or (prefetch or 0) < 0:
+            raise ValueError(f"concurrency is {concurrency} and prefetch {prefetch}; a worker runs one at a time or more")
         needed = {need for task in app.tasks.values() for need in task.terms.needs}
-        self._capabilities = sorted(needed if capabilities is None else capabilities)
-        self._namespace = namespace
-        self._lease = spans.read_span(lease)
-        self._drain = spans.read_span(drain)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="handler")
-        self._runs: dict[Fence, asyncio.Task[None]] = {}
-        self._unstarted: dict[Fence, Claim] = {}
+        self._app = app
+        self.name = name
+        self.instance = f"{name}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self.concurrency = concurrency
+        self.lanes = sorted(lanes or {task.terms.lane for task in app.tasks.values()} or {"default"})
+        self.capabilities = sorted(needed if capabilities is None else capabilities)
+        self.namespace = namespace
+        self.lease = spans.read_span(lease)
+        self._drain_time = spans.read_span(drain).total_seconds()
+        self._sweeps = sweeps
+        self._ahead = Ahead(concurrency if prefetch is None else prefetch)
+        self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
+        self._reporting: set[asyncio.Task[None]] = set()
+        self._threads = Threads()
         self._route = 0
-        self._stir = asyncio.Event()
+        self._pauses = Pauses()
         self._stopping = asyncio.Event()
+        self.ready = asyncio.Event()
 
     def stop(self) -> None:
         """Claim no more, let what runs finish for a while, hand the rest back."""
         self._stopping.set()
-        self._stir.set()
+        self._pauses.stir()
 
     async def run(self) -> None:
-        """Work until `stop`; the database being away is waited out, never a reason to end."""
-        self._reports = Reports(self._app)
-        self._heartbeat = Heartbeat(
-            self._app.database,
-            worker=self._name,
+        """Work until `stop`; the database being away is waited out, never a reason to end.
+
+        Raises what the engine says of a worker that cannot be: `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`,
+        `InvalidLease`.
+        """
+        about = Registration(
+            worker=self.name,
             instance=self.instance,
-            lanes=self._lanes,
-            capabilities=self._capabilities,
-            namespace=self._namespace,
-            lease=self._lease,
-            lost=partial(_on_loop, asyncio.get_running_loop(), self._lose),
+            lanes=self.lanes,
+            capabilities=self.capabilities,
+            namespace=self.namespace,
+            lease=self.lease,
         )
+        lost = partial(_on_loop, asyncio.get_running_loop(), self._lose)
+        self._heartbeat = Heartbeat(self._app.database, about, lost)
+        self._reports = Reports(self._app, holds=self._heartbeat.holds, due=self._pauses.due)
         forget = self._app.hints.listen(self._hinted)
+        sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
+            await self._until_registered()
             await self._claim_until_stopped()
-            await self._finish()
+            await self._drain()
         finally:
             forget()
-            await asyncio.to_thread(self._heartbeat.stop)
-            await self._reports.close()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            sweeping.cancel()
+            await self._leave()
+
+    async def _until_registered(self) -> None:
+        """Be known before the first claim: should this process die, its work is missed at once."""
+        registered = asyncio.wrap_future(self._heartbeat.registered)
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([registered, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if registered.done():
+            registered.result()
+            self.ready.set()
+
+    async def _sweep(self) -> None:
+        if self._sweeps:
+            listed = sweeps(self._app.config)
+            await run_sweeps(self._app.database, listed, woken=self._app.hints.send)
 
     async def _claim_until_stopped(self) -> None:
-        pause = SHORTEST_PAUSE
         while not self._stopping.is_set():
-            self._stir.clear()
-            taken = await self._claim()
-            if taken:
-                pause = SHORTEST_PAUSE
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._stir.wait()
-                pause = min(pause * 2, LONGEST_PAUSE)
+            self._pauses.begin()
+            await self._hand_back(self._ahead.stale())
+            if await self._claim():
+                self._pauses.found()
+            elif not self._stopping.is_set():
+                await self._pauses.wait()
+
+    def _room(self) -> int:
+        """How many to claim now; while there is work claimed ahead, not for the sake of a few."""
+        idle = self.concurrency - len(self._running) - len(self._ahead)
+        ahead = self._ahead.room()
+        if len(self._reporting) > MOST_REPORTING or (idle <= 0 and idle + ahead < max(ahead // 2, 1)):
+            return 0
+        return min(idle + ahead, 1_000)
 
     async def _claim(self) -> int:
         """Take what there is room for; nothing when there is none, or the database is away."""
-        room = self._room - len(self._runs)
-        if room <= 0:
+        room, asked_at = self._room(), time.monotonic()
+        if room == 0:
             return 0
         try:
             taken = await self._app.database.run(
                 lambda conn: claims.claim(
                     conn,
-                    self._name,
+                    self.name,
                     instance=self.instance,
-                    lanes=self._lanes,
-                    capabilities=self._capabilities,
-                    take=min(room, 1_000),
-                    lease=self._lease,
+                    lanes=self.lanes,
+                    capabilities=self.capabilities,
+                    take=room,
+                    lease=self.lease,
                     after_route=self._route,
-                    namespace=self._namespace,
+                    namespace=self.namespace,
                 )
             )
         except Unavailable as error:
-            log.warning("cannot claim, trying again: %s", error.message)
+            log.warning("%s cannot claim, trying again: %s", self.instance, error)
             return 0
-        for claim in taken:
-            self._start(claim)
+        if taken:
+            self._route = taken[-1].route
+            self._heartbeat.hold((claim.fence for claim in taken), asked_at)
+            self._ahead.add(taken)
+            self._fill()
         return len(taken)
 
-    def _start(self, claim: Claim) -> None:
-        self._route = claim.route
-        self._heartbeat.hold(claim.fence)
-        self._unstarted[claim.fence] = claim
-        self._runs[claim.fence] = asyncio.create_task(self._go(claim), name=f"{claim.kind} {claim.execution_id}")
+    def _fill(self) -> None:
+        """Begin as much of what is claimed as there are slots for."""
+        while len(self._running) < self.concurrency and not self._stopping.is_set():
+            claim = self._ahead.take()
+            if claim is None:
+                return
+            going = asyncio.create_task(self._go(claim), name=f"{claim.kind} {claim.execution_id}")
+            self._running[claim.fence.lease_id] = claim, going
 
     async def _go(self, claim: Claim) -> None:
+        """Run one and report it. The slot is free as soon as the handler has ended."""
+        going = asyncio.current_task()
+        assert going is not None
+        outcome: Outcome = Lost()
         try:
-            async with self._slots:
-                self._unstarted.pop(claim.fence, None)
-                outcome = await self._run(claim)
-            await self._report(claim, outcome)
-        except Refusal as refused:
-            log.warning("%s of %s was not reported: %s", claim.kind, claim.execution_id, refused)
+            outcome = await self._run(claim)
+        except Fenced:
+            pass  # before the handler had begun
+        except Exception as error:
+            log.exception("%s of %s could not be run", claim.kind, claim.execution_id)
+            outcome = Failed(FailureClass.INFRA_CRASH, f"{type(error).__name__}: {error}")
         finally:
-            self._unstarted.pop(claim.fence, None)
+            self._running.pop(claim.fence.lease_id, None)
+            self._reporting.add(going)
+            self._ahead.ended()
+            self._fill()
+        try:
+            if self._heartbeat.holds(claim.fence):
+                await self._report(claim, outcome)
+        finally:
             self._heartbeat.release(claim.fence)
-            self._runs.pop(claim.fence, None)
-            self._stir.set()
+            self._reporting.discard(going)
+            self._pauses.stir()
 
     async def _run(self, claim: Claim) -> Outcome:
         task = self._app.tasks.get(claim.kind)
         if task is None:
             log.warning("no task %s here; %s goes to another worker", claim.kind, claim.execution_id)
-            await self._reports.delay(claim, UNKNOWN_TASK_DELAY)
-            return Lost()
-        journal = []
-        if claim.resumed or claim.attempt.number > 1:
-            journal = await self._app.database.run(
-                lambda conn: steps.read_journal(conn, claim.execution_id), repeat=True
-            )
-        return await run(task, claim, Context(self._reports, claim, journal), self._threads)
+            return PutOff(UNKNOWN_TASK_DELAY)
+        journal = await self._reports.read_journal(claim)
+        running = run(task, claim, Context(self._reports, claim, journal), self._threads)
+        if claim.attempt_deadline is None:
+            return await running
+        # The sweep fails an attempt whose time is up; all there is to do here is to stop the handler.
+        began_at = claim.expires_at - self.lease
+        with suppress(TimeoutError):
+            async with asyncio.timeout((claim.attempt_deadline - began_at).total_seconds()):
+                return await running
+        return Lost()
 
     async def _report(self, claim: Claim, outcome: Outcome) -> None:
-        """Tell the engine how the run ended."""
+        """Tell the engine how the run ended, whatever comes in between."""
+        try:
+            await self._tell(claim, outcome)
+        except (Fenced, ExecutionNotFound) as refused:
+            log.info("%s of %s is not ours any more: %s", claim.kind, claim.execution_id, refused)
+        except Exception as error:
+            if isinstance(outcome, Failed):
+                log.exception("the failure of %s %s could not be reported", claim.kind, claim.execution_id)
+                return
+            hopeless = isinstance(error, Refusal) and not isinstance(error, Unavailable)
+            class_ = FailureClass.PERMANENT if hopeless else FailureClass.INFRA_CRASH
+            await self._report(claim, Failed(class_, f"what came of the run was refused: {error}"))
+
+    async def _tell(self, claim: Claim, outcome: Outcome) -> None:
         match outcome:
             case Completed(result):
                 await self._reports.complete(claim, result)
@@ -178,40 +244,60 @@ class Worker:
                 await self._reports.fail(claim, class_, reason, traceback)
             case Waiting(wishes):
                 await self._reports.wait(claim, wishes)
+            case PutOff(span):
+                await self._reports.delay(claim, span)
             case Lost():
                 pass  # it belongs to someone else now: anything we said would be false
             case _:
                 assert_never(outcome)
 
     def _lose(self, fence: Fence) -> None:
-        """Stop a run whose lease is gone. A thread cannot be stopped: what it says is refused and dropped."""
-        running = self._runs.get(fence)
-        if running is not None:
-            log.warning("lost the lease of %s; its run is cancelled", running.get_name())
-            running.cancel()
+        """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""
+        self._ahead.drop(fence)
+        claim, going = self._running.get(fence.lease_id, (None, None))
+        if claim is not None and going is not None:
+            log.warning("lost the lease of %s %s; its run is cancelled", claim.kind, claim.execution_id)
+            going.cancel()
 
     def _hinted(self, hint: Hint) -> None:
-        if not hint.lanes or not set(self._lanes).isdisjoint(hint.lanes):
-            self._stir.set()
+        if not set(self.lanes).isdisjoint(hint.lanes) or not (hint.lanes or hint.ended):
+            self._pauses.hint()
+        if hint.ended and self._running:
+            ended = set(hint.ended)
+            if any(str(claim.execution_id) in ended for claim, _ in self._running.values()):
+                self._heartbeat.look()
 
-    async def _finish(self) -> None:
-        """Hand back what has not started, let what runs finish for a while, and hand back the rest."""
-        for claim in list(self._unstarted.values()):
-            await self._hand_back(claim.fence)
-        if self._runs:
-            await asyncio.wait(self._runs.values(), timeout=self._drain.total_seconds())
-        for fence in list(self._runs):
-            await self._hand_back(fence)
+    async def _drain(self) -> None:
+        """Hand back what has not begun, and let what runs finish for a while."""
+        await self._hand_back(self._ahead.empty())
+        left = {going for _, going in self._running.values()} | self._reporting
+        if left:
+            log.info("%s claims no more and lets %d finish", self.instance, len(left))
+            await asyncio.wait(left, timeout=self._drain_time)
 
-    async def _hand_back(self, fence: Fence) -> None:
-        running = self._runs.get(fence)
-        if running is None:
-            return
-        running.cancel()
-        with suppress(Refusal):
-            await self._reports.hand_back(fence)
+    async def _leave(self) -> None:
+        """Stop what still runs, hand it back, unregister."""
+        self._stopping.set()
+        left = dict(self._running)
+        for _, going in left.values():
+            going.cancel()
+        if left:
+            await asyncio.wait([going for _, going in left.values()], timeout=UNWINDING)
+        await self._hand_back([*(claim for claim, _ in left.values()), *self._ahead.empty()])
+        await asyncio.to_thread(self._heartbeat.stop)
+        await self._reports.close()
+        self._threads.close()
+
+    async def _hand_back(self, handed: Iterable[Claim]) -> None:
+        handed = list(handed)
+        answers = await asyncio.gather(*map(self._reports.hand_back, handed), return_exceptions=True)
+        for claim, answer in zip(handed, answers, strict=True):
+            self._heartbeat.release(claim.fence)
+            if isinstance(answer, BaseException) and not isinstance(answer, Fenced):
+                log.warning("%s of %s is left to its lease: %s", claim.kind, claim.execution_id, answer)
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, lose: Callable[[Fence], None], fence: Fence) -> None:
     """Hand a lost lease from the heartbeat's thread to the loop that runs handlers."""
-    loop.call_soon_threadsafe(lose, fence)
+    with suppress(RuntimeError):  # it has ended meanwhile
+        loop.call_soon_threadsafe(lose, fence)

@@ -72,7 +72,6 @@ async def test_a_hole_is_passed_when_the_writers_of_its_time_have_ended_though_o
     assert await events.advance_horizon(reader) == 0
     await lost.rollback()
     assert await events.advance_horizon(reader) == 0
-    # The same connection writes on: another transaction, which cannot fill what the first one has left.
     again = await begin(one)
     fourth = await append(one)
     await late.commit()
@@ -80,6 +79,20 @@ async def test_a_hole_is_passed_when_the_writers_of_its_time_have_ended_though_o
     assert await events.advance_horizon(reader) == third
     await again.commit()
     assert await events.advance_horizon(reader) == fourth
+
+
+async def test_a_writer_is_known_by_its_transaction_and_not_by_its_connection(connect: Connect) -> None:
+    writer, reader = await connect(), await connect()
+    lost = await begin(writer)
+    await append(writer)
+    mark = await append(reader)
+    assert await events.advance_horizon(reader) == 0
+    await lost.rollback()
+    again = await begin(writer)
+    await append(writer)
+
+    assert await events.advance_horizon(reader) == mark
+    await again.rollback()
 
 
 async def test_a_writer_that_came_after_the_mark_is_not_waited_for(connect: Connect) -> None:

@@ -22,7 +22,7 @@ ANSWER = {"kind": "single", "waitpoint": "answer"}
 Provoke = Callable[[Given], Awaitable[object]]
 
 
-async def claimed(given: Given, **options: object) -> Claim:
+async def claimed(given: Given, **options: Any) -> Claim:
     return await given.claimed(**OPTIONS, **options)
 
 

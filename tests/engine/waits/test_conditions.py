@@ -1,6 +1,6 @@
 """Conditions: what a wait waits for, judged by one SQL function, compared with plain Python."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -42,7 +42,7 @@ def matches(leaf: Condition, signal: Mapping[str, str]) -> bool:
 
 def counted(leaf: Condition, signals: Signals) -> list[str]:
     """The first signal of each of the first n different things."""
-    things = {
+    things: dict[str, Callable[[Mapping[str, str]], object]] = {
         "distinct_waitpoints": lambda signal: signal["waitpoint"],
         "distinct_signals": lambda signal: signal["id"],
         "distinct_sources": lambda signal: (signal["source_type"], signal["source_identity"]),

@@ -86,6 +86,6 @@ async def expire_grants(conn: Connection, *, limit: int = 500, passing: int = 0)
     return await calls.sweep(conn, "expire_grants", limit, passing)
 
 
-def _sent(grant_key: str) -> str:
+def _sent(grant_key: object) -> str:
     """A grant as it is sent. What cannot be one is sent as nothing: it is malformed, and no message holds it."""
     return grant_key if isinstance(grant_key, str) and grant_key.isascii() and "\0" not in grant_key else ""

@@ -1,0 +1,410 @@
+"""Signals: the token first, then what is known, then what can be; and each does exactly one thing."""
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import pytest
+
+from flowfabric import signing
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, executions, waits
+from flowfabric.errors import (
+    InvalidId,
+    InvalidSignal,
+    InvalidText,
+    InvalidToken,
+    MissingToken,
+    PayloadTooLarge,
+    Refusal,
+    SignalLimitExceeded,
+    TargetNotSignalable,
+    WaitpointClosed,
+)
+from flowfabric.ids import ExecutionId, mint_execution_id
+from flowfabric.model import Delivered, SignalToSend
+from flowfabric.signing import Verdict
+from tests.conftest import SOAK, Connect
+from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting
+from tests.given import Given
+
+MISSING = "missing_token: a signal needs the token of its waitpoint"
+FORGED = 1_000_000 if SOAK else 50_000
+COUNT = {"kind": "count", "n": 3, "of": "distinct_signals", "waitpoints": ["w"]}
+
+
+async def effects(conn: Connection, *signals: SignalToSend) -> list[str | None]:
+    """What each did, or the code of its refusal."""
+    told = await waits.deliver_signals(conn, signals)
+    return [one.code if isinstance(one, Refusal) else one.effect or one.outcome for one in told]
+
+
+async def test_the_signal_waited_for_resumes_the_same_attempt(conn: Connection, given: Given) -> None:
+    """Behaviour 61."""
+    suspended = await waiting(given)
+    sent = suspended.signal(
+        payload=b"\0\xff", encoding="raw", correlation_id="c-1", category="callback", source_type="webhook"
+    )
+
+    done = await waits.deliver_signal(conn, sent)
+
+    assert (done.outcome, done.effect, done.lane) == ("accepted", "resume_condition_satisfied", "default")
+    [taken] = await given.claim()
+    assert (taken.attempt, taken.fence.epoch, taken.resumed) == (suspended.claim.attempt, 2, True)
+    assert taken.resumed_by is not None
+    [signal] = taken.resumed_by.signals
+    assert (taken.resumed_by.by, taken.resumed_by.suspension_id) == ("signal", suspended.answer.suspension_id)
+    assert (signal.signal_id, signal.payload, signal.encoding) == (done.signal_id, b"\0\xff", "raw")
+    assert (signal.correlation_id, signal.category, signal.source_type) == ("c-1", "callback", "webhook")
+    assert (await given.events(taken.execution_id))[4:] == [
+        "signal_delivered",
+        "execution_resumed",
+        "waitpoint_closed",
+        "lease_acquired",
+    ]
+
+
+async def test_a_signal_of_another_name_leaves_it_waiting(conn: Connection, given: Given) -> None:
+    """Behaviour 62."""
+    suspended = await waiting(given)
+
+    assert await effects(conn, suspended.signal("reject")) == ["signal_ignored_matcher_failed"]
+    assert await state(conn, suspended.execution_id) == "suspended"
+    assert (await given.event("signal_delivered"))["effect"] == "signal_ignored_matcher_failed"
+
+
+async def test_a_repeated_signal_is_a_duplicate_whatever_has_happened_since(conn: Connection, given: Given) -> None:
+    """Behaviour 63 and pitfall P38."""
+    suspended = await waiting(given)
+    sent = suspended.signal(idempotency_key="once")
+    first = await waits.deliver_signal(conn, sent)
+    by_id = suspended.signal(signal_id=first.signal_id)
+
+    async def still_known() -> None:
+        async with given.nothing_changes():
+            for repeated in (sent, by_id):
+                told = await waits.deliver_signal(conn, repeated)
+                assert (told.outcome, told.signal_id, told.effect) == ("duplicate", first.signal_id, None)
+
+    await still_known()
+    [taken] = await given.claim()
+    await still_known()
+    await attempts.complete(conn, taken.fence)
+    await still_known()
+
+
+async def test_a_duplicate_counts_nothing(conn: Connection, given: Given) -> None:
+    """Behaviour 63."""
+    suspended = await waiting(given, COUNT, submitted={"policy": {"max_signals": 3}})
+    one = suspended.signal(idempotency_key="k")
+
+    told = await effects(conn, one, one, one, suspended.signal(), one, suspended.signal())
+
+    assert told == [
+        "appended_to_waitpoint",
+        "duplicate",
+        "duplicate",
+        "appended_to_waitpoint",
+        "duplicate",
+        "resume_condition_satisfied",
+    ]
+
+
+async def test_a_key_is_known_for_24_hours_and_on_its_waitpoint_only(conn: Connection, given: Given) -> None:
+    """Behaviour 63."""
+    members = [{"kind": "single", "waitpoint": key, "name": "never"} for key in "ab"]
+    suspended = await waiting(given, {"kind": "all_of", "members": members}, ["a", "b"])
+    on_a, on_b = (suspended.signal(key=key, idempotency_key="k") for key in "ab")
+    ignored = "signal_ignored_matcher_failed"
+
+    assert await effects(conn, on_a, on_b) == [ignored, ignored]
+    await given.time_passes(hours=23, minutes=59, seconds=59)
+    assert await effects(conn, on_a) == ["duplicate"]
+    await given.time_passes(seconds=1)
+    assert await effects(conn, on_a, on_a) == [ignored, "duplicate"]
+    assert (
+        await effects(conn, suspended.signal(key="a", idempotency_key=""), suspended.signal(key="a")) == [ignored] * 2
+    )
+
+
+async def test_an_id_is_known_on_its_execution_only_and_for_good(conn: Connection, given: Given) -> None:
+    one, other = await waiting(given, COUNT), await waiting(given, COUNT)
+    signal_id = uuid4()
+
+    told = await effects(conn, one.signal(signal_id=signal_id), other.signal(signal_id=signal_id))
+    await given.time_passes(days=2)
+
+    assert told == ["appended_to_waitpoint"] * 2
+    assert await effects(conn, one.signal(signal_id=signal_id)) == ["duplicate"]
+
+
+UNFIT: list[tuple[str, dict[str, Any]]] = [
+    ("name", {"name": ""}),
+    ("name", {"name": "n" * 129}),
+    ("category", {"category": ""}),
+    ("category", {"category": "c" * 65}),
+    ("source_type", {"source_type": ""}),
+    ("source_type", {"source_type": "operator"}),
+    ("source_type", {"source_type": "system"}),
+    ("source_type", {"source_type": "s" * 65}),
+    ("source_identity", {"source_identity": ""}),
+    ("source_identity", {"source_identity": "é" * 129}),
+    ("correlation_id", {"correlation_id": "c" * 257}),
+    ("idempotency_key", {"idempotency_key": "k" * 257}),
+    ("encoding", {"encoding": ""}),
+    ("digest", {"digest": b"short"}),
+]
+
+
+@pytest.mark.parametrize(("field", "options"), UNFIT)
+async def test_a_signal_that_cannot_be_is_refused_before_its_token_is_looked_at(
+    conn: Connection, given: Given, field: str, options: dict[str, Any]
+) -> None:
+    """Pitfall P43."""
+    suspended = await waiting(given)
+
+    async with given.nothing_changes():
+        for token in (suspended.point().token, "nonsense", ""):
+            with pytest.raises(InvalidSignal) as refused:
+                await waits.deliver_signal(conn, suspended.signal(**{**options, "token": token}))
+            assert refused.value.fields == {"field": field}
+
+
+async def test_a_payload_may_have_65_536_bytes(conn: Connection, given: Given) -> None:
+    """Behaviour 81."""
+    suspended = await waiting(given)
+
+    with pytest.raises(PayloadTooLarge) as refused:
+        await waits.deliver_signal(conn, suspended.signal(payload=b"x" * 65_537, token=""))
+
+    assert refused.value.fields == {"limit": 65_536}
+    assert await effects(conn, suspended.signal(payload=b"x" * 65_536)) == ["resume_condition_satisfied"]
+
+
+async def test_what_postgres_cannot_store_is_refused_for_its_item_alone(conn: Connection, given: Given) -> None:
+    suspended = await waiting(given)
+    nowhere = ExecutionId(70_000, uuid4())
+    good = suspended.signal()
+    bad_id: Any = "not an id"
+
+    told = await waits.deliver_signals(
+        conn,
+        [
+            suspended.signal("\0"),
+            suspended.signal(token="\ud800"),
+            to(nowhere, uuid4(), "k1:0"),
+            msgspec.structs.replace(good, waitpoint_id=bad_id),
+            good,
+        ],
+    )
+
+    assert [type(one) for one in told] == [InvalidText, InvalidText, InvalidToken, InvalidId, Delivered]
+    assert await waits.deliver_signals(conn, []) == []
+
+
+def tampered(token: str, message: str, seed: random.Random) -> str:
+    """A token that is nearly right."""
+    kid, _, digest = token.partition(":")
+    place = seed.randrange(len(digest))
+    flipped = digest[:place] + f"{int(digest[place], 16) ^ (1 << seed.randrange(4)):x}" + digest[place + 1 :]
+    one, two = sorted(seed.sample(range(64), 2))
+    swapped = digest[:one] + digest[two] + digest[one + 1 : two] + digest[one] + digest[two + 1 :]
+    return seed.choice(
+        [
+            f"{kid}:{flipped}",
+            f"{kid}:{swapped}" if swapped != digest else f"{kid}:{flipped}",
+            f"{kid}:{seed.getrandbits(256):064x}",
+            token[: seed.randrange(1, len(token))],
+            f"{kid}:{digest.upper()}" if digest.upper() != digest else digest,
+            f"{kid}x:{digest}",
+            f"{digest}:{kid}",
+            f"{kid}:{digest}{seed.choice('0 :f')}",
+            f" {token}",
+            f"{kid}:{kid}:{digest}",
+            signing.sign(seed.randbytes(32), kid, message),
+        ]
+    )
+
+
+def test_no_forged_token_verifies() -> None:
+    """Behaviour 67 and pitfall P44."""
+    seed = random.Random(20)
+    secret, execution_id, waitpoint_id = seed.randbytes(32), str(mint_execution_id()), uuid4()
+    message = signing.waitpoint_message(execution_id, waitpoint_id)
+    token = signing.sign(secret, "k1", message)
+    assert signing.verify(secret, "k1", message, token) is Verdict.OK
+
+    verdicts = {signing.verify(secret, "k1", message, tampered(token, message, seed)) for _ in range(FORGED)}
+
+    assert verdicts == {Verdict.MALFORMED, Verdict.WRONG_KID, Verdict.SIGNATURE_MISMATCH}
+
+
+async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, given: Given) -> None:
+    """Behaviour 67 and pitfall P44."""
+    live, ended, other = [await waiting(given, ANY) for _ in range(3)]
+    await executions.cancel(conn, ended.execution_id, reason="not wanted", by="ops")
+    seed, good = random.Random(7), live.point().token or ""
+    message = signing.waitpoint_message(str(live.execution_id), live.point().id)
+    forged = [tampered(good, message, seed) for _ in range(300)]
+    signals = [live.signal(token=token) for token in (*forged, other.point().token, "k9:" + "0" * 64)]
+    signals += [ended.signal(token=token) for token in (*forged[:50], other.point().token)]
+    signals += [to(live.execution_id, uuid4(), good), to(mint_execution_id(), live.point().id, good)]
+    signals += [to(mint_execution_id(), uuid4(), token) for token in forged[:50]]
+    signals += [other.signal(token=good), to(other.execution_id, live.point().id, good)]
+
+    async with given.nothing_changes():
+        before = await versions(conn)
+        told = await waits.deliver_signals(conn, signals)
+        assert await versions(conn) == before
+
+    said = {(type(one), str(one), msgspec.json.encode(one.fields)) for one in told if isinstance(one, Refusal)}
+    assert said == {(InvalidToken, "invalid_token: the token is not good for this waitpoint", b"{}")}
+    assert len([one for one in told if isinstance(one, Refusal)]) == len(signals)
+
+
+async def versions(conn: Any) -> list[str]:
+    """Which transaction wrote each row, of all that a signal could write to."""
+    tables = ["tickets", "suspensions", "waitpoints", "signals", "executions", "events"]
+    found = [await conn.fetch(f"select ctid::text, xmin::text, xmax::text from flowfabric.{name}") for name in tables]
+    return sorted(str(tuple(row)) for rows in found for row in rows)
+
+
+async def test_no_token_is_told_so_also_when_the_execution_has_ended(conn: Connection, given: Given) -> None:
+    """Behaviour 67."""
+    live, ended = await waiting(given), await waiting(given)
+    await executions.cancel(conn, ended.execution_id, reason="not wanted", by="ops")
+
+    async with given.nothing_changes():
+        for signal in (live.signal(token=""), ended.signal(token=""), to(mint_execution_id(), uuid4(), "")):
+            with pytest.raises(MissingToken) as refused:
+                await waits.deliver_signal(conn, signal)
+            assert (str(refused.value), refused.value.fields) == (MISSING, {})
+
+
+async def test_an_execution_that_has_ended_or_gone_on_takes_no_signals(conn: Connection, given: Given) -> None:
+    """Behaviour 78 and pitfall P39."""
+    cancelled, resumed = await waiting(given), await waiting(given)
+    await executions.cancel(conn, cancelled.execution_id, reason="not wanted", by="ops")
+    await waits.resume(conn, resumed.execution_id, by="ops")
+
+    async with given.nothing_changes():
+        with pytest.raises(TargetNotSignalable) as refused:
+            await waits.deliver_signal(conn, cancelled.signal())
+        with pytest.raises(WaitpointClosed):
+            await waits.deliver_signal(conn, resumed.signal())
+
+    assert refused.value.fields == {"outcome": "cancelled"}
+    assert await state(conn, cancelled.execution_id) == "cancelled"
+
+
+async def test_an_execution_takes_as_many_signals_as_its_policy_allows(conn: Connection, given: Given) -> None:
+    """Behaviour 81."""
+    suspended = await waiting(given, submitted={"policy": {"max_signals": 2}})
+    first = suspended.signal("x", idempotency_key="k")
+
+    told = await effects(conn, first, suspended.signal("x"), suspended.signal(), first)
+
+    assert told == [*["signal_ignored_matcher_failed"] * 2, "signal_limit_exceeded", "duplicate"]
+    with pytest.raises(SignalLimitExceeded):
+        await waits.deliver_signal(conn, suspended.signal())
+    assert await given.count("signals") == 2
+
+
+async def test_an_execution_takes_10_000_signals_when_its_policy_says_nothing(conn: Connection, given: Given) -> None:
+    """Behaviour 81."""
+    suspended = await waiting(given)
+    await effects(conn, suspended.signal("x"))
+    await given.rows("update flowfabric.signals set number = 9999")
+
+    assert await effects(conn, suspended.signal("x"), suspended.signal()) == [
+        "signal_ignored_matcher_failed",
+        "signal_limit_exceeded",
+    ]
+
+
+async def test_a_pending_waitpoint_buffers_1_000_signals(conn: Connection, given: Given) -> None:
+    claim = await given.claimed()
+    made, other = [await waits.create_waitpoint(conn, claim.fence, key) for key in ("w", "v")]
+
+    told = await effects(conn, *[to(claim.execution_id, made.waitpoint_id, made.token)] * 1_001)
+
+    assert told == [*["buffered_for_pending_waitpoint"] * 1_000, "signal_limit_exceeded"]
+    assert await effects(conn, to(claim.execution_id, other.waitpoint_id, other.token)) == [
+        "buffered_for_pending_waitpoint"
+    ]
+
+
+async def test_signals_to_a_wait_for_an_operator_are_kept_and_do_nothing(conn: Connection, given: Given) -> None:
+    """Behaviour 79."""
+    operated = await waiting(given, OPERATOR_ONLY)
+    timed = await waiting(given, {"kind": "timeout_only"}, timeout=timedelta(hours=1))
+
+    assert await effects(conn, operated.signal(), timed.signal()) == ["no_op", "no_op"]
+    assert await given.count("signals") == 2
+    assert await state(conn, operated.execution_id) == "suspended"
+
+
+async def test_many_signals_behave_as_if_sent_one_after_the_other(conn: Connection, given: Given) -> None:
+    one, other = await waiting(given, COUNT), await waiting(given)
+
+    told = await effects(
+        conn,
+        one.signal(),
+        other.signal("x"),
+        one.signal(token="bad"),
+        one.signal(idempotency_key="k"),
+        other.signal(),
+        one.signal(idempotency_key="k"),
+        one.signal("y"),
+        other.signal(),
+        one.signal(),
+        one.signal(payload=b"x" * 65_537),
+    )
+
+    assert told == [
+        "appended_to_waitpoint",
+        "signal_ignored_matcher_failed",
+        "invalid_token",
+        "appended_to_waitpoint",
+        "resume_condition_satisfied",
+        "duplicate",
+        "resume_condition_satisfied",
+        "waitpoint_closed",
+        "waitpoint_closed",
+        "payload_too_large",
+    ]
+    taken = await given.claim(take=5)
+    assert sorted(len(claim.resumed_by.signals) for claim in taken if claim.resumed_by) == [1, 3]
+
+
+async def test_more_than_fit_in_one_statement_are_sent_in_several(conn: Connection, given: Given) -> None:
+    suspended = await waiting(given, COUNT)
+    bad = [suspended.signal(token="bad")] * 1_500
+    large = [suspended.signal("x", payload=b"x" * 65_536, token="bad")] * 200
+
+    told = await effects(conn, *bad, suspended.signal(), *large, suspended.signal(), suspended.signal())
+
+    accepted = {number: effect for number, effect in enumerate(told) if effect != "invalid_token"}
+    assert accepted == {
+        1_500: "appended_to_waitpoint",
+        1_701: "appended_to_waitpoint",
+        1_702: "resume_condition_satisfied",
+    }
+
+
+async def test_batches_in_opposite_order_do_not_deadlock(connect: Connect, given: Given) -> None:
+    all_of_them: list[Waiting] = [await waiting(given, {**COUNT, "n": 200}) for _ in range(6)]
+    forwards = [one.signal() for one in all_of_them] * 3
+    backwards = [one.signal() for one in reversed(all_of_them)] * 3
+    conns = [await connect() for _ in range(4)]
+
+    async with asyncio.timeout(60):
+        for _ in range(5):
+            orders = [forwards, backwards, forwards, backwards]
+            told = await asyncio.gather(*(effects(c, *order) for c, order in zip(conns, orders, strict=True)))
+            assert {effect for some in told for effect in some} == {"appended_to_waitpoint"}
+
+    assert await given.count("signals") == 5 * 4 * 18
