@@ -14,6 +14,7 @@ from benchmarks.scenarios import (
     submit_bulk,
     submit_concurrent,
     submit_one_by_one,
+    waits,
 )
 
 SCENARIOS: list[Scenario] = [
@@ -31,6 +32,9 @@ SCENARIOS: list[Scenario] = [
     renew.scenario,
     routes.one,
     routes.many,
+    waits.resumed,
+    waits.few,
+    waits.many,
     events.delivery,
     events.delivery_beside_open,
     events.follow,

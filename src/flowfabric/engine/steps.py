@@ -13,15 +13,15 @@ RESULT_LIMIT = 1_048_576
 
 
 async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_LIMIT) -> Saved:
-    """Keep the result of a step; the first one of a name and occurrence counts.
+    """Keep the result of a step; the first one of a name and occurrence counts, and `duplicate` brings it.
 
     On a connection of the caller's it joins the transaction open there: what the step wrote and its result commit
     together. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `PayloadTooLarge`, `TooManySteps`.
     """
-    return calls.only(await save_steps(conn, [step], result_limit=result_limit))
+    return calls.only(await save_step_many(conn, [step], result_limit=result_limit))
 
 
-async def save_steps(
+async def save_step_many(
     conn: Connection, steps: Sequence[Step], *, result_limit: int = RESULT_LIMIT
 ) -> list[Saved | Refusal]:
     """Keep the results of many steps, as if one after the other, and answer each in its place."""
@@ -44,6 +44,7 @@ def _act(step: Step) -> Act:
         "names": check_text(step.name, "step name"),
         "occurrences": step.occurrence,
         "results": step.result,
+        "dues_at": step.due_at,
         "encodings": None if step.encoding == "json" else check_text(step.encoding, "encoding"),
     }
     return Act(step.fence, values, len(step.result or b""))

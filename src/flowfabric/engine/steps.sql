@@ -1,29 +1,22 @@
 -- Steps: named, saved results inside a handler, and the journal a run begins with.
 
--- Why a step cannot be saved.
+-- Why a step cannot be saved, whatever there is already.
 --
---   refuses  invalid_name, payload_too_large, too_many_steps, as a value
+--   refuses  invalid_name, payload_too_large, as a value
 --   returns  the fault, or null when it can
-create or replace function flowfabric._step_fault(partition int, execution uuid, name text, occurrence int, bytes int, most int)
+create or replace function flowfabric._step_fault(name text, occurrence int, bytes int, most int)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
-begin
-    if coalesce(octet_length(_step_fault.name), 0) not between 1 and 128 or coalesce(_step_fault.occurrence, 0) < 1 then
-        return flowfabric._fault('invalid_name', format('step %s, occurrence %s: a name is 1 to 128 bytes, occurrences count from 1',
-                                                        flowfabric._shown(_step_fault.name), _step_fault.occurrence));
-    end if;
-    if bytes > most then
-        return flowfabric._oversize_fault('result of a step', bytes, most);
-    end if;
-    if (select count(*) from (select from flowfabric.steps s
-            where s.partition = _step_fault.partition and s.execution = _step_fault.execution limit 10000) x) >= 10000 then
-        return flowfabric._fault('too_many_steps', 'the execution has 10 000 steps, as many as it may have; split it into children');
-    end if;
-    return null;
-end $$;
+language sql stable as $$
+    select case
+        when coalesce(octet_length(name), 0) not between 1 and 128 or coalesce(occurrence, 0) < 1 then
+            flowfabric._fault('invalid_name', format('step %s, occurrence %s: a name is 1 to 128 bytes, occurrences count from 1',
+                                                     flowfabric._shown(name), occurrence))
+        when bytes > most then flowfabric._oversize_fault('result of a step', bytes, most)
+    end
+$$;
 
--- Keep the results of steps, many in one call. The first one of a name and occurrence counts.
+-- Keep the results of steps, many in one call; with a moment, the place of a sleep that ends then. The first one of a name
+-- and occurrence counts. An execution has 10 000 at most.
 --
 --   locks    the tickets, in key order
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
@@ -31,41 +24,54 @@ end $$;
 --   returns  per item 'saved', 'duplicate' {result, encoding} of the first, or its refusal
 create or replace function flowfabric.save_step(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
-    results bytea[] default null, encodings text[] default null, result_limit int default 1048576)
+    results bytea[] default null, encodings text[] default null, dues_at timestamptz[] default null, result_limit int default 1048576)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     judged record;
+    fresh int[];
 begin
     select array_agg(x.item) as items, array_agg(x.fault) as faults into judged from (
-        select f.item, coalesce(f.fault, flowfabric._step_fault(save_step.partitions[f.item], save_step.ids[f.item], save_step.names[f.item],
-            save_step.occurrences[f.item], octet_length(save_step.results[f.item]), save_step.result_limit)) as fault
+        select f.item, coalesce(f.fault, flowfabric._step_fault(save_step.names[f.item], save_step.occurrences[f.item],
+                                                                octet_length(save_step.results[f.item]), save_step.result_limit)) as fault
         from flowfabric._fenced(save_step.partitions, save_step.ids, save_step.lease_ids, save_step.epochs, save_step.attempts,
             array_fill(1, array[cardinality(save_step.ids)]), 1, now) f) x;
 
-    return query
-    with saved as (
-        insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, encoding, at)
-        select save_step.partitions[i.item], save_step.ids[i.item], save_step.names[i.item], save_step.occurrences[i.item], 'step',
-               save_step.results[i.item], save_step.encodings[i.item], now
-        from unnest(judged.items, judged.faults) as i (item, fault) where i.fault is null
-        order by save_step.partitions[i.item], save_step.ids[i.item], save_step.names[i.item], save_step.occurrences[i.item], i.item
-        on conflict do nothing
-        returning partition, execution, name, occurrence
-    ), fresh as (
-        select array_agg((s.partition, s.execution, s.name, s.occurrence)::text) as keys from saved s
+    with first as (
+        select distinct on (g.partition, g.id, g.name, g.occurrence) g.*
+        from unnest(save_step.partitions, save_step.ids, save_step.names, save_step.occurrences)
+             with ordinality as g (partition, id, name, occurrence, item)
+        join unnest(judged.items, judged.faults) as j (item, fault) on j.item = g.item and j.fault is null
+        where not exists (select from flowfabric.steps s where s.partition = g.partition and s.execution = g.id
+                          and s.name = g.name and s.occurrence = g.occurrence)
+        order by g.partition, g.id, g.name, g.occurrence, g.item
+    ), held as (
+        select d.partition, d.id, (select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id) as steps
+        from (select distinct f.partition, f.id from first f) d
+    ), fitting as (
+        select f.*, h.steps + row_number() over (partition by f.partition, f.id order by f.item) as place
+        from first f join held h on h.partition = f.partition and h.id = f.id
+    ), saved as (
+        insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, encoding, at, due_at)
+        select f.partition, f.id, f.name, f.occurrence, case when save_step.dues_at[f.item] is null then 'step' else 'sleep' end,
+               save_step.results[f.item], save_step.encodings[f.item], now, save_step.dues_at[f.item]
+        from fitting f where f.place <= 10000
     )
-    select i.item, case when i.fault is not null then null
-                        when not i.again and (save_step.partitions[i.item]::smallint, save_step.ids[i.item], save_step.names[i.item],
-                              save_step.occurrences[i.item])::text = any (f.keys) then 'saved'
-                        else 'duplicate' end,
-           i.fault ->> 'code', (i.fault - 'code')::text
-    from (select j.item, j.fault, row_number() over (partition by save_step.partitions[j.item], save_step.ids[j.item], save_step.names[j.item],
-                                                     save_step.occurrences[j.item], j.fault is null order by j.item) > 1 as again
-          from unnest(judged.items, judged.faults) as j (item, fault)) i
-    cross join fresh f;
+    select array_agg(f.item) into fresh from fitting f where f.place <= 10000;
+
+    return query
+    select j.item, case when j.fault is null and j.item = any (fresh) then 'saved' when j.fault is null and s.name is not null then 'duplicate' end,
+           o.fault ->> 'code',
+           case when o.fault is not null then (o.fault - 'code')::text
+                when j.item = any (fresh) then null
+                else jsonb_strip_nulls(jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''), 'encoding', s.encoding))::text end
+    from unnest(judged.items, judged.faults) as j (item, fault)
+    left join flowfabric.steps s on s.partition = save_step.partitions[j.item] and s.execution = save_step.ids[j.item]
+                                and s.name = save_step.names[j.item] and s.occurrence = save_step.occurrences[j.item]
+    cross join lateral (select coalesce(j.fault, case when s.name is null then flowfabric._fault(
+        'too_many_steps', 'the execution has 10 000 steps, as many as it may have; split it into several') end)) o (fault);
 end $$;
 
 -- What a handler finds when it begins again from the top: saved steps, sleeps, and waits that have ended; by name and
@@ -79,30 +85,52 @@ language plpgsql stable set enable_seqscan = off as $$
 declare
     journal jsonb;
 begin
+    -- Sizes first: only what goes into this answer is read and encoded.
     with entries as (
-        select s.name, s.occurrence, octet_length(s.result) as bytes, jsonb_strip_nulls(jsonb_build_object(
-            'kind', s.kind, 'name', s.name, 'occurrence', s.occurrence, 'encoding', coalesce(s.encoding, 'json'),
-            'result', translate(encode(s.result, 'base64'), E'\n', ''), 'due_at', s.due_at)) as entry
+        select s.name collate "C" as name, s.occurrence, null::uuid as suspension, coalesce(octet_length(s.result), 0) + 200 as bytes
         from flowfabric.steps s
         where s.partition = read_journal.partition and s.execution = read_journal.id
           and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
         union all
-        select s.name, s.occurrence, 1000, jsonb_build_object(
-            'kind', 'wait', 'name', s.name, 'occurrence', s.occurrence, 'by', s.ended_by,
-            'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)
+        select s.name collate "C", s.occurrence, s.id, 1000
         from flowfabric.suspensions s
         where s.partition = read_journal.partition and s.execution = read_journal.id and s.ended_at is not null and s.name is not null
           and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
     ), measured as (
-        select e.entry, sum(coalesce(e.bytes, 0)) over (order by e.name collate "C", e.occurrence) as size,
-               row_number() over (order by e.name collate "C", e.occurrence) as place, count(*) over () as total
+        select e.*, sum(e.bytes) over (order by e.name, e.occurrence) as size, row_number() over (order by e.name, e.occurrence) as place
         from entries e
     )
     select jsonb_build_object(
-        'entries', coalesce(jsonb_agg(m.entry order by m.place) filter (where m.size <= 1048576 or m.place = 1), '[]'),
+        'entries', coalesce(jsonb_agg(flowfabric._journal_entry(read_journal.partition, read_journal.id, m.name, m.occurrence, m.suspension) order by m.place)
+                            filter (where m.size <= 1048576 or m.place = 1), '[]'),
         'more', coalesce(bool_or(m.size > 1048576 and m.place > 1), false))
     into journal from measured m;
     return journal::text;
+end $$;
+
+-- One entry of a journal, whole: of a wait when a suspension is given, else of a step or a sleep.
+--
+--   returns  {kind, name, occurrence, …}
+create or replace function flowfabric._journal_entry(partition int, execution uuid, name text, occurrence int, suspension uuid)
+returns jsonb
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    if suspension is null then
+        return (
+            select jsonb_strip_nulls(jsonb_build_object(
+                'kind', s.kind, 'name', s.name, 'occurrence', s.occurrence, 'encoding', coalesce(s.encoding, 'json'),
+                'result', translate(encode(s.result, 'base64'), E'\n', ''), 'due_at', s.due_at))
+            from flowfabric.steps s
+            where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution
+              and s.name = _journal_entry.name and s.occurrence = _journal_entry.occurrence);
+    end if;
+    return (
+        select jsonb_build_object(
+            'kind', 'wait', 'name', s.name, 'occurrence', s.occurrence, 'by', s.ended_by,
+            'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)
+        from flowfabric.suspensions s
+        where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution and s.id = _journal_entry.suspension);
 end $$;
 
 -- Forget what a handler has done, so that it runs from the beginning.

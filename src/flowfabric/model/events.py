@@ -51,3 +51,5 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     events: Sequence[Event]
     cursor: str
     more: bool
+    truncated: bool = False
+    """The timeline of an execution that is older than what is kept of the log: its beginning is missing."""

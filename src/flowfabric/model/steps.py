@@ -18,12 +18,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     occurrence: int
     result: bytes | None = None
     encoding: str = "json"
+    due_at: datetime | None = None
+    """When a sleep ends; what is kept then is the place of the sleep."""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a step was saved, or an earlier one of that name and occurrence counts."""
+    """Whether a step was saved, or an earlier one of that name and occurrence counts, with its result."""
 
     outcome: Literal["saved", "duplicate"]
+    result: bytes | None = None
+    encoding: str = "json"
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -101,9 +101,7 @@ class Reports:
     async def _suspend(self, claim: Claim, wait: Wait) -> None:
         # With a key, a call whose reply was lost is answered as the first time.
         key = f"{claim.fence.epoch}:{wait.occurrence}:{wait.name}"
-        wish = msgspec.structs.replace(
-            wait.suspension, name=wait.name, occurrence=wait.occurrence, idempotency_key=key
-        )
+        wish = msgspec.structs.replace(wait.suspension, name=wait.name, occurrence=wait.occurrence, idempotency_key=key)
         answer = await self._call(claim, lambda conn: waits.suspend(conn, claim.fence, wish))
         if answer.outcome == "already_satisfied":
             await self._persist(claim, lambda: self.hand_back(claim))

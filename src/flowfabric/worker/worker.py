@@ -18,7 +18,7 @@ from flowfabric.context import Context
 from flowfabric.engine import claims
 from flowfabric.errors import ExecutionNotFound, Fenced, Refusal, Unavailable
 from flowfabric.hints import Hint
-from flowfabric.model import Claim, Fence, FailureClass
+from flowfabric.model import Claim, FailureClass, Fence, Swept
 from flowfabric.reconcilers import run_sweeps, sweeps
 from flowfabric.worker.ahead import Ahead
 from flowfabric.worker.heartbeat import Heartbeat, Registration
@@ -56,7 +56,9 @@ class Worker:
         sweeps: bool = True,
     ) -> None:
         if concurrency < 1 or (prefetch or 0) < 0:
-            raise ValueError(f"concurrency is {concurrency} and prefetch {prefetch}; a worker runs one at a time or more")
+            raise ValueError(
+                f"concurrency is {concurrency} and prefetch {prefetch}; a worker runs one at a time or more"
+            )
         needed = {need for task in app.tasks.values() for need in task.terms.needs}
         self._app = app
         self.name = name
@@ -124,7 +126,10 @@ class Worker:
     async def _sweep(self) -> None:
         if self._sweeps:
             listed = sweeps(self._app.config)
-            await run_sweeps(self._app.database, listed, woken=self._app.hints.send)
+            await run_sweeps(self._app.database, listed, woken=self._woken)
+
+    def _woken(self, swept: Swept) -> None:
+        self._app.hints.send(lanes=swept.lanes, ended=swept.ended)
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
@@ -180,31 +185,29 @@ class Worker:
                 return
             going = asyncio.create_task(self._go(claim), name=f"{claim.kind} {claim.execution_id}")
             self._running[claim.fence.lease_id] = claim, going
+            going.add_done_callback(partial(self._ended, claim))
 
     async def _go(self, claim: Claim) -> None:
         """Run one and report it. The slot is free as soon as the handler has ended."""
-        going = asyncio.current_task()
-        assert going is not None
-        outcome: Outcome = Lost()
         try:
             outcome = await self._run(claim)
-        except Fenced:
-            pass  # before the handler had begun
-        except Exception as error:
-            log.exception("%s of %s could not be run", claim.kind, claim.execution_id)
-            outcome = Failed(FailureClass.INFRA_CRASH, f"{type(error).__name__}: {error}")
-        finally:
-            self._running.pop(claim.fence.lease_id, None)
-            self._reporting.add(going)
-            self._ahead.ended()
-            self._fill()
-        try:
-            if self._heartbeat.holds(claim.fence):
-                await self._report(claim, outcome)
-        finally:
-            self._heartbeat.release(claim.fence)
-            self._reporting.discard(going)
-            self._pauses.stir()
+        except (Fenced, asyncio.CancelledError):
+            outcome = Lost()  # before the handler had begun
+        _, going = self._running.pop(claim.fence.lease_id)
+        self._reporting.add(going)
+        self._ahead.ended()
+        self._fill()
+        if self._heartbeat.holds(claim.fence):
+            await self._report(claim, outcome)
+
+    def _ended(self, claim: Claim, going: asyncio.Task[None]) -> None:
+        self._heartbeat.release(claim.fence)
+        self._running.pop(claim.fence.lease_id, None)  # cancelled before it had begun
+        self._reporting.discard(going)
+        self._fill()
+        self._pauses.stir()
+        if not going.cancelled() and (error := going.exception()) is not None:
+            log.error("%s is left to its lease", going.get_name(), exc_info=error)
 
     async def _run(self, claim: Claim) -> Outcome:
         task = self._app.tasks.get(claim.kind)
@@ -281,8 +284,8 @@ class Worker:
         left = dict(self._running)
         for _, going in left.values():
             going.cancel()
-        if left:
-            await asyncio.wait([going for _, going in left.values()], timeout=UNWINDING)
+        if ending := {going for _, going in left.values()} | self._reporting:
+            await asyncio.wait(ending, timeout=UNWINDING)
         await self._hand_back([*(claim for claim, _ in left.values()), *self._ahead.empty()])
         await asyncio.to_thread(self._heartbeat.stop)
         await self._reports.close()

@@ -133,6 +133,22 @@ async def test_a_grant_that_was_signed_elsewhere_is_good(
     assert row["text"] == vector["message"]
 
 
+async def test_a_grant_and_its_key_are_good_until_their_expiry_and_not_at_it(
+    conn: Connection, granted: list[Grant]
+) -> None:
+    """Behaviour 60. Pitfall P45."""
+    key, ends_at = granted[0].grant_key, granted[0].expires_at
+    before = timedelta(microseconds=1)
+    assert await causes(conn, [key], ends_at - before) == {key: "good"}
+    assert await causes(conn, [key], ends_at) == {key: "grant_expired"}
+    await keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(seconds=5))
+    retires_at = next(k.expires_at for k in await keys.list_keys(conn) if k.kid == "k2")
+
+    assert retires_at is not None
+    assert await causes(conn, [key], retires_at - before) == {key: "good"}
+    assert await causes(conn, [key], retires_at) == {key: "unknown_kid"}
+
+
 async def test_every_millisecond_is_read_as_it_was_written(conn: Connection) -> None:
     [row] = await conn.fetch(
         "select count(*) from generate_series(1790000000000, 1790000010000) ms "

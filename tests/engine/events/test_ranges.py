@@ -245,3 +245,23 @@ async def test_three_hundred_ranges_cost_a_reader_and_a_writer_no_locks(conn: as
         page = await events.read_events(conn, events.OLDEST, events.timeline(execution_id))
         assert (page.events, page.more) == ([], True)
         assert await conn.fetchval(LOCKED) < 100
+
+
+async def test_the_timeline_of_an_execution_older_than_the_log_says_that_it_is_cut(
+    conn: Connection, given: Given
+) -> None:
+    old = await given.submitted()
+    await jump(conn, RANGE - 2)
+    await append(conn)
+    await given.time_passes(days=8)
+    await append(conn)
+    young = await given.submitted()
+    await events.advance_horizon(conn)
+    assert not (await events.read_events(conn, events.OLDEST, events.timeline(old))).truncated
+
+    assert (await events.trim_events(conn)).moved == 1
+
+    cut = await events.read_events(conn, events.OLDEST, events.timeline(old))
+    assert (cut.truncated, list(cut.events)) == (True, [])
+    assert not (await events.read_events(conn, events.OLDEST, events.timeline(young))).truncated
+    assert not (await events.read_events(conn, events.OLDEST)).truncated

@@ -226,7 +226,7 @@ async def test_decisions_that_cannot_be_are_refused(conn: Connection, given: Giv
         for refusal, options in refusals:
             arguments = {"execution_id": asked.execution_id, "waitpoint": "w", "decision": "approve", "by": "ann"}
             with pytest.raises(refusal):
-                await waits.deliver_approval(conn, **{**arguments, **options})  # type: ignore[arg-type]
+                await waits.deliver_approval(conn, **{**arguments, **options})
     assert await decide(conn, asked, "ann", lane="reports", suffix="") == "appended_to_waitpoint"
     with pytest.raises(SignalLimitExceeded):
         await decide(conn, asked, "bob")

@@ -68,6 +68,7 @@ declare
     size constant bigint := 1000000;
     known flowfabric.horizon;
     kept bigint;
+    newest timestamptz;
 begin
     moved := 0;
     select h.* into known from flowfabric.horizon h;
@@ -82,11 +83,13 @@ begin
         if to_regclass(format('flowfabric.events_%s', range)) is not null then
             -- Others wait for the log by now: no more of that for this one, which a vacuum may have.
             execute format('lock table flowfabric.events_%s in access exclusive mode nowait', range);
+            execute format('select e.at from flowfabric.events_%s e order by e.id desc limit 1', range) into newest;
             execute format('drop table flowfabric.events_%s', range);
+            known.trimmed_until := greatest(known.trimmed_until, newest);
             moved := moved + 1;
         end if;
     end loop;
-    update flowfabric.horizon h set oldest = greatest(h.oldest, kept * size);
+    update flowfabric.horizon h set oldest = greatest(h.oldest, kept * size), trimmed_until = known.trimmed_until;
 exception when lock_not_available then
     moved := 0;
 end $$;

@@ -35,6 +35,7 @@ async def read_events(
         events=[_event(row) for row in found[:-1]],
         cursor=ids.encode_event_cursor(found[-1]["id"]),
         more=found[-1]["more"],
+        truncated=found[-1]["truncated"],
     )
 
 

@@ -31,7 +31,7 @@ create or replace function flowfabric.read_events(
     lane text default null, kinds text[] default null, partitions int[] default null, execution uuid default null,
     flow uuid default null, by text default null, acts boolean default false)
 returns table (id bigint, at timestamptz, kind text, partition int, execution_uuid uuid, flow_uuid uuid, subject text,
-               namespace_name text, lane_name text, tags text, actor text, detail text, more boolean)
+               namespace_name text, lane_name text, tags text, actor text, detail text, more boolean, truncated boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -64,6 +64,8 @@ begin
         when found_count = amount then last_id
         else look_end end;
     more := id < known.id;
+    truncated := exists (select from flowfabric.executions e where e.partition = any (read_events.partitions::smallint[])
+                                                              and e.id = read_events.execution and e.created_at <= known.trimmed_until);
     at := null; kind := null; partition := null; execution_uuid := null; flow_uuid := null; subject := null; namespace_name := null;
     lane_name := null; tags := null; actor := null; detail := null;
     return next;

@@ -2,7 +2,7 @@
 
 from flowfabric.engine.executions.change import cancel, change_priority
 from flowfabric.engine.executions.deadlines import expire_executions, promote_due
-from flowfabric.engine.executions.read import describe, explain, get_result, list_executions
+from flowfabric.engine.executions.read import describe, explain, get_result, list_ended, list_executions
 from flowfabric.engine.executions.replay import replay
 from flowfabric.engine.executions.retention import forget_keys, remove_ended
 from flowfabric.engine.executions.submit import submit, submit_many
@@ -17,6 +17,7 @@ __all__ = [
     "forget_keys",
     "get_result",
     "get_tag",
+    "list_ended",
     "list_executions",
     "promote_due",
     "remove_ended",

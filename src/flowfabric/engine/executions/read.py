@@ -1,6 +1,6 @@
 """Reading: an execution as people see it, and lists of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -54,6 +54,17 @@ async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
         encoding=found["encoding"],
         failure=found["failure"] and db.read(Failure, found["failure"]),
     )
+
+
+async def list_ended(conn: Connection, execution_ids: Sequence[ExecutionId]) -> list[ExecutionId]:
+    """Those among some executions for which there is no more to wait: ended, or not there."""
+    found = await db.rows(
+        conn,
+        "list_ended",
+        partitions=[execution_id.partition for execution_id in execution_ids],
+        ids=[execution_id.uuid for execution_id in execution_ids],
+    )
+    return [execution_ids[row["item"] - 1] for row in found]
 
 
 async def list_executions(

@@ -57,6 +57,19 @@ begin
         'due_at', ticket.due_at, 'deadline_at', ticket.deadline_at, 'ended_at', asked.ended_at, 'failure', asked.failure));
 end $$;
 
+-- Which of some executions there is no more to wait for: they have ended, or are not there.
+--
+--   returns  the place of each in the arrays, from 1
+create or replace function flowfabric.list_ended(partitions int[], ids uuid[])
+returns table (item int)
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    return query
+    select x.item::int from unnest(list_ended.partitions, list_ended.ids) with ordinality as x (partition, id, item)
+    where not exists (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id);
+end $$;
+
 -- Show an execution with its whole state, its tags and its policy.
 --
 --   refuses  execution_not_found

@@ -9,15 +9,26 @@ from flowfabric.model import PublicState
 
 
 async def replay(
-    conn: Connection, execution_id: ExecutionId, *, by: str, deadline: timedelta | datetime | None = None
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    by: str,
+    deadline: timedelta | datetime | None = None,
+    keep_steps: bool = True,
 ) -> PublicState:
     """Run an ended execution again; epoch and attempt numbers go on, retries start at 0, the old deadline is dropped.
 
-    Raises `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`,
+    Steps that were saved and waits that ended are not repeated, unless `keep_steps` is false: then all of it is. Raises `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`,
     `InvalidBody`.
     """
     span, moment = calls.span_or_moment(deadline, "deadline")
     await db.row(
-        conn, "replay", **calls.about(execution_id), by=check_text(by, "by"), deadline_ms=span, deadline_at=moment
+        conn,
+        "replay",
+        **calls.about(execution_id),
+        by=check_text(by, "by"),
+        deadline_ms=span,
+        deadline_at=moment,
+        keep_steps=keep_steps,
     )
     return PublicState.WAITING

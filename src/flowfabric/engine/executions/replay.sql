@@ -1,7 +1,7 @@
 -- Replaying: running an ended execution again.
 
 -- Run an ended execution again: a new ticket; epoch and attempt numbers go on, retries and reclaims start at 0, the old
--- deadline is dropped.
+-- deadline is dropped. What its handler has saved is kept, or forgotten so that every step runs again.
 --
 --   moves    ended → runnable: eligible_now, pending_replay_attempt
 --   locks    the record
@@ -9,7 +9,8 @@
 --   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, lane_draining, invalid_time, invalid_body
 --   returns  'replayed', and the lane with work
 create or replace function flowfabric.replay(
-    partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null, out outcome text, out lane text)
+    partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null,
+    keep_steps boolean default true, out outcome text, out lane text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -43,8 +44,12 @@ begin
     set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
     perform flowfabric._forget_open_waits(replay.partition, replay.id);
+    if not replay.keep_steps then
+        perform flowfabric._forget_steps(replay.partition, replay.id);
+    end if;
     perform flowfabric._append_about('execution_replayed', replay.partition, replay.id, replay.by,
-                                     jsonb_build_object('previous_outcome', ended.outcome, 'replays', ended.replays + 1));
+                                     jsonb_build_object('previous_outcome', ended.outcome, 'replays', ended.replays + 1,
+                                                        'keep_steps', replay.keep_steps));
     outcome := 'replayed';
     lane := ended.lane;
 end $$;

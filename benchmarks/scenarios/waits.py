@@ -1,0 +1,99 @@
+"""Suspended executions that signals bring back, and what one signal costs beside few and many others that wait."""
+
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from flowfabric.engine import claims, executions, waits
+from flowfabric.model import SignalToSend, Submission, Suspension, Terms
+
+RESUMED = 4_000
+AT_ONCE = 100
+SENT = 200
+FEW, MANY = 100, 100_000
+SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+WISH = Suspension(condition={"kind": "single", "waitpoint": "answer", "name": "go"}, waitpoints=["answer"])
+
+# Others that wait, like one that does.
+FILL = """
+with one as (
+    select e as execution, t as ticket, s as suspension, w as waitpoint
+    from flowfabric.executions e join flowfabric.tickets t on t.id = e.id
+    join flowfabric.suspensions s on s.execution = e.id join flowfabric.waitpoints w on w.execution = e.id limit 1
+), made as materialized (
+    select (i % 256)::smallint as partition, gen_random_uuid() as id, gen_random_uuid() as suspension, gen_random_uuid() as waitpoint
+    from generate_series(1, $1::int) i
+), recorded as (
+    insert into flowfabric.executions
+    select (jsonb_populate_record(o.execution, jsonb_build_object('partition', m.partition, 'id', m.id))).* from made m cross join one o
+), ticketed as (
+    insert into flowfabric.tickets
+    select (jsonb_populate_record(o.ticket, jsonb_build_object('partition', m.partition, 'id', m.id, 'suspension', m.suspension))).*
+    from made m cross join one o
+), suspended as (
+    insert into flowfabric.suspensions
+    select (jsonb_populate_record(o.suspension, jsonb_build_object(
+        'partition', m.partition, 'execution', m.id, 'id', m.suspension))).* from made m cross join one o
+)
+insert into flowfabric.waitpoints
+select (jsonb_populate_record(o.waitpoint, jsonb_build_object(
+    'partition', m.partition, 'execution', m.id, 'id', m.waitpoint, 'suspension', m.suspension))).* from made m cross join one o
+"""
+
+
+async def suspended(conn: asyncpg.Connection, amount: int) -> list[SignalToSend]:
+    """So many that wait, and for each the signal that brings it back."""
+    await executions.submit_many(conn, [SUBMISSION] * amount)
+    signals = []
+    async with conn.transaction():
+        while taken := await claims.claim(conn, "bench", instance="bench-1", lanes=["default"], take=500):
+            for claim in taken:
+                [point] = (await waits.suspend(conn, claim.fence, WISH)).waitpoints
+                token = point.token or ""
+                signals.append(
+                    SignalToSend(execution_id=claim.execution_id, waitpoint_id=point.id, token=token, name="go")
+                )
+    return signals
+
+
+async def resume(ground: Ground) -> int:
+    """A batch of signals, then a claim of what they brought back."""
+    async with ground.raw() as conn:
+        signals = await suspended(conn, RESUMED)
+        await conn.execute("vacuum analyze")
+        for start in range(0, RESUMED, AT_ONCE):
+            with ground.timed():
+                await waits.deliver_signals(conn, signals[start : start + AT_ONCE])
+                taken = await claims.claim(conn, "bench", instance="bench-1", lanes=["default"], take=AT_ONCE)
+            assert len(taken) == AT_ONCE
+    return RESUMED
+
+
+def delivering(others: int) -> Callable[[Ground], Awaitable[int]]:
+    """One signal at a time, to one of so many that wait; all in one transaction, so that no commit is measured."""
+
+    async def run(ground: Ground) -> int:
+        async with ground.raw() as conn:
+            signals = await suspended(conn, SENT)
+            await conn.execute(FILL, others)
+            await conn.execute("vacuum analyze")
+            async with conn.transaction():
+                for signal in signals:
+                    with ground.timed():
+                        await waits.deliver_signal(conn, signal)
+        return SENT
+
+    return run
+
+
+resumed = Scenario(name="waits", about="100 signals, then a claim of the 100 that go on", run=resume, unit="resumed/s")
+few = Scenario(name="deliver_among_few", about=f"one of {FEW:,}", run=delivering(FEW), unit="signals/s")
+many = Scenario(
+    name="deliver_among_many",
+    about=f"one of {MANY:,}",
+    run=delivering(MANY),
+    unit="signals/s",
+    against={few.name: None},
+)

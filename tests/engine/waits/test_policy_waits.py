@@ -1,0 +1,57 @@
+"""What a policy may say about waits."""
+
+from typing import Any
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import executions
+from flowfabric.errors import InvalidPolicy
+from tests.given import Given, submission
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"max_signals": 1},
+        {"max_signals": 10_000},
+        {"suspension": {}},
+        {"suspension": {"default_timeout_ms": 1}},
+        {"suspension": {"default_timeout_ms": 315_360_000_000, "timeout_behavior": "auto_resume_with_timeout_signal"}},
+        *(
+            {"suspension": {"timeout_behavior": word}}
+            for word in ("fail", "cancel", "expire", "auto_resume", "escalate")
+        ),
+    ],
+)
+async def test_a_policy_may_say_how_long_and_how_many(conn: Connection, policy: dict[str, Any]) -> None:
+    submitted = await executions.submit(conn, submission(policy=policy))
+
+    assert (await executions.describe(conn, submitted.execution_id)).policy == policy
+
+
+@pytest.mark.parametrize(
+    ("field", "policy"),
+    [
+        ("max_signals", {"max_signals": 0}),
+        ("max_signals", {"max_signals": 10_001}),
+        ("max_signals", {"max_signals": 1.5}),
+        ("max_signals", {"max_signals": "many"}),
+        ("suspension", {"suspension": 5}),
+        ("suspension", {"suspension": []}),
+        ("suspension.default_timeout_ms", {"suspension": {"default_timeout_ms": 0}}),
+        ("suspension.default_timeout_ms", {"suspension": {"default_timeout_ms": 315_360_000_001}}),
+        ("suspension.default_timeout_ms", {"suspension": {"default_timeout_ms": "1h"}}),
+        ("suspension.timeout_behavior", {"suspension": {"timeout_behavior": "shrug"}}),
+        ("suspension.timeout_behavior", {"suspension": {"timeout_behavior": 5}}),
+        ("suspension.timeout", {"suspension": {"timeout": 5}}),
+    ],
+)
+async def test_what_a_policy_cannot_say_is_refused(
+    conn: Connection, given: Given, field: str, policy: dict[str, Any]
+) -> None:
+    async with given.nothing_changes():
+        with pytest.raises(InvalidPolicy) as refused:
+            await executions.submit(conn, submission(policy=policy))
+
+    assert refused.value.fields == {"field": field}
