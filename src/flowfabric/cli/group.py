@@ -4,8 +4,10 @@ from typing import IO, Any
 
 import click
 
+from flowfabric.cli.dev import dev
 from flowfabric.cli.migrate import migrate
 from flowfabric.cli.sweep import sweep
+from flowfabric.cli.worker import worker
 from flowfabric.config import BadSetting
 from flowfabric.errors import Refusal
 
@@ -38,5 +40,7 @@ def ff() -> None:
     """
 
 
+ff.add_command(dev)
 ff.add_command(migrate)
 ff.add_command(sweep)
+ff.add_command(worker)

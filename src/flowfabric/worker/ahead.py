@@ -1,4 +1,4 @@
-"""What is claimed ahead: work whose turn comes within about a second, so that no slot is idle for want of a round trip."""
+"""What is claimed ahead: its turn comes within about a second, so that no slot is idle for want of a round trip."""
 
 import time
 from collections.abc import Iterable

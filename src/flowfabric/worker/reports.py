@@ -39,7 +39,7 @@ PAUSE = 0.1
 
 
 class Reports:
-    """The calls a worker makes under its leases. While the database is away they wait, for as long as the lease does."""
+    """The calls a worker makes under its leases. While the database is away they wait, as long as the lease lasts."""
 
     def __init__(self, app: App, *, holds: Callable[[Fence], bool], due: Callable[[datetime], None]) -> None:
         self._app = app
@@ -135,7 +135,7 @@ class Reports:
         return self._persist(claim, lambda: self._app.database.run(operation, repeat=True))
 
     async def _persist(self, claim: Claim, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call, again and again while the database is away: what was done under a lease is not given up before it."""
+        """Make a call, again and again while the database is away: what was done is not given up before its lease."""
         while True:
             try:
                 return await call()

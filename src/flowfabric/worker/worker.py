@@ -69,7 +69,7 @@ class Worker:
         self.namespace = namespace
         self.lease = spans.read_span(lease)
         self._drain_time = spans.read_span(drain).total_seconds()
-        self._sweeps = sweeps
+        self.sweeps = sweeps
         self._ahead = Ahead(concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
         self._reporting: set[asyncio.Task[None]] = set()
@@ -116,15 +116,15 @@ class Worker:
     async def _until_registered(self) -> None:
         """Be known before the first claim: should this process die, its work is missed at once."""
         registered = asyncio.wrap_future(self._heartbeat.registered)
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([registered, stopping], return_when=asyncio.FIRST_COMPLETED)
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((registered, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if registered.done():
             registered.result()
             self.ready.set()
 
     async def _sweep(self) -> None:
-        if self._sweeps:
+        if self.sweeps:
             listed = sweeps(self._app.config)
             await run_sweeps(self._app.database, listed, woken=self._woken)
 

@@ -1,0 +1,65 @@
+"""`ff dev`: everything an app needs, in one process."""
+
+import asyncio
+from typing import Any
+
+import click
+
+from flowfabric.app import App
+from flowfabric.cli.answers import answer, as_json
+from flowfabric.cli.apps import load_app
+from flowfabric.cli.worker import made, run, stop_on_signals, worker_options
+from flowfabric.worker import Worker
+
+
+@click.command()
+@click.argument("app")
+@worker_options
+@as_json
+def dev(app: str, as_json: bool, **options: Any) -> None:
+    """Run APP with all it needs in this process: Postgres, a worker, the sweeps.
+
+    APP is file.py:app or package.module:app. Without FLOWFABRIC_URL an embedded Postgres is started, with its data under
+    ./.flowfabric, and brought to this version.
+
+    \b
+    Example:
+      ff dev reports.py:app
+    """
+    run(_develop(load_app(app), as_json=as_json, **options))
+
+
+async def _develop(app: App, *, as_json: bool, **options: Any) -> None:
+    async with app:
+        worker = made(app, **options)
+        stop_on_signals(worker.stop)
+        working = asyncio.create_task(worker.run())
+        ready = asyncio.create_task(worker.ready.wait())
+        await asyncio.wait((working, ready), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            answer(_banner(app, worker), _about(app, worker), as_json=as_json)
+        ready.cancel()
+        await working
+
+
+def _about(app: App, worker: Worker) -> dict[str, object]:
+    return {
+        "data": None if app.config.url else str(app.config.data.resolve()),
+        "instance": worker.instance,
+        "lanes": worker.lanes,
+        "tasks": sorted(app.tasks),
+        "concurrency": worker.concurrency,
+        "sweeps": worker.sweeps,
+    }
+
+
+def _banner(app: App, worker: Worker) -> str:
+    where = "at FLOWFABRIC_URL" if app.config.url else f"embedded, data in {app.config.data.resolve()}"
+    lines = {
+        "Postgres": where,
+        "worker": f"{worker.instance}, {worker.concurrency} at a time",
+        "lanes": ", ".join(worker.lanes),
+        "tasks": ", ".join(sorted(app.tasks)) or "none yet: decorate a function with @app.task",
+        "sweeps": "in this process" if worker.sweeps else "left to other processes",
+    }
+    return "\n".join(["FlowFabric is up; ctrl-c ends it.", *(f"  {name:10}{said}" for name, said in lines.items())])
