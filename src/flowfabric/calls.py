@@ -9,13 +9,13 @@ import msgspec
 
 from flowfabric import db
 from flowfabric.db import Connection, Row
-from flowfabric.errors import InvalidText, InvalidTime, Refusal
+from flowfabric.errors import InvalidBody, InvalidText, InvalidTime, Refusal
 from flowfabric.ids import ExecutionId, check_text, shown
 from flowfabric.model import Fence, Swept
 
 T = TypeVar("T")
 Item = TypeVar("Item")
-I = TypeVar("I")  # noqa: E741 - what a caller gives, one item of it
+Sent = TypeVar("Sent")
 
 MOST_ITEMS = 1_000
 MOST_BYTES = 8 * 1_048_576
@@ -37,43 +37,39 @@ def only(answers: Sequence[T | Refusal]) -> T:
     return answer
 
 
+async def each(
+    items: Sequence[Item],
+    read: Callable[[Item], Sent],
+    send: Callable[[Sequence[Sent]], Awaitable[Sequence[T | Refusal]]],
+    weigh: Callable[[Sent], int] = lambda _: 0,
+) -> list[T | Refusal]:
+    """Send items and answer each in its place, up to 1 000 of them or 8 MiB in one statement.
+
+    An item that `read` refuses is not sent and harms no other.
+    """
+    answers: list[T | Refusal] = []
+    for chunk in _chunks([_read(read, item) for item in items], weigh):
+        good = [item for item in chunk if not isinstance(item, Refusal)]
+        answered = iter(await send(good) if good else ())
+        answers += [item if isinstance(item, Refusal) else next(answered) for item in chunk]
+    return answers
+
+
 async def each_fenced(
     conn: Connection,
     function: str,
-    items: Sequence[I],
-    read: Callable[[I], Act],
+    items: Sequence[Item],
+    read: Callable[[Item], Act],
     answer: type[T],
     /,
     **arguments: object,
 ) -> list[T | Refusal]:
-    """Call a function that acts under leases, and answer each item in its place.
+    """Call a function that acts under leases, and answer each item in its place."""
 
-    An item that `read` refuses is not sent and harms no other. Up to 1 000 items or 8 MiB go in one statement.
-    """
-    answers: list[T | Refusal] = []
-    for chunk in _chunks([_read(read, item) for item in items]):
-        acts = [act for act in chunk if isinstance(act, Act)]
-        answered = iter(await _send(conn, function, acts, answer, arguments) if acts else ())
-        answers += [next(answered) if isinstance(act, Act) else act for act in chunk]
-    return answers
+    async def send(acts: Sequence[Act]) -> list[T | Refusal]:
+        return await _send(conn, function, acts, answer, arguments)
 
-
-async def each(
-    items: Sequence[Item],
-    checked: Callable[[Item], Item],
-    send: Callable[[Sequence[Item]], Awaitable[Sequence[T | Refusal]]],
-) -> list[T | Refusal]:
-    """Send the items that are good, and answer each in its place: those that are not with their own refusal."""
-    answers: dict[int, T | Refusal] = {}
-    good: dict[int, Item] = {}
-    for number, item in enumerate(items):
-        try:
-            good[number] = checked(item)
-        except Refusal as refused:
-            answers[number] = refused
-    if good:
-        answers.update(zip(good, await send(list(good.values())), strict=True))
-    return [answers[number] for number in range(len(items))]
+    return await each(items, read, send, lambda act: act.weight)
 
 
 def read_answers(answered: Sequence[Row], answer: type[T]) -> list[T | Refusal]:
@@ -135,24 +131,31 @@ def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int |
             raise InvalidTime(f"{what} {shown(str(given))} is no time; give a timedelta or a datetime")
 
 
-def _read(read: Callable[[I], Act], item: I) -> Act | Refusal:
+def expect(kind: type[T], value: T, field: str) -> T:
+    """The value itself, if it is what it is said to be: the driver would refuse the whole batch for another."""
+    if value is None or isinstance(value, kind):
+        return value
+    raise InvalidBody(f"{field} {shown(str(value))} is no {kind.__name__}; give one", field=field)
+
+
+def _read(read: Callable[[Item], Sent], item: Item) -> Sent | Refusal:
     try:
         return read(item)
     except Refusal as refused:
         return refused
 
 
-def _chunks(acts: Sequence[Act | Refusal]) -> Iterator[Sequence[Act | Refusal]]:
+def _chunks(items: Sequence[Sent | Refusal], weigh: Callable[[Sent], int]) -> Iterator[Sequence[Sent | Refusal]]:
     """Runs of at most so many items and bytes; an item over that goes alone."""
     starts, size = [0], 0
-    for number, act in enumerate(acts):
-        weight = act.weight if isinstance(act, Act) else 0
+    for number, item in enumerate(items):
+        weight = 0 if isinstance(item, Refusal) else weigh(item)
         if number - starts[-1] == MOST_ITEMS or (size + weight > MOST_BYTES and number > starts[-1]):
             starts.append(number)
             size = 0
         size += weight
-    for start, end in pairwise([*starts, len(acts)]):
-        yield acts[start:end]
+    for start, end in pairwise([*starts, len(items)]):
+        yield items[start:end]
 
 
 async def _send(

@@ -8,8 +8,8 @@ from typing import TypeVar
 from flowfabric import calls
 from flowfabric.calls import Act
 from flowfabric.db import Connection
-from flowfabric.errors import InvalidBody, PayloadTooLarge, Refusal
-from flowfabric.ids import check_text, kept_text, shown
+from flowfabric.errors import PayloadTooLarge, Refusal
+from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Completed, Completion, Delay, Delayed, Failed, FailureClass, FailureReport, Fence
 
 T = TypeVar("T")
@@ -76,15 +76,15 @@ async def delay_many(conn: Connection, delays: Sequence[Delay]) -> list[Delayed 
 
 
 def _completion(completion: Completion, *, result_limit: int) -> Act:
-    size = len(_expect(bytes, completion.result, "result") or b"")
+    size = len(calls.expect(bytes, completion.result, "result") or b"")
     if size > max(result_limit, calls.MOST_BYTES):  # no statement could carry it; SQL judges the others
         raise PayloadTooLarge(
             f"the result has {size} bytes and may have {result_limit}; keep large data elsewhere and pass a reference",
             limit=result_limit,
         )
-    encoding = _expect(str, completion.encoding, "encoding")
+    encoding: str | None = calls.expect(str, completion.encoding, "encoding")
     # JSON is the rule and stored as nothing.
-    stored = None if encoding is None or encoding == "json" else check_text(encoding, "encoding")
+    stored = check_text(encoding, "encoding") if encoding not in (None, "json") else None
     return Act(completion.fence, {"results": completion.result, "encodings": stored}, size)
 
 
@@ -104,10 +104,3 @@ def _delay(delay: Delay) -> Act:
     name = delay.name and check_text(delay.name, "name")
     values = {"delays_ms": span, "delays_until": moment, "names": name, "occurrences": delay.occurrence}
     return Act(delay.fence, values)
-
-
-def _expect(kind: type[T], value: T | None, field: str) -> T | None:
-    """The value itself, if it is what it is said to be: the driver would refuse the whole batch for another."""
-    if value is None or isinstance(value, kind):
-        return value
-    raise InvalidBody(f"{field} {shown(str(value))} is no {kind.__name__}; give one", field=field)

@@ -36,14 +36,14 @@ begin
             retries = g.retries, reclaims = g.reclaims, replays = g.replays
         from gone g
         where e.partition = g.partition and e.id = g.id
-        returning e.partition, e.id, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+        returning e.partition, e.id, g.suspension, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
                   (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
         select w.partition, w.id, now, now + w.retention from written w
     )
     select array_agg(w.partition) as partitions, array_agg(w.id) as ids, array_agg(w.route) as routes, array_agg(w.tags) as tags,
-           array_agg(w.flow) as flows,
+           array_agg(w.flow) as flows, array_agg(w.suspension) as suspensions,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail) as details
     into ended from written w;
@@ -51,7 +51,7 @@ begin
     if ended.ids is null then
         return 0;
     end if;
-    perform flowfabric._close_waits(ended.partitions, ended.ids, _end.outcome);
+    perform flowfabric._close_waits(ended.partitions, ended.ids, ended.suspensions, _end.outcome);
     perform flowfabric._append_each(
         case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end,
         ended.partitions, ended.ids, ended.routes, ended.tags, ended.details, _end.by, ended.flows);

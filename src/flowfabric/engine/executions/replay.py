@@ -18,8 +18,8 @@ async def replay(
 ) -> PublicState:
     """Run an ended execution again; epoch and attempt numbers go on, retries start at 0, the old deadline is dropped.
 
-    Steps that were saved and waits that ended are not repeated, unless `keep_steps` is false: then all of it is. Raises `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`,
-    `InvalidBody`.
+    Steps that were saved and waits that ended are not repeated, unless `keep_steps` is false: then all of it is. Raises
+    `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`, `InvalidBody`.
     """
     span, moment = calls.span_or_moment(deadline, "deadline")
     await db.row(

@@ -1,23 +1,20 @@
 """Submitting: one piece of work or thousands, in a transaction of our own or of the caller's."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from datetime import datetime
 from math import isfinite
 from typing import TypeVar
 
 import msgspec
 
-from flowfabric import db, ids
+from flowfabric import calls, db, ids
 from flowfabric.db import Connection
-from flowfabric.errors import InvalidBody, InvalidTime, PayloadTooLarge, Refusal
+from flowfabric.errors import InvalidBody, PayloadTooLarge, Refusal
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted, Terms
 
 T = TypeVar("T")
 
-MOST_ITEMS = 1_000
-MOST_BYTES = 8 * 2**20
 PAYLOAD_LIMIT = 1_048_576
 
 
@@ -49,10 +46,7 @@ async def submit(
     Safe to repeat with an `execution_id` or a `key`: that answers `DUPLICATE` with the first one's id. Raises the
     refusal, of the families `Invalid`, `NotFound` and `Conflict`.
     """
-    [answer] = await submit_many(conn, [submission], partitions=partitions, payload_limit=payload_limit)
-    if isinstance(answer, Refusal):
-        raise answer
-    return answer
+    return calls.only(await submit_many(conn, [submission], partitions=partitions, payload_limit=payload_limit))
 
 
 async def submit_many(
@@ -63,22 +57,13 @@ async def submit_many(
     One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement; outside a transaction of the
     caller's each statement commits by itself.
     """
-    prepared = _prepare_all(submissions, partitions, payload_limit)
-    answers: list[Submitted | Refusal] = []
-    for chunk in _chunks(prepared):
-        answers += await _send(conn, chunk, partitions, payload_limit)
-    return answers
-
-
-def _prepare_all(submissions: Sequence[Submission], partitions: int, payload_limit: int) -> list[_Item | Refusal]:
     texts: dict[int, str] = {}
-    prepared: list[_Item | Refusal] = []
-    for submission in submissions:
-        try:
-            prepared.append(_prepare(submission, texts, partitions, payload_limit))
-        except Refusal as refused:
-            prepared.append(refused)
-    return prepared
+    return await calls.each(
+        submissions,
+        lambda submission: _prepare(submission, texts, partitions, payload_limit),
+        lambda items: _send(conn, items, partitions, payload_limit),
+        lambda item: item.weight,
+    )
 
 
 def _prepare(submission: Submission, texts: dict[int, str], partitions: int, payload_limit: int) -> _Item:
@@ -86,16 +71,16 @@ def _prepare(submission: Submission, texts: dict[int, str], partitions: int, pay
     text = texts.get(id(terms))
     if text is None:
         text = texts[id(terms)] = _json(terms, "terms")
-    key = _expect(str, submission.key, "key") or None
-    delay_ms, delay_until = _span_or_moment(submission.delay, "delay")
-    deadline_ms, deadline_at = _span_or_moment(submission.deadline, "deadline")
+    key = calls.expect(str, submission.key, "key") or None
+    delay_ms, delay_until = calls.span_or_moment(submission.delay, "delay")
+    deadline_ms, deadline_at = calls.span_or_moment(submission.deadline, "deadline")
     return _Item(
         terms=text,
         execution_id=_execution_id(submission.execution_id, partitions),
         payload=_payload(submission.payload, payload_limit),
         key=key,
         key_partition=key and ids.idempotency_partition(_namespace(terms), key, partitions),
-        priority=min(max(_expect(int, submission.priority, "priority") or 0, 0), 9_000),
+        priority=min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
         delay_ms=delay_ms,
         delay_until=delay_until,
         deadline_ms=deadline_ms,
@@ -104,22 +89,15 @@ def _prepare(submission: Submission, texts: dict[int, str], partitions: int, pay
     )
 
 
-def _expect(kind: type[T], value: T, field: str) -> T:
-    """The value itself, if it is what it is said to be: the driver would refuse the whole batch for another."""
-    if value is None or isinstance(value, kind):
-        return value
-    raise InvalidBody(f"{field} {ids.shown(str(value))} is no {kind.__name__}; give one", field=field)
-
-
 def _namespace(terms: Terms) -> str:
-    given: str | None = _expect(str, terms.namespace, "namespace")
+    given: str | None = calls.expect(str, terms.namespace, "namespace")
     return "default" if given is None else given
 
 
 def _payload(payload: bytes | None, limit: int) -> bytes | None:
     """The payload itself. SQL judges its size; only what no statement could carry is refused here."""
-    size = len(_expect(bytes, payload, "payload") or b"")
-    if size > max(limit, MOST_BYTES):
+    size = len(calls.expect(bytes, payload, "payload") or b"")
+    if size > max(limit, calls.MOST_BYTES):
         raise PayloadTooLarge(
             f"the payload has {size} bytes and may have {limit}; keep large data elsewhere and pass a reference",
             limit=limit,
@@ -172,42 +150,9 @@ def _execution_id(given: ExecutionId | str | None, partitions: int) -> Execution
     return ids.parse_execution_id(str(given), partitions)
 
 
-def _span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int | None, datetime | None]:
-    match given:
-        case None:
-            return None, None
-        case timedelta():
-            return given // timedelta(milliseconds=1), None
-        case datetime() if given.utcoffset() is None:
-            raise InvalidTime(f"{what} {given} has no time zone; give one, such as datetime.now(UTC)")
-        case datetime():
-            try:
-                return None, given.astimezone(UTC)
-            except OverflowError:
-                raise InvalidTime(f"{what} {given} is no moment in UTC; give one at most ten years ahead") from None
-        case _:
-            raise InvalidTime(f"{what} {ids.shown(str(given))} is no time; give a timedelta or a datetime")
-
-
-def _chunks(prepared: Sequence[_Item | Refusal]) -> Iterator[Sequence[_Item | Refusal]]:
-    """Runs of at most 1 000 items and 8 MiB; an item over that goes alone."""
-    starts, size = [0], 0
-    for number, item in enumerate(prepared):
-        weight = 0 if isinstance(item, Refusal) else item.weight
-        if number - starts[-1] == MOST_ITEMS or (size + weight > MOST_BYTES and number > starts[-1]):
-            starts.append(number)
-            size = 0
-        size += weight
-    for start, end in pairwise([*starts, len(prepared)]):
-        yield prepared[start:end]
-
-
 async def _send(
-    conn: Connection, chunk: Sequence[_Item | Refusal], partitions: int, payload_limit: int
+    conn: Connection, items: Sequence[_Item], partitions: int, payload_limit: int
 ) -> list[Submitted | Refusal]:
-    items = [item for item in chunk if not isinstance(item, Refusal)]
-    if not items:
-        return [item for item in chunk if isinstance(item, Refusal)]
     numbers = {text: number for number, text in enumerate(dict.fromkeys(item.terms for item in items), 1)}
     answered = await db.rows(
         conn,
@@ -227,8 +172,7 @@ async def _send(
         deadlines_at=_column([item.deadline_at for item in items]),
         tags=_column([item.tags for item in items]),
     )
-    answers = iter([_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)])
-    return [item if isinstance(item, Refusal) else next(answers) for item in chunk]
+    return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
 
 
 def _column(values: list[T | None]) -> list[T | None] | None:
