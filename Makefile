@@ -20,7 +20,8 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## start the embedded Postgres, run the main job, print what happens
+demo: $(READY) ## start the embedded Postgres, run an agent, kill its worker, print what happens
+	FLOWFABRIC_URL= $(BIN)/python examples/agent.py
 	$(BIN)/python examples/demo.py
 
 test: $(READY) ## run the tests (ARGS="-k lanes" narrows them)

@@ -49,6 +49,8 @@ SQL_IN_PYTHON = {
 
 MAY_SLEEP = {
     "tests/test_embedded.py": "polls for processes and files of a server, which move by real time",
+    "tests/worker/scene.py": "polls for what worker threads and processes do, which move by real time",
+    "tests/worker/test_outages.py": "handlers that take a while, so that an outage meets some of them",
     "tests/stories/test_log.py": "keeps transactions open for random times, which is the danger it is about",
 }
 MAY_REPLACE = {"tests/test_ids.py": "stops the system clock, which is not ours, to see what a UUID is made of"}
@@ -130,7 +132,7 @@ def test_headers_say_so_when_a_function_locks() -> None:
 
 
 def test_operations_that_change_something_keep_their_plans() -> None:
-    settings = "\nlanguage plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$"
+    settings = "\nlanguage plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off "
     changing = [f for f in FUNCTIONS if not f.name.startswith("_") and "\nlanguage plpgsql stable " not in f.text]
 
     assert [

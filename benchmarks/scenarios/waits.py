@@ -6,6 +6,7 @@ import asyncpg
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
+from benchmarks.waiting import FILL
 from flowfabric.engine import claims, executions, waits
 from flowfabric.model import SignalToSend, Submission, Suspension, Terms
 
@@ -15,32 +16,6 @@ SENT = 200
 FEW, MANY = 100, 100_000
 SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
 WISH = Suspension(condition={"kind": "single", "waitpoint": "answer", "name": "go"}, waitpoints=["answer"])
-
-# Others that wait, like one that does.
-FILL = """
-with one as (
-    select e as execution, t as ticket, s as suspension, w as waitpoint
-    from flowfabric.executions e join flowfabric.tickets t on t.id = e.id
-    join flowfabric.suspensions s on s.execution = e.id join flowfabric.waitpoints w on w.execution = e.id limit 1
-), made as materialized (
-    select (i % 256)::smallint as partition, gen_random_uuid() as id, gen_random_uuid() as suspension, gen_random_uuid() as waitpoint
-    from generate_series(1, $1::int) i
-), recorded as (
-    insert into flowfabric.executions
-    select (jsonb_populate_record(o.execution, jsonb_build_object('partition', m.partition, 'id', m.id))).* from made m cross join one o
-), ticketed as (
-    insert into flowfabric.tickets
-    select (jsonb_populate_record(o.ticket, jsonb_build_object('partition', m.partition, 'id', m.id, 'suspension', m.suspension))).*
-    from made m cross join one o
-), suspended as (
-    insert into flowfabric.suspensions
-    select (jsonb_populate_record(o.suspension, jsonb_build_object(
-        'partition', m.partition, 'execution', m.id, 'id', m.suspension))).* from made m cross join one o
-)
-insert into flowfabric.waitpoints
-select (jsonb_populate_record(o.waitpoint, jsonb_build_object(
-    'partition', m.partition, 'execution', m.id, 'id', m.waitpoint, 'suspension', m.suspension))).* from made m cross join one o
-"""
 
 
 async def suspended(conn: asyncpg.Connection, amount: int) -> list[SignalToSend]:

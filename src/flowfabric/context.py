@@ -8,21 +8,35 @@ when they are awaited.
 import asyncio
 import inspect
 import random as randomness
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
 from flowfabric import payloads, spans
-from flowfabric.errors import ShapeChanged
-from flowfabric.ids import ExecutionId
+from flowfabric.approvals import Verdict, approval, read_verdict
+from flowfabric.errors import Fenced, Invalid, InvalidName, ShapeChanged, TooManySteps
+from flowfabric.ids import ExecutionId, shown
+from flowfabric.journal import Place, Places
 from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension
 
 T = TypeVar("T")
 
 SHORTEST_SLEEP = timedelta(milliseconds=50)
+LONGEST_PAUSE = 60.0  # seconds between two tries of a step
+
+_step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
+
+
+class Permanent(Exception):
+    """Raised by a handler whose failure no retry would mend."""
+
+
+HOPELESS = (Permanent, Invalid, ShapeChanged, TooManySteps)
+"""What would happen again, however often a handler is tried."""
 
 
 class Unwind(BaseException):
@@ -45,15 +59,6 @@ class Wait(msgspec.Struct, frozen=True):
     suspension: Suspension
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided on an approval, and by whom."""
-
-    approved: bool
-    timed_out: bool = False
-    by: Sequence[str] = ()
-    note: str | None = None
-
-
 class Engine(Protocol):
     """What a context asks of the worker that runs it."""
 
@@ -68,14 +73,11 @@ class Context:
     def __init__(self, engine: Engine, claim: Claim, journal: Sequence[JournalEntry]) -> None:
         self._engine = engine
         self._claim = claim
-        self._journal = {(entry.name, entry.occurrence): entry for entry in journal}
-        self._unasked = set(self._journal)
-        self._uses: Counter[str] = Counter()
-        self._steps_running = 0
+        self._places = Places(journal)
+        self._busy_with = 0
         self._idle = asyncio.Event()
-        self._idle.set()
         self._asked: list[Sleep | Wait] = []
-        self._unwinding: asyncio.Future[Any] | None = None
+        self._unwinding: asyncio.Future[None] | None = None
 
     @property
     def execution_id(self) -> ExecutionId:
@@ -92,37 +94,63 @@ class Context:
         """The tags of the execution."""
         return self._claim.tags
 
+    @overload
     def step(
         self,
         name: str,
-        function: Callable[..., Awaitable[T] | T],
+        function: Callable[..., Awaitable[T]],
+        /,
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         **kwargs: object,
-    ) -> Coroutine[Any, Any, T]:
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, T]: ...
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, Any]:
         """Run a function once and keep its result: whatever crashes, it is not run again after it was saved.
 
-        Retries happen at once, under the lease; when they are used up, the failure is the run's.
+        The result is what JSON makes of it, read as the type the function is annotated to return. Retries happen at
+        once, under the lease, after `backoff` and then twice as long each time; when they are used up, the failure is
+        the run's.
         """
-        entry, occurrence = self._ask("step", name)
-        return self._step(entry, name, occurrence, lambda: function(*args, **kwargs), retries, spans.read_span(backoff))
+        if retries < 0:
+            raise ValueError(f"retries is {retries}; a step is retried 0 times or more")
+        pause = spans.read_span(backoff)
+        returns = payloads.returned(function)
+        place = self._ask("step", name)
+        return self._step(place, lambda: _with_retries(lambda: function(*args, **kwargs), retries, pause), returns)
 
     def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Coroutine[Any, Any, None]:
         """Go on after a while. Nothing is held meanwhile: no lease, no slot, no connection."""
-        entry, occurrence = self._ask("sleep", name)
-        return self._sleep(entry, name, occurrence, spans.read_span(span))
+        wanted = spans.read_span(span)
+        return self._sleep(self._ask("sleep", name), wanted)
 
     def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Coroutine[Any, Any, None]:
         """Go on at a moment, or at once if it has passed."""
-        entry, occurrence = self._ask("sleep", name)
-        return self._sleep(entry, name, occurrence, moment)
+        wanted = spans.read_moment(moment)
+        return self._sleep(self._ask("sleep", name), wanted)
 
     def wait_for_signal(
-        self,
-        name: str,
-        *,
-        timeout: str | timedelta | datetime | None = None,
+        self, name: str, *, timeout: str | timedelta | datetime | None = None
     ) -> Coroutine[Any, Any, Signal | None]:
         """Step aside until a signal comes, to the waitpoint of the same name; `None` when none did in time."""
         wish = Suspension(
@@ -131,13 +159,11 @@ class Context:
             timeout=spans.read_time(timeout),
             timeout_behavior="auto_resume",
         )
-        entry, occurrence = self._ask("wait", name)
-        return self._first_signal(entry, Wait(name, occurrence, wish))
+        return self._first_signal(self._ask("wait", name), wish)
 
     def suspend(self, name: str, wish: Suspension) -> Coroutine[Any, Any, Sequence[Signal]]:
         """Step aside for any condition; returns the signals that satisfied it."""
-        entry, occurrence = self._ask("wait", name)
-        return self._signals(entry, Wait(name, occurrence, wish))
+        return self._signals(self._ask("wait", name), wish)
 
     def approval(
         self,
@@ -149,106 +175,92 @@ class Context:
         bind: bool = True,
     ) -> Coroutine[Any, Any, Verdict]:
         """Ask people: so many different ones say yes, or one says no. `of` is what they are shown and decide on."""
-        source = {"source_type": "operator"} if approvers > 1 else {}
-        yes = {"kind": "count", "n": approvers, "of": "distinct_sources", "name": "approve", "waitpoints": [title]}
-        no = {"kind": "single", "waitpoint": title, "name": "reject"}
-        wish = Suspension(
-            condition={"kind": "any_of", "members": [yes | source, no | source]},
-            waitpoints=[title],
-            reason_code="waiting_for_approval",
-            timeout=spans.read_time(timeout),
-            timeout_behavior="auto_resume",
-            about=None if of is None else payloads.encode(of),
-            bind=bind and of is not None,
-        )
-        entry, occurrence = self._ask("wait", title)
-        return self._verdict(entry, Wait(title, occurrence, wish))
+        wish = approval(title, of=of, approvers=approvers, timeout=spans.read_time(timeout), bind=bind)
+        return self._verdict(self._ask("wait", title), wish)
 
-    async def create_waitpoint(self, key: str, *, expires_in: str | timedelta = "1d") -> CreatedWaitpoint:
-        """A waitpoint whose token can be given away before the run steps aside for it."""
-        return await self._engine.create_waitpoint(self._claim, key, spans.read_span(expires_in))
+    def create_waitpoint(
+        self, key: str, *, expires_in: str | timedelta = "1d"
+    ) -> Coroutine[Any, Any, CreatedWaitpoint]:
+        """A waitpoint whose token can be given away before the run steps aside for it; saved like a step."""
+        span = spans.read_span(expires_in)
 
-    async def now(self) -> datetime:
+        async def created() -> CreatedWaitpoint:
+            return await self._engine.create_waitpoint(self._claim, key, span)
+
+        return self.step(f"waitpoint:{key}", created)
+
+    def now(self) -> Coroutine[Any, Any, datetime]:
         """What time it is, saved: a run that begins again sees the same."""
-        return datetime.fromisoformat(await self.step("now", self._clock))
+        return self.step("now", self._clock)
 
-    async def random(self) -> float:
+    def random(self) -> Coroutine[Any, Any, float]:
         """A random number from 0 to 1, saved: a run that begins again sees the same."""
-        return await self.step("random", randomness.random)
-
-    async def _clock(self) -> str:
-        return (await self._engine.clock()).isoformat()
-
-    def _ask(self, kind: str, name: str) -> tuple[JournalEntry | None, int]:
-        """Look a place up in the journal; asked for as another kind than it was saved, the handler has changed."""
-        self._uses[name] += 1
-        place = (name, self._uses[name])
-        entry = self._journal.get(place)
-        self._unasked.discard(place)
-        if entry is not None and entry.kind != kind:
-            raise ShapeChanged(
-                f"{name!r} (occurrence {place[1]}) was a {entry.kind} when it was saved and is a {kind} now; "
-                "give changed code a new name, or replay without saved steps",
-                name=name,
-            )
-        return entry, place[1]
+        return self.step("random", randomness.random)
 
     def unasked(self) -> list[str]:
         """What the journal held and the run never asked for: a handler that completes so has changed its shape."""
-        return sorted({name for name, _ in self._unasked})
+        return self._places.unasked()
 
     @property
     def asked(self) -> Sequence[Sleep | Wait]:
         """What the run waits for, when it was unwound."""
         return self._asked
 
-    async def _step(
-        self,
-        entry: JournalEntry | None,
-        name: str,
-        occurrence: int,
-        call: Callable[[], Awaitable[T] | T],
-        retries: int,
-        pause: timedelta,
-    ) -> T:
-        if entry is not None:
-            return payloads.decode(entry.result, Any)  # type: ignore[no-any-return]
-        self._steps_running += 1
-        self._idle.clear()
-        try:
-            result = await _with_retries(call, retries, pause)
-            saved = await self._engine.save_step(self._claim, name, occurrence, payloads.encode(result))
-        finally:
-            self._steps_running -= 1
-            if not self._steps_running:
-                self._idle.set()
-        return payloads.decode(saved, Any)  # type: ignore[no-any-return]
+    def _ask(self, kind: str, name: str) -> Place:
+        if self._unwinding is not None and self._unwinding.done():
+            raise Unwind  # this run has left: what it does in `finally`, or left running, is for the one that ends
+        if (outer := _step_running.get()) is not None:
+            raise InvalidName(f"{shown(name)} is asked for inside step {shown(outer)}; a step holds no steps or waits")
+        return self._places.ask(kind, name)
 
-    async def _sleep(self, entry: JournalEntry | None, name: str, occurrence: int, until: timedelta | datetime) -> None:
-        now = await self._engine.clock()
-        if entry is not None and entry.due_at is not None:
-            due_at = entry.due_at
+    async def _step(self, place: Place, run: Callable[[], Awaitable[Any]], returns: Any) -> Any:
+        if place.entry is not None:
+            return place.read(place.entry.result, returns)
+        with self._busy():
+            within = _step_running.set(place.name)
+            try:
+                encoded, result = place.keep(await run(), returns)
+            finally:
+                _step_running.reset(within)
+            saved = await self._engine.save_step(self._claim, place.name, place.occurrence, encoded)
+        return result if saved == encoded else place.read(saved, returns)
+
+    async def _sleep(self, place: Place, until: timedelta | datetime) -> None:
+        with self._busy():
+            now = await self._engine.clock()
+        if place.entry is not None and place.entry.due_at is not None:
+            due_at = place.entry.due_at
         else:
             due_at = now + until if isinstance(until, timedelta) else until
-        if due_at - now <= SHORTEST_SLEEP and entry is None:
+        if due_at - now <= SHORTEST_SLEEP and place.entry is None:
             await asyncio.sleep(max((due_at - now).total_seconds(), 0))
         elif due_at > now:
-            await self._unwind(Sleep(name, occurrence, due_at))
+            await self._unwind(Sleep(place.name, place.occurrence, due_at))
 
-    async def _first_signal(self, entry: JournalEntry | None, wait: Wait) -> Signal | None:
-        signals = await self._signals(entry, wait)
+    async def _first_signal(self, place: Place, wish: Suspension) -> Signal | None:
+        signals = await self._signals(place, wish)
         return next((signal for signal in signals if signal.category != "system"), None)
 
-    async def _signals(self, entry: JournalEntry | None, wait: Wait) -> Sequence[Signal]:
-        if entry is None:
-            await self._unwind(wait)
-        return () if entry is None else entry.signals
+    async def _signals(self, place: Place, wish: Suspension) -> Sequence[Signal]:
+        if place.entry is None:
+            await self._unwind(Wait(place.name, place.occurrence, wish))
+        return () if place.entry is None else place.entry.signals
 
-    async def _verdict(self, entry: JournalEntry | None, wait: Wait) -> Verdict:
-        signals = await self._signals(entry, wait)
-        timed_out = any(signal.name == "timeout" and signal.category == "system" for signal in signals)
-        approved = bool(signals) and all(signal.name == "approve" for signal in signals)
-        return Verdict(approved=approved, timed_out=timed_out, by=[signal.source_identity for signal in signals])
+    async def _verdict(self, place: Place, wish: Suspension) -> Verdict:
+        return read_verdict(await self._signals(place, wish))
+
+    async def _clock(self) -> datetime:
+        return await self._engine.clock()
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        """While this lasts, the run does not leave for a wait beside it."""
+        self._busy_with += 1
+        try:
+            yield
+        finally:
+            self._busy_with -= 1
+            self._idle.set()
 
     async def _unwind(self, wish: Sleep | Wait) -> None:
         """Ask for a wait and leave the handler; waits asked for side by side leave together."""
@@ -258,21 +270,27 @@ class Context:
             self._leaving = asyncio.create_task(self._leave(self._unwinding))
         await asyncio.shield(self._unwinding)
 
-    async def _leave(self, unwinding: asyncio.Future[Any]) -> None:
+    async def _leave(self, unwinding: "asyncio.Future[None]") -> None:
         # Those that were called together ask one after the other in this same turn of the loop, or the next few.
-        for _ in range(3):
-            await asyncio.sleep(0)
-        await self._idle.wait()
+        while True:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            if not self._busy_with:
+                break
+            self._idle.clear()
+            await self._idle.wait()
         unwinding.set_exception(Unwind())
 
 
-async def _with_retries(call: Callable[[], Awaitable[T] | T], retries: int, pause: timedelta) -> T:
+async def _with_retries(call: Callable[[], Any], retries: int, pause: timedelta) -> Any:
     for made in range(retries + 1):
         try:
             result = call()
             return await result if inspect.isawaitable(result) else result
+        except (*HOPELESS, Fenced):
+            raise
         except Exception:
             if made == retries:
                 raise
-            await asyncio.sleep(pause.total_seconds() * 2**made)
+            await asyncio.sleep(min(pause.total_seconds() * 2 ** min(made, 20), LONGEST_PAUSE))
     raise AssertionError("a step was tried no time at all")

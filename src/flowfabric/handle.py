@@ -1,28 +1,43 @@
 """The handle of an execution: what whoever submitted it holds."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from flowfabric import payloads
-from flowfabric.db import Database
-from flowfabric.engine import attempts, events, executions
-from flowfabric.hints import Hint, Hints
-from flowfabric.ids import ExecutionId
-from flowfabric.model import Description, Event, Explanation, Outcome, PublicState, Result
+from flowfabric import payloads, spans
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, events, executions, waits
+from flowfabric.errors import ExecutionNotFound, WaitpointNotFound
+from flowfabric.ids import ExecutionId, shown
+from flowfabric.model import (
+    Delivered,
+    Description,
+    Event,
+    Explanation,
+    Failure,
+    Outcome,
+    PublicState,
+    Result,
+    SignalToSend,
+    Waitpoint,
+)
 
 if TYPE_CHECKING:
     from flowfabric.app import App
 
 R = TypeVar("R")
-
-SHORTEST_PAUSE = 0.005
-LONGEST_PAUSE = 1.0
+T = TypeVar("T")
 
 
 class ExecutionFailed(Exception):
     """The execution ended in failure; a note has the traceback of the last attempt."""
+
+    def __init__(self, message: str, execution_id: ExecutionId, failure: Failure | None) -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+        self.failure = failure
 
 
 class ExecutionCancelled(ExecutionFailed):
@@ -33,34 +48,8 @@ class ExecutionExpired(ExecutionFailed):
     """The execution ran out of time."""
 
 
-class Ends:
-    """Wakes those who wait for executions to end."""
-
-    def __init__(self, hints: Hints) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}
-        self.forget: Callable[[], None] = hints.listen(self._heard)
-
-    @contextmanager
-    def watch(self, execution_id: ExecutionId) -> Iterator[asyncio.Event]:
-        """An event that is set when the execution may have ended, from before the first look."""
-        ended = asyncio.Event()
-        waiting = self._waiting.setdefault(str(execution_id), set())
-        waiting.add(ended)
-        try:
-            yield ended
-        finally:
-            waiting.discard(ended)
-            if not waiting:
-                self._waiting.pop(str(execution_id), None)
-
-    def tell(self, execution_ids: Iterable[str]) -> None:
-        """Wake those in this process who wait for these."""
-        for execution_id in execution_ids:
-            for ended in self._waiting.get(execution_id, ()):
-                ended.set()
-
-    def _heard(self, hint: Hint) -> None:
-        self.tell(hint.ended)
+class ExecutionSkipped(ExecutionFailed):
+    """The execution was never run, because what it depends on did not succeed."""
 
 
 class Execution(Generic[R]):
@@ -74,13 +63,14 @@ class Execution(Generic[R]):
     def __repr__(self) -> str:
         return f"<execution {self.execution_id}>"
 
-    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - the caller's patience, not ours
-        """What it returned, as soon as its end has committed.
+    async def result(self, timeout: str | float | timedelta | None = None) -> R:  # noqa: ASYNC109 - the caller's patience
+        """What it returned, as soon as its end has committed; `timeout` is in seconds, or a span such as `"10m"`.
 
-        Raises `ExecutionFailed` with the remote traceback, `ExecutionCancelled`, `ExecutionExpired`, and `TimeoutError`
-        when it has not ended in so many seconds; it goes on then.
+        Raises an `ExecutionFailed`, which may be an `ExecutionCancelled` or `ExecutionExpired`, with the remote
+        traceback in a note, and `TimeoutError` when it has not ended in time; it goes on then.
         """
-        async with asyncio.timeout(timeout):
+        patience = spans.read_span(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
+        async with asyncio.timeout(patience):
             ended = await self._ended()
         if ended.outcome is not Outcome.SUCCESS:
             raise await self._failure(ended)
@@ -92,56 +82,128 @@ class Execution(Generic[R]):
 
     async def describe(self) -> Description:
         """All there is to know of it."""
-        return await self._database.run(lambda conn: executions.describe(conn, self.execution_id), repeat=True)
+        return await self._run(lambda conn: executions.describe(conn, self.execution_id))
 
     async def explain(self) -> Explanation:
         """What it waits for and what would release it, in one sentence."""
-        return await self._database.run(lambda conn: executions.explain(conn, self.execution_id), repeat=True)
+        return await self._run(lambda conn: executions.explain(conn, self.execution_id))
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
         """End it because it is no longer wanted; whoever runs it learns at its next call."""
-        ended = await self._database.run(
-            lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by), repeat=True
-        )
-        self._app.hints.send(ended=[str(self.execution_id)])
+        ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
+        self._app.tell_ended([str(self.execution_id)])
         return ended
 
-    async def events(self, cursor: str = events.OLDEST) -> AsyncIterator[Event]:
-        """Its life so far and as it goes on, one event after the other."""
-        subscription = await self._app.log.subscribe(cursor, events.timeline(self.execution_id))
-        async for event in subscription:
-            yield event
+    async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
+        """Run it again now that it has ended; without `keep_steps` from the very beginning.
 
-    @property
-    def _database(self) -> Database:
-        return self._app.database
+        Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
+        """
+        state = await self._app.database.run(
+            lambda conn: executions.replay(conn, self.execution_id, by=by, keep_steps=keep_steps)
+        )
+        await self._app.wake((await self.describe()).lane)
+        return state
+
+    async def signal(
+        self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"
+    ) -> Delivered:
+        """Send a signal to the waitpoint of that key, with the token it gave out; `name` is the key's if left out.
+
+        Raises `WaitpointNotFound` when none of that key is open, `InvalidToken`, and what else refuses a signal.
+        """
+        found = await self._run(lambda conn: self._open_waitpoint(conn, waitpoint))
+        signal = SignalToSend(
+            execution_id=self.execution_id,
+            waitpoint_id=found.waitpoint_id,
+            token=token,
+            name=waitpoint if name is None else name,
+            source_identity=source,
+            payload=None if payload is None else payloads.encode(payload),
+        )
+        return self._woken(await self._app.database.run(lambda conn: waits.deliver_signal(conn, signal)))
+
+    async def decide(
+        self, title: str, decision: str, *, by: str, of: object = None, note: str | None = None
+    ) -> Delivered:
+        """Decide on an approval, as somebody you have authenticated: `approve` or `reject`, on what was shown (`of`).
+
+        One person counts once. Raises `ApprovalDigestMismatch` when something else is asked than `of`,
+        `WaitpointNotFound`, `TargetNotSignalable`, `WaitpointClosed`.
+        """
+        digest = None if of is None else sha256(payloads.encode(of)).digest()
+        said = None if note is None else payloads.encode(note)
+        return self._woken(
+            await self._run(
+                lambda conn: waits.deliver_approval(
+                    conn, self.execution_id, title, decision, by=by, digest=digest, payload=said, note=note
+                )
+            )
+        )
+
+    async def events(self, cursor: str = events.OLDEST) -> AsyncIterator[Event]:
+        """Its life so far and as it goes on, one event after the other, until it has ended."""
+        async for event in await self._app.log.subscribe(cursor, events.timeline(self.execution_id)):
+            yield event
+            if event.kind in ENDS and await self._ended_at(event):
+                return
+
+    async def _ended_at(self, event: Event) -> bool:
+        """Whether this was its last end: it may have been replayed since."""
+        try:
+            ended_at = (await self.describe()).ended_at
+        except ExecutionNotFound:
+            return True
+        return ended_at is not None and event.at >= ended_at
+
+    async def _run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Make a call that may safely happen twice."""
+        return await self._app.database.run(operation, repeat=True)
 
     async def _ended(self) -> Result:
-        pause = SHORTEST_PAUSE
-        with self._app.ends.watch(self.execution_id) as ended:
-            while True:
-                ended.clear()
-                found = await self._database.run(
-                    lambda conn: executions.get_result(conn, self.execution_id), repeat=True
-                )
-                if found.outcome is not None:
-                    return found
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await ended.wait()
-                pause = min(pause * 2, LONGEST_PAUSE)
+        while True:
+            await self._app.ends.wait(self.execution_id)
+            found = await self._run(lambda conn: executions.get_result(conn, self.execution_id))
+            if found.outcome is not None:
+                return found
 
     async def _failure(self, ended: Result) -> ExecutionFailed:
         reason = ended.failure.reason if ended.failure else None
-        kind = FAILURES.get(ended.outcome or Outcome.FAILED, ExecutionFailed)
-        failure = kind(f"{self.execution_id}: {reason or ended.outcome}")
-        tried = await self._database.run(
-            lambda conn: attempts.list_attempts(conn, self.execution_id, limit=1_000), repeat=True
-        )
-        last = tried.items[-1].failure if tried.items else None
-        if last is not None and last.traceback is not None:
-            failure.add_note(f"The last attempt failed with:\n{last.traceback}")
+        kind = FAILURES[ended.outcome or Outcome.FAILED]
+        failure = kind(f"{self.execution_id}: {reason or ended.outcome}", self.execution_id, ended.failure)
+        traceback = await self._run(self._last_traceback)
+        if traceback is not None:
+            failure.add_note(f"The last attempt failed with:\n{traceback}")
         return failure
 
+    async def _last_traceback(self, conn: Connection) -> str | None:
+        count = (await executions.describe(conn, self.execution_id)).counts.attempts
+        tried = await attempts.list_attempts(conn, self.execution_id, cursor=str(max(count - 1, 0)))
+        last = tried.items[-1].failure if tried.items else None
+        return last.traceback if last else None
 
-FAILURES = {Outcome.CANCELLED: ExecutionCancelled, Outcome.EXPIRED: ExecutionExpired}
+    async def _open_waitpoint(self, conn: Connection, key: str) -> Waitpoint:
+        for state in ("active", "pending"):
+            cursor: str | None = None
+            while True:
+                page = await waits.list_waitpoints(conn, self.execution_id, state=state, cursor=cursor)
+                if found := next((waitpoint for waitpoint in page.items if waitpoint.key == key), None):
+                    return found
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+        raise WaitpointNotFound(f"{self.execution_id} has no open waitpoint {shown(key)}")
+
+    def _woken(self, delivered: Delivered) -> Delivered:
+        if delivered.lane is not None:
+            self._app.hints.send(lanes=[delivered.lane])
+        return delivered
+
+
+FAILURES = {
+    Outcome.FAILED: ExecutionFailed,
+    Outcome.CANCELLED: ExecutionCancelled,
+    Outcome.EXPIRED: ExecutionExpired,
+    Outcome.SKIPPED: ExecutionSkipped,
+}
+ENDS = {"execution_completed", "execution_failed", "execution_cancelled", "execution_expired", "execution_skipped"}

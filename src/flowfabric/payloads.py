@@ -4,14 +4,23 @@ Plain types, dataclasses, msgspec Structs, datetimes, decimals, UUIDs and bytes 
 their own methods. Never pickle: a payload may outlive the program that wrote it.
 """
 
+import copy
+import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from math import isfinite
 from typing import Any
 
 import msgspec
 
 from flowfabric.errors import InvalidBody
+
+NAMELESS = {
+    inspect.Parameter.VAR_POSITIONAL: "*{}: take a list of that name instead",
+    inspect.Parameter.VAR_KEYWORD: "**{}: take a dict of that name instead",
+    inspect.Parameter.POSITIONAL_ONLY: "{} by position only: remove the / behind it",
+}
 
 
 class Arguments:
@@ -19,36 +28,40 @@ class Arguments:
 
     def __init__(self, handler: Callable[..., object], injected: str | None) -> None:
         parameters = inspect.signature(handler).parameters.values()
-        hints = typing.get_type_hints(handler)
-        self._taken = [parameter for parameter in parameters if parameter.name != injected]
-        for parameter in self._taken:
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise TypeError(
-                    f"{handler.__qualname__}: parameter {parameter.name} has no name a payload could give; name it"
-                )
-        self._signature = inspect.Signature(self._taken)
-        self._struct = msgspec.defstruct(
-            f"{handler.__name__} arguments",
-            [_field(parameter, hints) for parameter in self._taken],
-            forbid_unknown_fields=True,
-        )
+        for parameter in parameters:
+            if parameter.kind in NAMELESS:
+                why = NAMELESS[parameter.kind].format(parameter.name)
+                raise TypeError(f"{handler.__qualname__} takes {why}; a payload gives every argument by its name")
+        types = hints(handler)
+        taken = [parameter for parameter in parameters if parameter.name != injected]
+        self._signature = inspect.Signature(taken)
+        fields = [_field(parameter, types.get(parameter.name, Any)) for parameter in taken]
+        struct = msgspec.defstruct(f"{handler.__name__}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        try:
+            self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
+        except TypeError as error:
+            raise TypeError(f"{handler.__qualname__} has an argument that cannot be read from JSON: {error}") from None
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """The payload of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""
         return encode(self._signature.bind(*args, **kwargs).arguments)
 
     def decode(self, payload: bytes | None) -> dict[str, Any]:
-        """The arguments in a payload, by name. Raises `msgspec.ValidationError` with the path of what does not fit."""
-        decoded = msgspec.json.decode(payload or b"{}", type=self._struct, dec_hook=_from_builtin)
-        return {parameter.name: getattr(decoded, parameter.name) for parameter in self._taken}
+        """The arguments in a payload, by name. What does not fit is a `msgspec.ValidationError` with its path."""
+        decoded = self._decoder.decode(payload or b"{}")
+        return {name: getattr(decoded, name) for name in self._signature.parameters}
 
 
 def encode(value: object) -> bytes:
     """A value as JSON. Raises `InvalidBody` for what JSON has no shape for."""
     try:
-        return msgspec.json.encode(value, enc_hook=_to_builtin)
+        encoded = msgspec.json.encode(value, enc_hook=_to_builtin)
+        # NaN and the infinities are written as null: only where there is a null may there be one.
+        if b"null" in encoded and not all(map(isfinite, _floats(msgspec.to_builtins(value, enc_hook=_to_builtin)))):
+            raise ValueError("it holds NaN or an infinity, which JSON has no number for")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidBody(f"cannot be written as JSON: {error}", field="payload") from None
+    return encoded
 
 
 def decode(payload: bytes | None, kind: Any) -> Any:
@@ -56,11 +69,48 @@ def decode(payload: bytes | None, kind: Any) -> Any:
     return None if payload is None else msgspec.json.decode(payload, type=kind, dec_hook=_from_builtin)
 
 
-def _field(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> tuple[str, Any, Any]:
-    default = msgspec.NODEFAULT if parameter.default is parameter.empty else parameter.default
-    if isinstance(default, list | dict | set):
-        default = msgspec.field(default_factory=lambda: type(parameter.default)(parameter.default))
-    return parameter.name, hints.get(parameter.name, Any), default
+def hints(function: Callable[..., object]) -> dict[str, Any]:
+    """The annotations of a function, by name; none where it has none that could be read."""
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except TypeError:
+        return {}
+    except NameError as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise TypeError(f"{name} has an annotation that cannot be read: {error}; define it in its module") from None
+
+
+def returned(function: Callable[..., object]) -> Any:
+    """What a function is annotated to return, when awaited if it is to be; anything where it does not say."""
+    while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
+        function = function.func if isinstance(function, functools.partial) else function.__wrapped__
+    if isinstance(function, type):
+        return function
+    found = hints(function if inspect.isroutine(function) else type(function).__call__).get("return", Any)
+    if typing.get_origin(found) in (Awaitable, Coroutine):
+        found = typing.get_args(found)[-1]
+    return found
+
+
+def _field(parameter: inspect.Parameter, kind: Any) -> tuple[str, Any, Any]:
+    if parameter.default is parameter.empty:
+        return parameter.name, kind, msgspec.NODEFAULT
+    mutable = isinstance(parameter.default, list | dict | set)
+    made = (lambda: copy.copy(parameter.default)) if mutable else (lambda: parameter.default)
+    return parameter.name, kind, msgspec.field(default_factory=made)
+
+
+def _floats(value: object) -> Iterator[float]:
+    match value:
+        case float():
+            yield value
+        case dict():
+            for key, inner in value.items():
+                yield from _floats(key)
+                yield from _floats(inner)
+        case list() | tuple():
+            for inner in value:
+                yield from _floats(inner)
 
 
 def _to_builtin(value: object) -> object:
@@ -73,8 +123,5 @@ def _to_builtin(value: object) -> object:
 def _from_builtin(kind: type, value: object) -> object:
     validate = getattr(kind, "model_validate", None)
     if not callable(validate):
-        raise TypeError(f"{kind.__name__} cannot be read from JSON")
-    try:
-        return validate(value)
-    except ValueError as error:
-        raise ValueError(str(error)) from None
+        raise TypeError(f"a {getattr(kind, '__name__', kind)} cannot be read from JSON")
+    return validate(value)

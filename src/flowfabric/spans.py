@@ -4,20 +4,37 @@ import re
 from datetime import datetime, timedelta
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-SPAN = re.compile(rf"(?:{PART.pattern})+")
+PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+SPAN = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
 
 
 def read_span(given: str | timedelta) -> timedelta:
-    """A span, whichever way it was written. Raises `ValueError`."""
-    if isinstance(given, timedelta):
-        return given
-    if not SPAN.fullmatch(given.replace(" ", "")):
-        raise ValueError(f"{given!r} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w")
-    parts = PART.findall(given.replace(" ", ""))
-    return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in parts), timedelta())
+    """A span, whichever way it was written. Raises `ValueError` for what is none, or is below zero."""
+    span = given if isinstance(given, timedelta) else _parse(given)
+    if span < timedelta():
+        raise ValueError(f"{span} is below zero; a span of time goes forward")
+    return span
 
 
 def read_time(given: str | timedelta | datetime | None) -> timedelta | datetime | None:
-    """A span or a moment; nothing stays nothing."""
-    return given if given is None or isinstance(given, datetime) else read_span(given)
+    """A span or a moment; nothing stays nothing. Raises `ValueError`."""
+    if given is None:
+        return None
+    return read_moment(given) if isinstance(given, datetime) else read_span(given)
+
+
+def read_moment(given: datetime) -> datetime:
+    """A moment that means the same everywhere. Raises `ValueError`."""
+    if given.utcoffset() is None:
+        raise ValueError(f"{given} has no time zone; give a moment such as datetime.now(UTC)")
+    return given
+
+
+def _parse(given: object) -> timedelta:
+    text = given.replace(" ", "") if isinstance(given, str) else ""
+    if not SPAN.fullmatch(text):
+        raise ValueError(f"{given!r} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w")
+    try:
+        return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in PART.findall(text)), timedelta())
+    except OverflowError:
+        raise ValueError(f"{given!r} is longer than time is counted; ten years are the most that can be used") from None

@@ -1,14 +1,17 @@
-"""Tasks: functions that run durably. A decorated function stays the plain callable it was."""
+"""Tasks: functions that run durably, and steps of them. A decorated function stays the plain callable it was."""
 
+import functools
 import inspect
-import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
-from flowfabric import spans
+from flowfabric import payloads, spans
+from flowfabric.blocking import Blocking
+from flowfabric.context import Context
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, Terms
 from flowfabric.payloads import Arguments
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Q = ParamSpec("Q")
+C = TypeVar("C")
 
 
 class Options(TypedDict, total=False):
@@ -32,11 +37,14 @@ class Options(TypedDict, total=False):
     tags: Mapping[str, str]
     budgets: Collection[str]
     quotas: Collection[str]
-    execution_id: str
+    execution_id: str | ExecutionId
+
+
+OF_TERMS = ("lane", "namespace", "budgets", "quotas")
 
 
 class Task(Generic[P, R]):
-    """A function that runs durably: call it as before, or submit it."""
+    """A function that runs durably: call it as before, or submit it. `P` are the arguments it is submitted with."""
 
     def __init__(
         self,
@@ -44,21 +52,22 @@ class Task(Generic[P, R]):
         handler: Callable[..., Any],
         terms: Terms,
         *,
-        injected: str | None,
         priority: int = 0,
         permanent: Sequence[type[Exception]] = (),
-        options: Options | None = None,
     ) -> None:
+        _check_handler(handler)
         self.app = app
         self.handler = handler
         self.terms = terms
-        self.injected = injected
         self.priority = priority
         self.permanent = tuple(permanent)
-        self.arguments = Arguments(handler, injected)
-        self.returns = typing.get_type_hints(handler).get("return", Any)
-        self._options: Options = options or {}
+        self.injected = injected_parameter(handler)
+        self.arguments = Arguments(handler, self.injected)
+        self.returns = payloads.returned(handler)
+        self._options: Options = {}
         self.__name__ = handler.__name__
+        self.__qualname__ = handler.__qualname__
+        self.__module__ = handler.__module__
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
 
@@ -67,30 +76,32 @@ class Task(Generic[P, R]):
         """What the engine calls it; stays the same when the function is renamed, if it was given."""
         return self.terms.kind
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function here and now, as if it were no task."""
         return self.handler(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
     def using(self, **options: Unpack[Options]) -> Self:
-        """The same task with other options for what is submitted through it."""
-        return type(self)(
-            self.app,
-            self.handler,
-            self.terms,
-            injected=self.injected,
-            priority=self.priority,
-            permanent=self.permanent,
-            options={**self._options, **options},
-        )
+        """The same task with other options for what is submitted through it. Raises `TypeError` for unknown ones."""
+        read_options(options)
+        changed = type(self).__new__(type(self))
+        changed.__dict__.update(self.__dict__, _options={**self._options, **options})
+        return changed
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
-        """Have it run, soon and once; answers as soon as that is on disk."""
+        """Have it run, soon and once; answers as soon as that is on disk.
+
+        Raises the refusals of `submit`, such as `PayloadTooLarge`; nothing is submitted then.
+        """
         return await self.app.send(self, self.submission(*args, **kwargs))
 
     async def submit_many(self, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]]) -> "list[Execution[R]]":
-        """Have many run: a tuple of arguments, or a mapping of them by name, each."""
+        """Have many run: a tuple of arguments, or a mapping of them by name, each.
+
+        Raises an exception group of the refusals, when there are any; the others are in.
+        """
         asked = [
             self.submission(**call) if isinstance(call, Mapping) else self.submission(*call)  # type: ignore[call-arg]
             for call in calls
@@ -98,22 +109,115 @@ class Task(Generic[P, R]):
         return await self.app.send_many(self, asked)
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
-        """What would be submitted by this call."""
-        options = self._options
-        changed = {name: options[name] for name in ("lane", "namespace", "budgets", "quotas") if name in options}
-        return Submission(
-            terms=msgspec.structs.replace(self.terms, **changed) if changed else self.terms,
-            payload=self.arguments.encode(args, kwargs),
-            execution_id=options.get("execution_id"),
-            key=options.get("key"),
-            priority=options.get("priority", self.priority),
-            delay=spans.read_time(options.get("delay")),
-            deadline=spans.read_time(options.get("deadline")),
-            tags=options.get("tags", {}),
-        )
+        """What would be submitted by this call: for `executions.submit` in a transaction of yours."""
+        payload = self.arguments.encode(args, kwargs)
+        return submission(self.terms, payload, {"priority": self.priority, **self._options})
 
 
-def injected_parameter(handler: Callable[..., object], kind: type) -> str | None:
-    """The name of the parameter annotated with that type, which the worker fills in."""
-    hints = typing.get_type_hints(handler)
-    return next((name for name in inspect.signature(handler).parameters if hints.get(name) is kind), None)
+class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
+    """A task with the types of calling it, where the context is an argument and an async function gives a coroutine."""
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
+        """Call the function here and now, as if it were no task."""
+        called: C = self.handler(*args, **kwargs)
+        return called
+
+
+class Step(Generic[P, R]):
+    """A function that is a step wherever a handler calls it with its context: `notes = await search(ctx, topic)`."""
+
+    def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
+        spans.read_span(backoff)
+        self.name = name
+        self.function = function
+        self._retries = retries
+        self._backoff = backoff
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    @overload
+    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def __call__(self, ctx: Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, ctx: Context | Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run it as a step of the run that the context belongs to."""
+        if not isinstance(ctx, Context | Blocking):
+            raise TypeError(
+                f"step {self.name} is called with the context first; without one, call {self.name}.function"
+            )
+        call = functools.partial(self.function, *args, **kwargs)
+        return ctx.step(self.name, call, retries=self._retries, backoff=self._backoff)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+def submission(terms: Terms, payload: bytes, options: Options) -> Submission:
+    """A submission with these options."""
+    given = read_options(options)
+    changed = {name: given.pop(name) for name in OF_TERMS if name in given}
+    return Submission(terms=msgspec.structs.replace(terms, **changed) if changed else terms, payload=payload, **given)
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with their times read. Raises `TypeError` for one there is not, and `ValueError`."""
+    if unknown := sorted(options.keys() - Options.__annotations__.keys()):
+        raise TypeError(f"there is no option {unknown[0]!r}; options are {', '.join(Options.__annotations__)}")
+    times = {name: spans.read_time(options[name]) for name in ("delay", "deadline") if name in options}
+    return {**options, **times}
+
+
+def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
+    """The policy that a task's options stand for, taken out of them; one given whole is completed by them."""
+    policy: dict[str, Any] = dict(options.pop("policy", None) or {})
+    retries, backoff, timeout = options.pop("retries", None), options.pop("backoff", None), options.pop("timeout", None)
+    if retries is not None and (not isinstance(retries, int) or retries < 0):
+        raise ValueError(f"retries is {retries!r}; give a whole number from 0")
+    if backoff is not None and not (retries or "retry" in policy):
+        raise ValueError("backoff has no effect without retries; give retries=1 or more")
+    retry = dict(policy.get("retry", {}))
+    if retries is not None:
+        retry["max_retries"] = retries
+    if backoff is not None:
+        retry["backoff"] = dict(backoff) if isinstance(backoff, Mapping) else _growing(spans.read_span(backoff))
+    if retry.get("max_retries"):
+        policy["retry"] = retry
+    if timeout is not None:
+        policy["attempt_timeout_ms"] = spans.read_span(timeout) // timedelta(milliseconds=1)
+        if not policy["attempt_timeout_ms"]:
+            raise ValueError(f"timeout {timeout!r} leaves an attempt no time; give a millisecond or more")
+    return policy
+
+
+def injected_parameter(handler: Callable[..., object]) -> str | None:
+    """The name of the parameter annotated with the context, which the worker fills in."""
+    types = payloads.hints(handler)
+    wanted = (Context, Blocking[Context])
+    found = [name for name in inspect.signature(handler).parameters if types.get(name) in wanted]
+    if len(found) > 1:
+        raise TypeError(f"{handler.__qualname__} takes the context twice, as {' and '.join(found)}; take it once")
+    return found[0] if found else None
+
+
+def _growing(first: timedelta) -> Mapping[str, object]:
+    """Twice as long each time, up to an hour, so spread that what failed together does not come back together."""
+    milliseconds = first // timedelta(milliseconds=1)
+    most = max(milliseconds, 3_600_000)
+    return {
+        "type": "exponential",
+        "initial_delay_ms": milliseconds,
+        "multiplier": 2,
+        "max_delay_ms": most,
+        "jitter": True,
+    }
+
+
+def _check_handler(handler: Callable[..., object]) -> None:
+    name = getattr(handler, "__qualname__", repr(handler))
+    if not inspect.isfunction(handler):
+        raise TypeError(f"{name} is no plain function; a worker finds its handler by name, so write one")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(f"{name} is a generator; a task returns its result")
+    first = next(iter(inspect.signature(handler).parameters.values()), None)
+    if first is not None and first.name in ("self", "cls") and first.annotation is first.empty:
+        raise TypeError(f"{name} is a method; a worker has no object to call it on, so make it a function")

@@ -27,7 +27,8 @@ async def test_every_command_has_help_with_an_example_and_answers_in_json(ff: Ru
 
     for name in group.commands:
         code, out, _ = await ff(name, "--help")
-        assert (code, out.splitlines()[0]) == (0, f"Usage: ff {name} [OPTIONS]")
+        assert code == 0
+        assert out.splitlines()[0].startswith(f"Usage: ff {name} [OPTIONS]")
         assert "Example:\n" in out
         assert "--json " in out
 

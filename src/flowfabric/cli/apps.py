@@ -75,7 +75,7 @@ def _raised(where: str, error: BaseException) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__ and not frame.filename.startswith("<frozen")
+        if frame.filename not in (__file__, importlib.__file__) and not frame.filename.startswith("<frozen")
     ]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
     return f"{where} cannot be imported:\n{''.join(lines).rstrip()}"

@@ -19,8 +19,8 @@ from flowfabric.worker import Worker
 def dev(app: str, as_json: bool, **options: Any) -> None:
     """Run APP with all it needs in this process: Postgres, a worker, the sweeps.
 
-    APP is file.py:app or package.module:app. Without FLOWFABRIC_URL an embedded Postgres is started, with its data under
-    ./.flowfabric, and brought to this version.
+    APP is file.py:app or package.module:app. Without FLOWFABRIC_URL an embedded Postgres is started, with its data
+    under ./.flowfabric, and brought to this version.
 
     \b
     Example:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import click
@@ -20,25 +21,17 @@ from flowfabric.worker import Worker
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-class Span(click.ParamType):
+def read_span(_ctx: click.Context, _param: click.Parameter, value: str) -> timedelta:
     """A span of time, such as 30s."""
-
-    name = "span"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return spans.read_span(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return spans.read_span(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-class Words(click.ParamType):
+def read_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
     """Words with commas between them."""
-
-    name = "word,word"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return [word for word in str(value).split(",") if word]
+    return None if value is None else [word for word in value.split(",") if word]
 
 
 def worker_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -47,12 +40,14 @@ def worker_options(command: Callable[..., None]) -> Callable[..., None]:
         [
             click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True,
                          help="How many runs go on at once."),
-            click.option("--lanes", type=Words(), help="Only these lanes; without it, those of the tasks."),
-            click.option("--capabilities", type=Words(), help="What this worker can do; without it, what the tasks need."),
+            click.option("--lanes", callback=read_words, metavar="WORD,WORD",
+                         help="Only these lanes; without it, those of the tasks."),
+            click.option("--capabilities", callback=read_words, metavar="WORD,WORD",
+                         help="What it can do; without it, what the tasks need."),
             click.option("--namespace", help="Only the work of this namespace."),
-            click.option("--lease", type=Span(), default="30s", show_default=True,
+            click.option("--lease", callback=read_span, metavar="SPAN", default="30s", show_default=True,
                          help="How long work is claimed for; it is renewed while it runs."),
-            click.option("--drain", type=Span(), default="30s", show_default=True,
+            click.option("--drain", callback=read_span, metavar="SPAN", default="30s", show_default=True,
                          help="How long work may go on after SIGTERM before it is handed back."),
             click.option("--name", default="worker", show_default=True, help="What the worker is called."),
             click.option("--no-sweeps", is_flag=True, help="Leave what happens by itself to other processes."),

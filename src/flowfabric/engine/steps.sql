@@ -140,6 +140,7 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
     delete from flowfabric.steps s where s.partition = _forget_steps.partition and s.execution = _forget_steps.id;
-    update flowfabric.suspensions s set name = null, occurrence = null
-    where s.partition = _forget_steps.partition and s.execution = _forget_steps.id and s.name is not null;
+    -- Their keys too: a repeated suspend would be given the answer of a wait that is over.
+    update flowfabric.suspensions s set name = null, occurrence = null, idempotency_key = null
+    where s.partition = _forget_steps.partition and s.execution = _forget_steps.id and (s.name is not null or s.idempotency_key is not null);
 end $$;

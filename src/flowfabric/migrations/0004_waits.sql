@@ -51,8 +51,9 @@ create table flowfabric.suspensions (
 
 create unique index suspensions_open on flowfabric.suspensions (partition, execution) where ended_at is null;
 create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key) where idempotency_key is not null;
-create index suspensions_oldest on flowfabric.suspensions (suspended_at) where ended_at is null;
-create index suspensions_timeout on flowfabric.suspensions (timeout_at) where ended_at is null and timeout_at is not null;
+create index suspensions_oldest on flowfabric.suspensions (suspended_at, partition, execution) where ended_at is null;
+-- A timeout is cleared when the suspension ends, an expiry when the waitpoint is used or closed.
+create index suspensions_timeout on flowfabric.suspensions (timeout_at) where timeout_at is not null;
 
 create type flowfabric.waitpoint_state as enum ('pending', 'active', 'closed');
 
@@ -75,7 +76,8 @@ create table flowfabric.waitpoints (
 
 create unique index waitpoints_open on flowfabric.waitpoints (partition, execution, key) where state <> 'closed';
 create index waitpoints_by_id on flowfabric.waitpoints (id);
-create index waitpoints_pending on flowfabric.waitpoints (expires_at) where state = 'pending';
+create index waitpoints_of_suspension on flowfabric.waitpoints (suspension) where suspension is not null;
+create index waitpoints_pending on flowfabric.waitpoints (expires_at) where expires_at is not null;
 
 -- In order of arrival by `number`, which grows within an execution.
 create table flowfabric.signals (
@@ -99,4 +101,5 @@ create table flowfabric.signals (
 );
 
 create unique index signals_in_order on flowfabric.signals (partition, execution, number);
-create index signals_by_waitpoint on flowfabric.signals (partition, waitpoint, idempotency_key);
+-- By the waitpoint alone, which names one execution: beside the partition, the planner takes any index that begins with that.
+create index signals_by_waitpoint on flowfabric.signals (waitpoint, idempotency_key);

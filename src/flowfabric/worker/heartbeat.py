@@ -162,12 +162,13 @@ class Heartbeat:
                         self._held[fence.lease_id] = fence, until
 
     async def _watch(self) -> None:
-        """While the database is away nobody tells us, but our own clock says when a lease must have lapsed."""
+        """While the database is away nobody tells us, but our own clock says when a lease is about to lapse."""
+        every = min(self._lease / 10, 1.0)
         while True:
-            await asyncio.sleep(min(self._lease / 10, 1.0))
-            now = time.monotonic()
+            await asyncio.sleep(every)
+            soon = time.monotonic() + every  # the next look would come too late
             with self._guard:
-                lapsed = [fence for fence, until in self._held.values() if until <= now]
+                lapsed = [fence for fence, until in self._held.values() if until <= soon]
             for fence in lapsed:
                 self._drop(fence)
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -49,7 +50,7 @@ class Reports:
         self._complete = self._merged(partial(attempts.complete_many, result_limit=limit))
         self._fail = self._merged(attempts.fail_many)
         self._delay = self._merged(attempts.delay_many)
-        self._save = self._merged(partial(steps.save_steps, result_limit=limit))
+        self._save = self._merged(partial(steps.save_step_many, result_limit=limit))
 
     async def close(self) -> None:
         """Return when everything that was said has arrived."""
@@ -85,13 +86,16 @@ class Reports:
 
     async def wait(self, claim: Claim, wishes: Sequence[Sleep | Wait]) -> None:
         """Step aside for what a run asked for. Of several at once the first is waited for; the waitpoints of the others
-        are made now, so that what arrives there meanwhile is found when the run asks again.
+        are made now, so that what arrives there meanwhile is found when the run asks again, and sleeps begin now.
         """
-        first, *others = sorted(wishes, key=lambda wish: isinstance(wish, Sleep))
+        first, *others = sorted(wishes, key=lambda wish: wish.until.timestamp() if isinstance(wish, Sleep) else 0)
         for wish in others:
-            if isinstance(wish, Wait):
-                for point in wish.suspension.waitpoints:
-                    await self.create_waitpoint(claim, point if isinstance(point, str) else point[0], MONTH)
+            if isinstance(wish, Sleep):
+                step = Step(fence=claim.fence, name=wish.name, occurrence=wish.occurrence, due_at=wish.until)
+                await self._persist(claim, partial(self._save, step))
+                continue
+            for point in wish.suspension.waitpoints:
+                await self.create_waitpoint(claim, point if isinstance(point, str) else point[0], MONTH)
         if isinstance(first, Sleep):
             wanted = Delay(fence=claim.fence, until=first.until, name=first.name, occurrence=first.occurrence)
             self._due((await self._put_off(claim, wanted)).due_at)
@@ -109,8 +113,8 @@ class Reports:
     async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes:
         """Keep the result of a step and return the one that counts."""
         step = Step(fence=claim.fence, name=name, occurrence=occurrence, result=result)
-        await self._persist(claim, lambda: self._save(step))
-        return result
+        answer = await self._persist(claim, lambda: self._save(step))
+        return result if answer.outcome == "saved" else answer.result or b"null"
 
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint:
         """Make a waitpoint ahead of its wait."""
@@ -125,8 +129,11 @@ class Reports:
         return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id))
 
     async def clock(self) -> datetime:
-        """What time it is."""
-        return await self._app.database.run(clock.clock, repeat=True)
+        """What time it is, however long that takes to find out: a run that has lost its lease is cancelled here."""
+        while True:
+            with suppress(DatabaseUnavailable):
+                return await self._app.database.run(clock.clock, repeat=True)
+            await asyncio.sleep(PAUSE)
 
     def _put_off(self, claim: Claim, wanted: Delay) -> Awaitable[Delayed]:
         return self._persist(claim, lambda: self._delay(wanted))

@@ -11,15 +11,11 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.blocking import Blocking
-from flowfabric.context import Context, Sleep, Unwind, Wait
+from flowfabric.context import HOPELESS, Context, Sleep, Unwind, Wait
 from flowfabric.errors import Fenced, Refusal, ShapeChanged
 from flowfabric.model import Claim, FailureClass
 from flowfabric.task import Task
 from flowfabric.worker.threads import Threads
-
-
-class Permanent(Exception):
-    """Raised by a handler whose failure no retry would mend."""
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -104,7 +100,7 @@ def _is_cancelled() -> bool:
 
 
 def _failed(task: Task[..., Any], error: BaseException) -> Failed:
-    hopeless = isinstance(error, (Permanent, ShapeChanged, *task.permanent))
+    hopeless = isinstance(error, (*HOPELESS, *task.permanent))
     return Failed(
         FailureClass.PERMANENT if hopeless else FailureClass.TRANSIENT,
         _said(error),

@@ -84,6 +84,11 @@ class Worker:
         self._stopping.set()
         self._pauses.stir()
 
+    @property
+    def busy(self) -> bool:
+        """Whether it holds anything: running, being reported, or claimed ahead."""
+        return bool(self._running or self._reporting or self._ahead)
+
     async def run(self) -> None:
         """Work until `stop`; the database being away is waited out, never a reason to end.
 
@@ -135,9 +140,11 @@ class Worker:
         while not self._stopping.is_set():
             self._pauses.begin()
             await self._hand_back(self._ahead.stale())
-            if await self._claim():
+            room = self._room()
+            taken = await self._claim(room) if room else 0
+            if taken:
                 self._pauses.found()
-            elif not self._stopping.is_set():
+            if (taken < room or not room) and not self._stopping.is_set():
                 await self._pauses.wait()
 
     def _room(self) -> int:
@@ -148,11 +155,9 @@ class Worker:
             return 0
         return min(idle + ahead, 1_000)
 
-    async def _claim(self) -> int:
-        """Take what there is room for; nothing when there is none, or the database is away."""
-        room, asked_at = self._room(), time.monotonic()
-        if room == 0:
-            return 0
+    async def _claim(self, room: int) -> int:
+        """Take what there is room for; nothing when the database is away."""
+        asked_at = time.monotonic()
         try:
             taken = await self._app.database.run(
                 lambda conn: claims.claim(
@@ -244,6 +249,7 @@ class Worker:
             case Completed(result):
                 await self._reports.complete(claim, result)
             case Failed(class_, reason, traceback):
+                log.warning("%s of %s failed: %s", claim.kind, claim.execution_id, traceback or reason)
                 await self._reports.fail(claim, class_, reason, traceback)
             case Waiting(wishes):
                 await self._reports.wait(claim, wishes)

@@ -71,9 +71,9 @@ async def test_a_resume_delay_puts_it_off(conn: Connection, given: Given) -> Non
     described = await executions.describe(conn, suspended.execution_id)
     assert described.state.public_state is PublicState.DELAYED
     assert described.state.blocking_reason == "waiting_for_resume_delay"
-    await given.time_passes(seconds=4)
-    assert await given.claim() == []
     await given.time_passes(seconds=1)
+    assert await given.claim() == []
+    await given.time_passes(seconds=4)
     assert (await executions.describe(conn, suspended.execution_id)).state.public_state is PublicState.WAITING
     claim = await goes_on(given)
     assert claim.resumed_by is not None

@@ -9,22 +9,31 @@ returns bigint[]
 language plpgsql immutable as $$
 declare
     keys jsonb := coalesce(leaf -> 'waitpoints', leaf -> 'waitpoint');
+    signal jsonb;
 begin
+    if leaf ->> 'kind' = 'single' then
+        for place in 1 .. jsonb_array_length(signals) loop
+            signal := signals -> place - 1;
+            if keys ? (signal ->> 'waitpoint') and coalesce(leaf ->> 'name' = signal ->> 'name', true)
+               and coalesce(leaf ->> 'source_type' = signal ->> 'source_type', true) then
+                return array[place];
+            end if;
+        end loop;
+        return '{}';
+    end if;
     return array(
         select f.place from (
             select distinct on (m.thing) m.place from (
-                select s.place, case
-                    when leaf ->> 'kind' = 'single' then 'one'
-                    when leaf ->> 'of' = 'distinct_waitpoints' then s.signal ->> 'waitpoint'
-                    when leaf ->> 'of' = 'distinct_sources' then
-                        jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
+                select s.place, case leaf ->> 'of'
+                    when 'distinct_waitpoints' then s.signal ->> 'waitpoint'
+                    when 'distinct_sources' then jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
                     else s.signal ->> 'id' end as thing
                 from jsonb_array_elements(_counted.signals) with ordinality as s (signal, place)
                 where keys ? (s.signal ->> 'waitpoint')
-                  and coalesce(leaf ->> 'name', s.signal ->> 'name') = s.signal ->> 'name'
-                  and coalesce(leaf ->> 'source_type', s.signal ->> 'source_type') = s.signal ->> 'source_type') m
+                  and coalesce(leaf ->> 'name' = s.signal ->> 'name', true)
+                  and coalesce(leaf ->> 'source_type' = s.signal ->> 'source_type', true)) m
             order by m.thing, m.place) f
-        order by f.place limit coalesce((leaf ->> 'n')::int, 1));
+        order by f.place limit (leaf ->> 'n')::int);
 end $$;
 
 -- Whether a node of a condition holds. Each is judged by itself: none shares or takes another's counts.
@@ -70,9 +79,21 @@ declare
 begin
     judged := flowfabric._judge_node(condition, signals);
     holds := judged.holds;
-    counted := array(select signals -> (p.place - 1)::int ->> 'id' from (select distinct unnest(judged.counted)) p (place) order by p.place);
-    satisfiers := case when not holds then '{}' when judged.counted = judged.satisfiers then counted else
-        array(select signals -> (p.place - 1)::int ->> 'id' from (select distinct unnest(judged.satisfiers)) p (place) order by p.place) end;
+    counted := flowfabric._ids_at(judged.counted, signals);
+    satisfiers := case when judged.counted = judged.satisfiers then counted else flowfabric._ids_at(judged.satisfiers, signals) end;
+end $$;
+
+-- The ids of the signals at these places.
+--
+--   returns  each once, in order of arrival
+create or replace function flowfabric._ids_at(places bigint[], signals jsonb)
+returns text[]
+language plpgsql immutable as $$
+begin
+    if cardinality(places) <= 1 then
+        return case cardinality(places) when 0 then '{}' else array[signals -> (places[1] - 1)::int ->> 'id'] end;
+    end if;
+    return array(select signals -> (p.place - 1)::int ->> 'id' from (select distinct unnest(places)) p (place) order by p.place);
 end $$;
 
 -- The nodes of a condition, with how deep they lie; the root is 1.
@@ -111,10 +132,13 @@ create or replace function flowfabric._effect(condition jsonb, key text, name te
 returns text
 language plpgsql immutable as $$
 begin
+    if condition ->> 'kind' in ('operator_only', 'timeout_only') then
+        return 'no_op';
+    end if;
+    if _effect.holds or _effect.is_counted then
+        return case when _effect.holds then 'resume_condition_satisfied' else 'appended_to_waitpoint' end;
+    end if;
     return case
-        when condition ->> 'kind' in ('operator_only', 'timeout_only') then 'no_op'
-        when _effect.holds then 'resume_condition_satisfied'
-        when _effect.is_counted then 'appended_to_waitpoint'
         when not _effect.key = any (flowfabric._named_keys(condition)) then 'signal_ignored_not_in_condition'
         when exists (
             select from flowfabric._nodes(condition) n

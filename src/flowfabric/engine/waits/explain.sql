@@ -59,7 +59,7 @@ language sql stable as $$
         'suspension_id', s.id, 'reason_code', s.reason_code, 'suspended_at', s.suspended_at, 'timeout_at', s.timeout_at,
         'timeout_behavior', s.timeout_behavior, 'about_digest', encode(s.about_digest, 'hex'),
         'waitpoint_keys', (select coalesce(jsonb_agg(w.key order by w.key), '[]') from flowfabric.waitpoints w
-                           where w.partition = s.partition and w.execution = s.execution and w.suspension = s.id and w.state <> 'closed')))
+                           where w.suspension = s.id)))
     from flowfabric.suspensions s
     where (ticket).phase = 'suspended' and s.partition = (ticket).partition and s.execution = (ticket).id and s.id = (ticket).suspension
 $$;

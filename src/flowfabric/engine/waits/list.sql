@@ -15,7 +15,7 @@ begin
     return query
     select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
            array(select w.key from flowfabric.waitpoints w
-                 where w.partition = s.partition and w.execution = s.execution and w.suspension = s.id and w.state <> 'closed' order by w.key),
+                 where w.suspension = s.id order by w.key),
            s.timeout_at, s.timeout_behavior
     from flowfabric.suspensions s
     join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
@@ -47,7 +47,7 @@ begin
     return query
     select w.id, w.key, w.state::text, flowfabric._required_names(s.condition, w.key), w.created_at, w.activated_at, w.expires_at, w.closed_at,
            w.close_reason, w.kid, w.fingerprint,
-           (select count(*) from flowfabric.signals g where g.partition = w.partition and g.waitpoint = w.id),
+           (select count(*) from flowfabric.signals g where g.waitpoint = w.id),
            encode(s.about_digest, 'hex')
     from flowfabric.waitpoints w
     left join flowfabric.suspensions s on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension

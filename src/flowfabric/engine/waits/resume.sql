@@ -16,9 +16,10 @@ declare
     gone_on record;
 begin
     with ended as (
-        update flowfabric.suspensions s set ended_at = now, ended_by = _resume.ended_by, satisfiers = x.satisfiers::uuid[]
+        update flowfabric.suspensions s set ended_at = now, timeout_at = null, ended_by = _resume.ended_by, satisfiers = x.satisfiers::uuid[]
         from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
-        where s.partition = x.partition and s.execution = x.id and s.ended_at is null
+        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+        where s.partition = t.partition and s.execution = t.id and s.id = t.suspension
         returning s.partition, s.execution, s.id, s.satisfiers, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at
     ), moved as (
         update flowfabric.tickets t
@@ -35,7 +36,7 @@ begin
     into gone_on from moved m join flowfabric.executions r on r.partition = m.partition and r.id = m.id;
     perform flowfabric._append_each('execution_resumed', gone_on.partitions, gone_on.ids, gone_on.routes, gone_on.tags, gone_on.details,
                                     _resume.by, gone_on.flows);
-    perform flowfabric._close_waitpoints(gone_on.partitions, gone_on.ids, _resume.close_reason, suspensions => gone_on.suspensions);
+    perform flowfabric._close_suspended(gone_on.suspensions, _resume.close_reason);
 end $$;
 
 -- Let a suspended execution go on, because an operator says so.
@@ -47,7 +48,8 @@ end $$;
 --   returns  its public state, and the lane with work
 create or replace function flowfabric.resume(
     partition int, id uuid, by text, note text default null, delay_ms bigint default null, out public_state text, out lane text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
@@ -83,7 +85,8 @@ create or replace function flowfabric.deliver_approval(
     partition int, id uuid, waitpoint text, signal_name text, by text, signal_id uuid, lane text default null, suffix text default null,
     payload bytea default null, encoding text default null, digest bytea default null, note text default null,
     out outcome text, out accepted_id uuid, out effect text, out woken text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -129,20 +132,28 @@ language sql stable as $$
     where s.partition = _resumed_text.partition and s.execution = _resumed_text.id and s.id = _resumed_text.suspension
 $$;
 
--- Close what executions waited for, because they have ended.
+-- Close what executions waited for, because they have ended. `suspensions` holds the one that each was in last, if any.
 --
 --   moves    waitpoint pending, active → closed
 --   emits    waitpoint_closed
-create or replace function flowfabric._close_waits(partitions smallint[], ids uuid[], outcome flowfabric.outcome)
+create or replace function flowfabric._close_waits(partitions smallint[], ids uuid[], suspensions uuid[], outcome flowfabric.outcome)
 returns void
-language plpgsql as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
+declare
+    open_ones record;
 begin
-    update flowfabric.suspensions s set ended_at = flowfabric.clock(), ended_by = 'ended'
+    update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
+    from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions) as x (partition, id, suspension)
+    where s.partition = x.partition and s.execution = x.id and s.id = x.suspension and s.ended_by is null;
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into open_ones
     from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
-    where s.partition = x.partition and s.execution = x.id and s.ended_at is null;
-    perform flowfabric._close_waitpoints(_close_waits.partitions, _close_waits.ids,
-                                         case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
+    join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.id and w.state <> 'closed';
+    if open_ones.ids is not null then
+        perform flowfabric._close_waitpoints(open_ones.partitions, open_ones.executions, open_ones.ids,
+                                             case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
+    end if;
 end $$;
 
 -- Forget the wait that an execution was in when it ended: run again, it asks for it anew.

@@ -35,8 +35,8 @@ begin
     return (
         select coalesce(jsonb_agg(flowfabric._as_judged(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
         from flowfabric.waitpoints w
-        join flowfabric.signals s on s.partition = w.partition and s.waitpoint = w.id
-        where w.partition = suspension.partition and w.execution = suspension.execution and w.state <> 'closed' and w.suspension = suspension.id
+        join flowfabric.signals s on s.waitpoint = w.id
+        where w.suspension = suspension.id
           and (not suspension.bind or s.digest = suspension.about_digest));
 end $$;
 
@@ -68,30 +68,24 @@ begin
 end $$;
 
 -- Judge the token of a signal, before any state is looked at. The answers tell a caller without a good token nothing:
--- neither whether the execution or the waitpoint exists, nor how they stand.
+-- neither whether the execution or the waitpoint exists, nor how they stand. `signer` is the key that the token names and
+-- `point_kid` the one the waitpoint was made with, where there are such.
 --
 --   refuses  missing_token, invalid_token, token_expired, as a value
 --   returns  the fault, or null when the token is good
-create or replace function flowfabric._token_fault(partition int, execution uuid, waitpoint uuid, token text, now timestamptz)
+create or replace function flowfabric._token_fault(message text, token text, point_kid text, signer flowfabric.keys, now timestamptz)
 returns jsonb
-language plpgsql stable as $$
-#variable_conflict use_column
+language plpgsql immutable as $$
 declare
-    signer flowfabric.keys;
-    point_kid text;
     expected text;
 begin
     if coalesce(token, '') = '' then
         return flowfabric._fault('missing_token', 'a signal needs the token of its waitpoint');
     end if;
-    select w.kid into point_kid from flowfabric.waitpoints w
-    where w.partition = _token_fault.partition and w.execution = _token_fault.execution and w.id = _token_fault.waitpoint;
-    select k.* into signer from flowfabric.keys k where k.kid = split_part(token, ':', 1);
     -- Hashed also where nothing was found, so that the time tells no more than the answer.
-    expected := flowfabric._hmac(coalesce(signer, row('', now, now, '', '', '')::flowfabric.keys),
-                                 flowfabric._id(_token_fault.partition, _token_fault.execution) || ':' || _token_fault.waitpoint);
+    expected := flowfabric._hmac(case when signer.kid is null then row('', now, now, '', '', '')::flowfabric.keys else signer end, message);
     if signer.kid is null or point_kid is distinct from signer.kid
-       or not flowfabric._is_same_digest(expected, flowfabric._digest_part(token)) then
+       or not flowfabric._is_same_digest(signer.kid || ':' || expected, token) then
         return flowfabric._fault('invalid_token', 'the token is not good for this waitpoint');
     end if;
     if signer.expires_at <= now then
@@ -115,7 +109,7 @@ begin
     where s.partition = given.partition and s.execution = given.execution and s.id = given.id;
     if first_id is null and given.idempotency_key is not null then
         select s.id into first_id from flowfabric.signals s
-        where s.partition = given.partition and s.waitpoint = given.waitpoint and s.idempotency_key = given.idempotency_key
+        where s.waitpoint = given.waitpoint and s.idempotency_key = given.idempotency_key
           and s.at > now - interval '24 hours' and (s.source_type = 'operator') = (given.source_type = 'operator')
         order by s.number limit 1;
     end if;
@@ -131,19 +125,25 @@ returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    return case
-        when known.lane is null then flowfabric._fault('target_not_signalable',
-            format('the execution has ended: %s', flowfabric._ended_state(known.outcome)), jsonb_build_object('outcome', known.outcome))
-        when known.state = 'closed' or known.expires_at <= now then
-            flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', known.key))
-        when known.last_number >= known.most then flowfabric._fault('signal_limit_exceeded',
-            format('the execution has had as many signals as it may have (%s)', known.most))
-        when known.state = 'pending' and 1000 <= (
-            select count(*) from (select from flowfabric.signals s where s.partition = given.partition and s.waitpoint = given.waitpoint limit 1000) s)
-            then flowfabric._fault('signal_limit_exceeded', 'waitpoint has 1 000 signals that nobody has waited for yet; let the execution suspend first')
-        when (known.suspension).bind and given.digest is distinct from (known.suspension).about_digest then flowfabric._fault('approval_digest_mismatch',
-            'what was decided on is not what is asked now: read the request again and send its digest with the decision')
-    end;
+    if known.lane is null then
+        return flowfabric._fault('target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(known.outcome)),
+                                 jsonb_build_object('outcome', known.outcome));
+    end if;
+    if known.state = 'closed' or known.expires_at <= now then
+        return flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', known.key));
+    end if;
+    if known.last_number >= known.most then
+        return flowfabric._fault('signal_limit_exceeded', format('the execution has had as many signals as it may have (%s)', known.most));
+    end if;
+    if known.state = 'pending' and 1000 <= (
+        select count(*) from (select from flowfabric.signals s where s.waitpoint = given.waitpoint limit 1000) s) then
+        return flowfabric._fault('signal_limit_exceeded', 'the waitpoint has 1 000 signals that nobody has waited for yet; let the execution suspend first');
+    end if;
+    if (known.suspension).bind and given.digest is distinct from (known.suspension).about_digest then
+        return flowfabric._fault('approval_digest_mismatch',
+            'what was decided on is not what is asked now: read the request again and send its digest with the decision');
+    end if;
+    return null;
 end $$;
 
 -- Find out what a signal does. The caller holds the ticket and has judged the token.
@@ -184,8 +184,8 @@ begin
     lane := known.lane;
     digest := coalesce(given.digest, (known.suspension).about_digest);
     if known.state = 'active' then
-        judged := flowfabric._judge((known.suspension).condition, flowfabric._arrived(known.suspension)
-            || flowfabric._as_judged(given.id, known.key, given.name, given.source_type, given.source_identity));
+        judged := flowfabric._judge((known.suspension).condition,
+            case when known.last_number = 0 then '[]' else flowfabric._arrived(known.suspension) end || flowfabric._as_judged(given.id, known.key, given.name, given.source_type, given.source_identity));
         signal.effect := flowfabric._effect((known.suspension).condition, known.key, given.name, given.source_type, judged.holds,
                                             given.id::text = any (judged.counted));
         satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
@@ -272,7 +272,8 @@ create or replace function flowfabric.deliver_signal(
     categories text[] default null, payloads bytea[] default null, encodings text[] default null, correlation_ids text[] default null,
     idempotency_keys text[] default null, digests bytea[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -286,7 +287,8 @@ begin
                    flowfabric._signal_fault(g.signal),
                    case when (g.signal).source_type in ('operator', 'system') then flowfabric._fault('invalid_signal',
                        format('source_type %s is not for senders to use', (g.signal).source_type), '{"field": "source_type"}') end,
-                   flowfabric._token_fault((g.signal).partition, (g.signal).execution, (g.signal).waitpoint, g.token, now)) as fault
+                   flowfabric._token_fault(flowfabric._id((g.signal).partition, (g.signal).execution) || ':' || (g.signal).waitpoint, g.token, w.kid, k, now))
+               as fault
         from (
             select i.item, i.token, row(i.partition, 0, now, i.execution, i.id, i.waitpoint, i.name, coalesce(i.category, 'signal'), i.source_type,
                                         i.source_identity, '', i.correlation_id, nullif(i.idempotency_key, ''), i.digest, i.encoding,
@@ -294,7 +296,12 @@ begin
             from unnest(partitions, executions, waitpoints, tokens, names, ids, source_types, source_identities, categories, payloads,
                         encodings, correlation_ids, idempotency_keys, digests)
                  with ordinality as i (partition, execution, waitpoint, token, name, id, source_type, source_identity, category, payload,
-                                       encoding, correlation_id, idempotency_key, digest, item)) g) x;
+                                       encoding, correlation_id, idempotency_key, digest, item)
+            offset 0) g
+        left join flowfabric.waitpoints w
+            on w.partition = (g.signal).partition and w.execution = (g.signal).execution and w.id = (g.signal).waitpoint
+        left join flowfabric.keys k on k.kid = split_part(g.token, ':', 1)
+        offset 0) x; -- judged once each, not once for every array
 
     return query
     select f.item, null, f.fault ->> 'code', (f.fault - 'code')::text

@@ -124,7 +124,7 @@ begin
     select coalesce(jsonb_agg(jsonb_build_object('id', w.id, 'key', w.key, 'token', flowfabric._waitpoint_token(w.partition, w.execution, w.id, w.kid))
                               order by w.key), '[]')
     into waitpoints from flowfabric.waitpoints w
-    where w.partition = suspension.partition and w.execution = suspension.execution and w.suspension = suspension.id;
+    where w.suspension = suspension.id;
     signals := flowfabric._signals_text(suspension.partition, suspension.execution,
                                         case when suspension.ended_by = 'buffered' then suspension.satisfiers end);
 end $$;
@@ -145,7 +145,8 @@ create or replace function flowfabric.suspend(
     requested_by text default 'worker', idempotency_key text default null, name text default null, occurrence int default null,
     about bytea default null, bind boolean default false,
     out outcome text, out suspension_id uuid, out waitpoints_bound text, out signals text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -210,6 +211,7 @@ begin
     judged := flowfabric._judge(made.condition, flowfabric._arrived(made));
     if judged.holds then
         made.ended_at := made.suspended_at;
+        made.timeout_at := null;
         made.ended_by := 'buffered';
         made.satisfiers := judged.satisfiers::uuid[];
     end if;
@@ -217,7 +219,7 @@ begin
     outcome := case when judged.holds then 'already_satisfied' else 'suspended' end;
     signals := flowfabric._signals_text(made.partition, made.execution, made.satisfiers);
     if judged.holds then
-        perform flowfabric._close_waitpoints(array[made.partition], array[made.execution], 'resumed', suspensions => array[made.id]);
+        perform flowfabric._close_suspended(array[made.id], 'resumed');
         return;
     end if;
     update flowfabric.tickets t

@@ -29,7 +29,7 @@ end $$;
 -- the tickets and has seen that they are in this suspension.
 --
 --   emits    suspension_escalated
-create or replace function flowfabric._escalate(partitions smallint[], ids uuid[])
+create or replace function flowfabric._escalate(partitions smallint[], ids uuid[], suspensions uuid[])
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -37,8 +37,8 @@ declare
     left_to record;
 begin
     update flowfabric.suspensions s set reason_code = 'waiting_for_operator_review', timeout_at = null
-    from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
-    where s.partition = x.partition and s.execution = x.id and s.ended_at is null;
+    from unnest(_escalate.partitions, _escalate.ids, _escalate.suspensions) as x (partition, id, suspension)
+    where s.partition = x.partition and s.execution = x.id and s.id = x.suspension;
     with moved as (
         update flowfabric.tickets t set reason = 'paused_by_operator'
         from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
@@ -64,9 +64,9 @@ begin
         when 'auto_resume' then
             perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);
         when 'escalate' then
-            perform flowfabric._escalate(_time_out.partitions, _time_out.ids);
+            perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.suspensions);
         else
-            perform flowfabric._close_waitpoints(_time_out.partitions, _time_out.ids, 'timed_out_' || behavior, suspensions => _time_out.suspensions);
+            perform flowfabric._close_suspended(_time_out.suspensions, 'timed_out_' || behavior);
             perform flowfabric._end(
                 _time_out.partitions, _time_out.ids,
                 case behavior when 'fail' then 'failed' when 'cancel' then 'cancelled' else 'expired' end::flowfabric.outcome,
@@ -81,7 +81,8 @@ end $$;
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
 --   returns  how many were dealt with, the lanes with work again, the executions that ended
 create or replace function flowfabric.time_out_waits(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -91,9 +92,8 @@ begin
     select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions, array_agg(x.lane) as lanes
     into locked from (
         select s.partition, s.execution, s.id, t.lane
-        from flowfabric.suspensions s
-        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution and t.suspension = s.id and t.phase = 'suspended'
-        where s.ended_at is null and s.timeout_at <= now
+        from (select s.* from flowfabric.suspensions s where s.timeout_at <= now order by s.timeout_at, s.partition, s.execution offset 0) s
+        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution and t.suspension = s.id
         order by s.timeout_at, s.partition, s.execution limit time_out_waits.take offset time_out_waits.passing
         for update of t skip locked) x;
     moved := 0;
@@ -103,7 +103,7 @@ begin
                array_agg(distinct x.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
         from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes) as x (partition, id, suspension, lane)
         join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
-        where s.ended_at is null and s.timeout_at <= now
+        where s.timeout_at <= now
         group by s.timeout_behavior
     loop
         perform flowfabric._time_out(late.behavior, late.partitions, late.ids, late.suspensions, now);

@@ -35,13 +35,11 @@ begin
                                      detail => jsonb_build_object('waitpoint_id', id, 'key', _mint_waitpoint.key, 'kid', signer.kid));
 end $$;
 
--- Close waitpoints, with the reason: all open ones of these executions, or those of one suspension or of one id each. The
--- caller holds the tickets.
+-- Close waitpoints that are open, with the reason. The caller holds the tickets.
 --
 --   moves    waitpoint pending, active → closed
 --   emits    waitpoint_closed
-create or replace function flowfabric._close_waitpoints(
-    partitions smallint[], executions uuid[], reason text, suspensions uuid[] default null, ids uuid[] default null)
+create or replace function flowfabric._close_waitpoints(partitions smallint[], executions uuid[], ids uuid[], reason text)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -50,19 +48,33 @@ declare
 begin
     with shut as (
         update flowfabric.waitpoints w set state = 'closed', closed_at = flowfabric.clock(), close_reason = _close_waitpoints.reason, expires_at = null
-        from unnest(_close_waitpoints.partitions, _close_waitpoints.executions, _close_waitpoints.suspensions, _close_waitpoints.ids)
-             as x (partition, execution, suspension, id)
-        where w.partition = x.partition and w.execution = x.execution and w.state <> 'closed'
-          and w.suspension is not distinct from coalesce(x.suspension, w.suspension) and w.id = coalesce(x.id, w.id)
+        from unnest(_close_waitpoints.partitions, _close_waitpoints.executions, _close_waitpoints.ids) as x (partition, execution, id)
+        where w.partition = x.partition and w.execution = x.execution and w.id = x.id
         returning w.partition, w.execution, w.id, w.key
     )
     select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(e.route) as routes, array_agg(e.tags) as tags,
            array_agg(e.flow) as flows,
            array_agg(jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _close_waitpoints.reason)) as details
     into closed from shut s join flowfabric.executions e on e.partition = s.partition and e.id = s.execution;
-    if closed.executions is not null then
-        perform flowfabric._append_each('waitpoint_closed', closed.partitions, closed.executions, closed.routes, closed.tags, closed.details,
-                                        flows => closed.flows);
+    perform flowfabric._append_each('waitpoint_closed', closed.partitions, closed.executions, closed.routes, closed.tags, closed.details,
+                                    flows => closed.flows);
+end $$;
+
+-- Close the waitpoints of suspensions that are over. The caller holds the tickets.
+--
+--   moves    waitpoint active → closed
+--   emits    waitpoint_closed
+create or replace function flowfabric._close_suspended(suspensions uuid[], reason text)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    found_ones record;
+begin
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into found_ones
+    from unnest(_close_suspended.suspensions) as x (suspension) join flowfabric.waitpoints w on w.suspension = x.suspension;
+    if found_ones.ids is not null then
+        perform flowfabric._close_waitpoints(found_ones.partitions, found_ones.executions, found_ones.ids, _close_suspended.reason);
     end if;
 end $$;
 
@@ -85,7 +97,7 @@ begin
     end if;
     token := flowfabric._waitpoint_token(waitpoint.partition, waitpoint.execution, waitpoint.id, waitpoint.kid);
     if waitpoint.expires_at <= now or token is null then
-        perform flowfabric._close_waitpoints(array[waitpoint.partition], array[waitpoint.execution], 'never_committed', ids => array[waitpoint.id]);
+        perform flowfabric._close_waitpoints(array[waitpoint.partition], array[waitpoint.execution], array[waitpoint.id], 'never_committed');
         waitpoint := null;
         token := null;
     end if;
@@ -102,7 +114,8 @@ end $$;
 create or replace function flowfabric.create_waitpoint(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, key text, expires_in_ms bigint default 86400000,
     out outcome text, out waitpoint_id uuid, out token text, out expires_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -135,7 +148,8 @@ end $$;
 --   emits    waitpoint_closed
 --   returns  how many were dealt with
 create or replace function flowfabric.close_waitpoints(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -143,18 +157,18 @@ declare
     still record;
 begin
     select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.id) as ids into late from (
-        select w.partition, w.execution, w.id from flowfabric.waitpoints w
+        select w.partition, w.execution, w.id
+        from (select w.* from flowfabric.waitpoints w where w.expires_at <= now order by w.expires_at, w.partition, w.execution offset 0) w
         join flowfabric.tickets t on t.partition = w.partition and t.id = w.execution
-        where w.state = 'pending' and w.expires_at <= now
         order by w.expires_at, w.partition, w.execution limit close_waitpoints.take offset close_waitpoints.passing
         for update of t skip locked) x;
     -- Read again under the lock: the execution may have suspended on one since.
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into still
     from unnest(late.partitions, late.executions, late.ids) as x (partition, execution, id)
     join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.execution and w.id = x.id
-    where w.state = 'pending' and w.expires_at <= now;
+    where w.expires_at <= now;
     moved := coalesce(cardinality(still.ids), 0);
     if moved > 0 then
-        perform flowfabric._close_waitpoints(still.partitions, still.executions, 'never_committed', ids => still.ids);
+        perform flowfabric._close_waitpoints(still.partitions, still.executions, still.ids, 'never_committed');
     end if;
 end $$;

@@ -1,0 +1,43 @@
+"""An app at work, and ways to follow it without sleeping."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from flowfabric import App, Execution
+from flowfabric.engine import waits
+from flowfabric.worker import Worker
+from tests.given import Given
+
+PATIENCE = 20
+
+
+@asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[App]:
+    """The app, open, with a worker that runs its tasks."""
+    async with app:
+        worker = Worker(app, **options)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield app
+        finally:
+            worker.stop()
+            await running
+
+
+async def happens(execution: Execution[Any], kind: str, times: int = 1) -> None:
+    """Wait until an event of that kind has been seen so many times."""
+    seen = 0
+    async for event in execution.events():
+        seen += event.kind == kind
+        if seen == times:
+            return
+    raise AssertionError(f"{execution} ended with {seen} of {times} {kind}")
+
+
+async def later(app: App, given: Given, execution: Execution[Any], **span: float) -> None:
+    """Let time pass, with what it brings about."""
+    await given.time_passes(**span)
+    await waits.time_out_waits(given.conn)
+    await app.wake((await execution.describe()).lane)

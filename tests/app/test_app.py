@@ -1,0 +1,164 @@
+"""The app: opening and closing, and what it gives out."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import flowfabric
+from flowfabric import App, Context
+from flowfabric.errors import DatabaseUnavailable, InvalidLane, SchemaBehind
+from flowfabric.hints import Hint, Hints
+from tests.app.scene import PATIENCE, working
+from tests.conftest import Server
+from tests.given import Given
+
+PUBLIC = [
+    "App", "Blocking", "Conflict", "Context", "Execution", "ExecutionCancelled", "ExecutionExpired", "ExecutionFailed",
+    "ExecutionId", "ExecutionSkipped", "Fenced", "Forbidden", "Invalid", "Limited", "NotFound", "Permanent", "Refusal",
+    "Signal", "Step", "Suspension", "Task", "Unavailable", "Verdict",
+]  # fmt: skip
+
+
+def test_these_names_are_public_and_no_others() -> None:
+    assert sorted(flowfabric.__all__) == PUBLIC
+    assert [name for name in PUBLIC if getattr(flowfabric, name, None) is None] == []
+
+
+async def test_an_app_opens_and_closes_as_often_as_one_likes(app: App) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        return n * 2
+
+    for n in (1, 2):
+        async with working(app):
+            assert await (await double.submit(n)).result(PATIENCE) == n * 2
+
+
+async def test_an_app_that_is_not_open_says_so(app: App) -> None:
+    @app.task
+    def report() -> None: ...
+
+    with pytest.raises(RuntimeError, match="this app is not open; use it inside `async with app:`"):
+        await report.submit()
+    async with app:
+        pass
+    with pytest.raises(RuntimeError, match="this app is not open"):
+        await app.submit("report")
+
+
+async def test_an_app_is_not_opened_twice_at_once(app: App, given: Given) -> None:
+    async with app:
+        with pytest.raises(RuntimeError, match="this app is open already"):
+            await app.__aenter__()
+        await app.submit("report")
+    assert await given.count("executions") == 1
+
+
+async def test_an_app_that_could_not_be_opened_can_be_opened_later(server: Server, database_url: str) -> None:
+    app = App(url=server.url("not_there"), patience=0.1)
+    with pytest.raises(DatabaseUnavailable):
+        async with app:
+            raise AssertionError("it opened")
+    with pytest.raises(RuntimeError, match="not open"):
+        app.database.connection()
+
+    app.config = App(url=database_url).config
+    async with app:
+        assert await app.submit("report")
+
+
+async def test_an_error_inside_closes_the_app_and_goes_on(app: App, given: Given) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with app:
+            await app.submit("report")
+            raise ZeroDivisionError
+    with pytest.raises(RuntimeError, match="not open"):
+        await app.wake("default")
+    others = "select from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    assert await given.rows(others) == []
+
+
+async def test_a_database_of_yours_is_checked_and_never_migrated(empty_url: str) -> None:
+    with pytest.raises(SchemaBehind):
+        async with App(url=empty_url):
+            raise AssertionError("it opened")
+
+
+async def test_without_a_url_an_embedded_postgres_is_started_and_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLOWFABRIC_URL", raising=False)
+    app = App(data=tmp_path / "data")
+
+    for _ in range(2):
+        async with app:
+            assert await (await app.submit("report")).state() == "waiting"
+
+
+async def test_a_task_that_cannot_be_routed_stops_the_app_from_opening(app: App) -> None:
+    @app.task(lane="no such lane\n")
+    def report() -> None: ...
+
+    with pytest.raises(InvalidLane):
+        async with app:
+            raise AssertionError("it opened")
+
+
+async def test_several_apps_share_a_process(app: App, database_url: str) -> None:
+    @app.task
+    async def report() -> str:
+        return "first"
+
+    other = App(url=database_url)
+
+    @other.task(lane="other", name="report")
+    async def report_elsewhere() -> str:
+        return "second"
+
+    async with working(app), working(other):
+        made = [await report.submit(), await report_elsewhere.submit()]
+        assert [await each.result(PATIENCE) for each in made] == ["first", "second"]
+
+
+async def test_a_task_is_submitted_by_its_name(app: App, given: Given) -> None:
+    @app.task(lane="research")
+    async def report(ctx: Context, topic: str) -> str:
+        return topic
+
+    async with working(app):
+        assert await (await app.submit("report", topic="tides")).result(PATIENCE) == "tides"
+        known = await app.submit("report", {"priority": 5}, topic="tides")
+        assert ((await known.describe()).lane, (await known.describe()).priority) == ("research", 5)
+        unknown = await app.submit("elsewhere", {"lane": "far"}, topic="tides")
+        assert ((await unknown.describe()).kind, (await unknown.describe()).lane) == ("elsewhere", "far")
+        with pytest.raises(TypeError, match="topic"):
+            await app.submit("report")
+        with pytest.raises(TypeError, match="there is no option 'prio'"):
+            await app.submit("elsewhere", {"prio": 1})  # type: ignore[typeddict-unknown-key]
+
+
+async def test_what_is_submitted_at_once_goes_together(app: App, given: Given) -> None:
+    @app.task
+    def report(n: int) -> None: ...
+
+    async with app:
+        await asyncio.gather(*(report.submit(n) for n in range(500)))
+    [row] = await given.rows("select count(distinct xmin::text) as n, count(*) from flowfabric.executions")
+    assert row["count"] == 500
+    assert row["n"] < 20, "so many transactions"
+
+
+async def test_waking_a_lane_tells_the_other_processes(app: App) -> None:
+    heard: asyncio.Queue[Hint] = asyncio.Queue()
+    async with app, Hints(app.database) as elsewhere:
+        elsewhere.listen(heard.put_nowait)
+        assert await heard.get() == Hint()
+        await app.wake("shipping")
+        assert await heard.get() == Hint(lanes=("shipping",))
+
+
+def test_an_app_shows_its_tasks(app: App) -> None:
+    assert repr(app) == "<app with no tasks>"
+    app.task(name="report")(lambda: None)
+    assert repr(app) == "<app with report>"

@@ -1,0 +1,131 @@
+"""Waiting for ends: woken at once by who knows, and otherwise by few looks for however many wait."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from uuid import uuid4
+
+import pytest
+
+from flowfabric.db import Database
+from flowfabric.ends import Ends
+from flowfabric.errors import DatabaseUnavailable
+from flowfabric.hints import Hints
+from flowfabric.ids import ExecutionId
+
+
+class Seen:
+    """Says what has ended, and remembers each time it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Sequence[ExecutionId]] = []
+        self.ended: set[ExecutionId] = set()
+        self.away = 0
+
+    async def look(self, execution_ids: Sequence[ExecutionId]) -> Sequence[ExecutionId]:
+        self.asked.append(execution_ids)
+        if self.away:
+            self.away -= 1
+            raise DatabaseUnavailable("away")
+        return [each for each in execution_ids if each in self.ended]
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+async def ends(database: Database, seen: Seen) -> AsyncIterator[Ends]:
+    async with Hints(database) as hints:
+        made = Ends(hints, seen.look)
+        yield made
+        await made.close()
+
+
+def an_id() -> ExecutionId:
+    return ExecutionId(0, uuid4())
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_had_ended_before_is_seen_at_the_first_look(ends: Ends, seen: Seen) -> None:
+    execution_id = an_id()
+    seen.ended.add(execution_id)
+
+    await ends.wait(execution_id)
+    assert seen.asked == [[execution_id]]
+
+
+async def test_who_waits_is_woken_by_who_knows(ends: Ends, seen: Seen) -> None:
+    execution_id, other = an_id(), an_id()
+    waiting = [asyncio.create_task(ends.wait(each)) for each in (execution_id, execution_id, other)]
+    await turns()
+    ends.tell([str(execution_id)])
+    await turns()
+
+    assert [task.done() for task in waiting] == [True, True, False]
+    waiting[2].cancel()
+
+
+async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Ends, seen: Seen) -> None:
+    execution_id = an_id()
+    waiting = asyncio.create_task(ends.wait(execution_id))
+    await turns()
+    seen.ended.add(execution_id)
+
+    await asyncio.wait_for(waiting, 10)
+
+
+async def test_thousands_who_wait_are_looked_at_together(ends: Ends, seen: Seen) -> None:
+    waiting = [asyncio.create_task(ends.wait(an_id())) for _ in range(5_000)]
+    while sum(map(len, seen.asked)) < 15_000:  # each was looked at three times or so
+        await asyncio.sleep(0)
+    assert len(seen.asked) < 40
+
+    for task in waiting:
+        task.cancel()
+
+
+async def test_many_who_wait_for_one_are_one_look(ends: Ends, seen: Seen) -> None:
+    execution_id = an_id()
+    waiting = [asyncio.create_task(ends.wait(execution_id)) for _ in range(100)]
+    while len(seen.asked) < 3:
+        await asyncio.sleep(0)
+
+    assert [len(asked) for asked in seen.asked] == [1, 1, 1]
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_database_that_is_away_is_waited_out(ends: Ends, seen: Seen) -> None:
+    execution_id = an_id()
+    seen.ended.add(execution_id)
+    seen.away = 3
+
+    await asyncio.wait_for(ends.wait(execution_id), 10)
+    assert len(seen.asked) == 4
+
+
+async def test_nobody_waiting_is_no_look(ends: Ends, seen: Seen) -> None:
+    waiting = asyncio.create_task(ends.wait(an_id()))
+    await turns()
+    waiting.cancel()
+    await turns()
+    before = len(seen.asked)
+    other = an_id()
+    seen.ended.add(other)
+    await ends.wait(other)
+
+    assert seen.asked[before:] == [[other]]
+
+
+async def test_all_are_woken_at_the_end(database: Database, seen: Seen) -> None:
+    async with Hints(database) as hints:
+        ends = Ends(hints, seen.look)
+        waiting = asyncio.create_task(ends.wait(an_id()))
+        await turns()
+        await ends.close()
+        await asyncio.wait_for(waiting, 10)

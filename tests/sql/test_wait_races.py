@@ -1,0 +1,270 @@
+"""Races about a wait: a signal, a timeout, an operator and a cancellation meet on the ticket, and one wins."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import executions, waits
+from flowfabric.errors import (
+    ExecutionEnded,
+    ExecutionNotActive,
+    ExecutionNotSuspended,
+    Refusal,
+    TargetNotSignalable,
+    WaitpointClosed,
+)
+from flowfabric.model import Fence, SignalToSend, Swept
+from tests.conftest import SOAK, Connect
+from tests.engine.executions.stored import blocked
+from tests.engine.waits.scene import ANY, Waiting, state, to, waiting, wish
+from tests.given import Given, submission
+
+RACES = 10_000 if SOAK else 300
+AT_ONCE = 50
+HOUR = timedelta(hours=1)
+
+Call = Callable[[Connection], Awaitable[Any]]
+
+
+def signal(one: Waiting) -> Call:
+    return lambda conn: waits.deliver_signal(conn, one.signal())
+
+
+def resume(one: Waiting) -> Call:
+    return lambda conn: waits.resume(conn, one.execution_id, by="ops")
+
+
+def cancel(one: Waiting) -> Call:
+    return lambda conn: executions.cancel(conn, one.execution_id, reason="not wanted", by="ops")
+
+
+def time_out(_: Waiting) -> Call:
+    return waits.time_out_waits
+
+
+def deliver(sent: SignalToSend) -> Call:
+    return lambda conn: waits.deliver_signal(conn, sent)
+
+
+def suspend(fence: Fence) -> Call:
+    return lambda conn: waits.suspend(conn, fence, wish(ANY))
+
+
+MOVERS = {"signal": signal, "resume": resume, "cancel": cancel, "timeout": time_out}
+ENDS = {"signal": "runnable", "resume": "runnable", "cancel": "cancelled", "timeout": "failed"}
+REFUSED: dict[tuple[str, str], type[Exception] | str] = {
+    ("signal", "signal"): WaitpointClosed,
+    ("signal", "resume"): ExecutionNotSuspended,
+    ("signal", "cancel"): "cancelled",
+    ("resume", "signal"): WaitpointClosed,
+    ("resume", "resume"): ExecutionNotSuspended,
+    ("resume", "cancel"): "cancelled",
+    ("cancel", "signal"): TargetNotSignalable,
+    ("cancel", "resume"): ExecutionNotSuspended,
+    ("cancel", "cancel"): "cancelled",
+    ("timeout", "signal"): TargetNotSignalable,
+    ("timeout", "resume"): ExecutionNotSuspended,
+    ("timeout", "cancel"): ExecutionEnded,
+}
+
+
+@pytest.mark.parametrize(("first", "second"), REFUSED)
+async def test_who_comes_second_is_told_what_the_first_did(
+    given: Given, connect: Connect, first: str, second: str
+) -> None:
+    """Behaviour 78 and pitfall P39."""
+    suspended = await waiting(given, timeout=HOUR)
+    await given.time_passes(hours=1)
+    one, two = await connect(), await connect()
+
+    async with one.transaction():
+        await MOVERS[first](suspended)(one)
+        later = asyncio.ensure_future(MOVERS[second](suspended)(two))
+        await blocked(given, two, later)
+    told: object = (await asyncio.gather(later, return_exceptions=True))[0]
+
+    expected = REFUSED[first, second]
+    assert told == expected if isinstance(expected, str) else isinstance(told, expected)
+    assert await state(given.conn, suspended.execution_id) == ("cancelled" if expected == "cancelled" else ENDS[first])
+
+
+@pytest.mark.parametrize("first", ["signal", "resume", "cancel", "timeout"])
+async def test_a_sweep_leaves_a_wait_that_somebody_is_ending(given: Given, connect: Connect, first: str) -> None:
+    """Behaviour 77 and pitfall P31."""
+    suspended = await waiting(given, timeout=HOUR)
+    await given.time_passes(hours=1)
+    one, two = await connect(), await connect()
+
+    async with one.transaction():
+        await MOVERS[first](suspended)(one)
+        async with asyncio.timeout(10):
+            assert await waits.time_out_waits(two) == Swept(moved=0)
+    assert await waits.time_out_waits(two) == Swept(moved=0)
+    assert await state(given.conn, suspended.execution_id) == ENDS[first]
+
+
+MOVED = """
+select e.execution, array_agg(e.kind order by e.id) as kinds
+from flowfabric.events e
+where e.kind in ('execution_resumed', 'execution_failed', 'execution_cancelled', 'waitpoint_closed')
+group by e.execution
+"""
+
+
+async def many_waiting(given: Given, amount: int) -> list[Waiting]:
+    await executions.submit_many(given.conn, [submission()] * amount)
+    claimed = await given.claim(take=amount)
+    wanted = wish(timeout=HOUR)
+    return [Waiting(claim, await waits.suspend(given.conn, claim.fence, wanted)) for claim in claimed]
+
+
+async def contend(conns: list[asyncpg.Connection], asked: list[Waiting], seed: random.Random) -> list[list[Any]]:
+    """A signal, a cancellation and the timeout for each, at once, each on a connection of its own."""
+    queues: list[list[Call]] = [
+        [signal(one) for one in asked],
+        [cancel(one) for one in asked],
+        [time_out(one) for one in asked],
+    ]
+    for queue in queues:
+        seed.shuffle(queue)
+    # The sweep takes one at a time, so that it comes in between.
+    queues[2] = [lambda conn: waits.time_out_waits(conn, limit=1)] * len(asked)
+
+    async def run(conn: asyncpg.Connection, queue: list[Call]) -> list[Any]:
+        return [(await asyncio.gather(call(conn), return_exceptions=True))[0] for call in queue]
+
+    return await asyncio.gather(*(run(conn, queue) for conn, queue in zip(conns, queues, strict=True)))
+
+
+async def test_of_a_signal_a_timeout_and_a_cancellation_exactly_one_wins(given: Given, connect: Connect) -> None:
+    """Behaviours 77 and 78; pitfall P39."""
+    conns, seed, wins = [await connect() for _ in range(3)], random.Random(3), Counter[str]()
+    for start in range(0, RACES, AT_ONCE):
+        await given.rows("truncate flowfabric.events")
+        asked = await many_waiting(given, min(AT_ONCE, RACES - start))
+        await given.time_passes(hours=1)
+
+        signals, cancels, sweeps = await contend(conns, asked, seed)
+
+        accepted = sum(not isinstance(told, Exception) for told in signals)
+        timed_out = sum(swept.moved for swept in sweeps)
+        assert {type(told) for told in signals if isinstance(told, Exception)} <= {WaitpointClosed, TargetNotSignalable}
+        assert {type(told) for told in cancels if isinstance(told, Exception)} <= {ExecutionEnded}
+        await check_each(given, asked)
+        moved = {row["execution"]: row["kinds"][0] for row in await given.rows(MOVED)}
+        first = Counter(kind for kind in moved.values())
+        assert (first["execution_resumed"], accepted + timed_out <= len(asked)) == (accepted, True)
+        wins.update({"signal": accepted, "timeout": timed_out, "cancel": len(asked) - accepted - timed_out})
+
+    assert wins.total() == RACES
+    assert min(wins[who] for who in ("signal", "timeout", "cancel")) > 0
+
+
+async def check_each(given: Given, asked: list[Waiting]) -> None:
+    """State and events agree: one mover and one closed waitpoint each; what went on may be cancelled afterwards."""
+    told = {row["execution"]: row["kinds"] for row in await given.rows(MOVED)}
+    for one in asked:
+        kinds = told[one.execution_id.uuid]
+        ended = await state(given.conn, one.execution_id)
+        assert (ended, kinds) in [
+            ("runnable", ["execution_resumed", "waitpoint_closed"]),
+            ("cancelled", ["execution_resumed", "waitpoint_closed", "execution_cancelled"]),
+            ("cancelled", ["waitpoint_closed", "execution_cancelled"]),
+            ("failed", ["waitpoint_closed", "execution_failed"]),
+        ]
+        if ended == "runnable":
+            await executions.cancel(given.conn, one.execution_id, reason="done with", by="ops")
+
+
+async def test_a_suspension_and_a_signal_never_miss_each_other(given: Given, connect: Connect) -> None:
+    """Behaviour 72 and pitfall P37."""
+    one, two = await connect(), await connect()
+    for first_is_signal, commits in itertools.product((True, False), (True, False)):
+        claim = await given.claimed()
+        made = await waits.create_waitpoint(given.conn, claim.fence, "w")
+        sent = to(claim.execution_id, made.waitpoint_id, made.token)
+        calls: list[Call] = [deliver(sent), suspend(claim.fence)]
+        first, second = calls if first_is_signal else reversed(calls)
+        transaction = one.transaction()
+        await transaction.start()
+        await first(one)
+        later = asyncio.ensure_future(second(two))
+        await blocked(given, two, later)
+        await (transaction.commit() if commits else transaction.rollback())
+        answer = await later
+
+        stored = await given.rows("select from flowfabric.signals where execution = $1", claim.execution_id.uuid)
+        after = await state(given.conn, claim.execution_id)
+        suspended_again = first_is_signal and not commits
+        assert (len(stored), after == "suspended") == (0 if suspended_again else 1, suspended_again)
+        assert not isinstance(answer, Refusal)
+        await executions.cancel(given.conn, claim.execution_id, reason="done with", by="ops")
+
+
+async def test_suspensions_and_signals_at_full_speed_never_leave_one_waiting(given: Given, connect: Connect) -> None:
+    """Behaviour 72 and pitfall P37."""
+    one, two = await connect(), await connect()
+    for _ in range(30):
+        claim = await given.claimed()
+        made = await waits.create_waitpoint(given.conn, claim.fence, "w")
+        sent = to(claim.execution_id, made.waitpoint_id, made.token)
+
+        answer, done = await asyncio.gather(waits.suspend(one, claim.fence, wish(ANY)), waits.deliver_signal(two, sent))
+
+        assert (answer.outcome, done.effect) in [
+            ("already_satisfied", "buffered_for_pending_waitpoint"),
+            ("suspended", "resume_condition_satisfied"),
+        ]
+        await executions.cancel(given.conn, claim.execution_id, reason="done with", by="ops")
+
+
+async def test_a_repeated_suspension_that_races_the_first_gets_its_answer(given: Given, connect: Connect) -> None:
+    """Behaviour 75."""
+    claim = await given.claimed()
+    one, two = await connect(), await connect()
+    wanted = wish(idempotency_key="once")
+
+    async with one.transaction():
+        first = await waits.suspend(one, claim.fence, wanted)
+        later = asyncio.ensure_future(waits.suspend(two, claim.fence, wanted))
+        await blocked(given, two, later)
+
+    assert await later == first
+    assert await given.count("suspensions") == 1
+
+
+async def test_a_signal_repeated_at_once_counts_once(given: Given, connect: Connect) -> None:
+    """Behaviour 63 and pitfall P38."""
+    counting = {"kind": "count", "n": 9, "of": "distinct_signals", "waitpoints": ["w"]}
+    suspended = await waiting(given, counting)
+    conns = [await connect() for _ in range(4)]
+    sent = suspended.signal(idempotency_key="once")
+
+    told = await asyncio.gather(*(waits.deliver_signal(conn, sent) for conn in conns))
+
+    assert sorted(one.outcome for one in told) == ["accepted", "duplicate", "duplicate", "duplicate"]
+    assert len({one.signal_id for one in told}) == 1
+
+
+async def test_a_wait_that_is_over_is_not_ended_by_a_sweep_that_saw_it_before(given: Given, connect: Connect) -> None:
+    """Pitfall P31."""
+    suspended = await waiting(given, timeout=HOUR)
+    await given.time_passes(hours=1)
+    conn = await connect()
+    try:
+        swept, told = await asyncio.gather(
+            waits.time_out_waits(conn), waits.resume(given.conn, suspended.execution_id, by="ops")
+        )
+        assert (swept.moved, told) == (0, "waiting")
+    except ExecutionNotSuspended:
+        assert await state(given.conn, suspended.execution_id) == "failed"
+    with pytest.raises(ExecutionNotActive):
+        await waits.suspend(given.conn, suspended.claim.fence, wish())

@@ -1,0 +1,79 @@
+"""The examples, run as a newcomer runs them: in an empty directory, on a Postgres of their own."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sources import ROOT
+
+EXAMPLES = ROOT / "examples"
+ENVIRONMENT = {**os.environ, "FLOWFABRIC_URL": ""}
+
+
+def run(directory: Path, name: str, *arguments: str) -> str:
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(
+        command, cwd=directory, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return run(tmp_path_factory.mktemp("agent"), "agent.py")
+
+
+def test_the_agent_searches_and_publishes_once_although_its_worker_was_killed(story: str) -> None:
+    calls = re.findall(r"^ +\[process (\d+)\] (.*)$", story, re.MULTILINE)
+
+    assert [what for _, what in calls] == [
+        *("search 'tides: what'", "search 'tides: why'", "search 'tides: how'"),
+        *("write about tides, from 3 notes", "write about tides, from 3 notes"),
+        "publish 'Tides, in 3 chapters'",
+    ]
+    assert len({process for process, _ in calls}) == 3
+    assert calls[3][0] != calls[4][0]
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("submitted", r".* waits for a worker of lane research; .*"),
+        ("kill -9", r"the worker is gone; the searches are saved\. attempt 1 runs on worker .*"),
+        ("waits", r"and nothing runs any more: has 0 of 1 approvals on waitpoint publish; .*"),
+        ("approved", r"by ann, .*"),
+        ("result", r"published: Tides, in 3 chapters"),
+        ("its life", r"execution_submitted, lease_acquired, lease_expired, lease_acquired, .*, execution_completed"),
+    ],
+)
+def test_the_agent_tells_what_happens(story: str, what: str, line: str) -> None:
+    assert re.search(rf"^{what:12}{line}$", story, re.MULTILINE), story
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Path]:
+    """A directory in which `ff dev examples/hello.py:app` runs."""
+    command = [sys.executable, "-m", "flowfabric.cli", "dev", f"{EXAMPLES / 'hello.py'}:app"]
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "FlowFabric is up; ctrl-c ends it.\n"
+        yield tmp_path
+        process.terminate()
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+
+
+def test_hello_is_answered_by_the_worker_of_another_process(dev: Path) -> None:
+    assert run(dev, "hello.py", "world") == "hello world\n"
+
+
+def test_make_demo_runs_the_agent_and_the_tour() -> None:
+    said = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert re.findall(r"examples/\w+\.py", said) == ["examples/agent.py", "examples/demo.py"]

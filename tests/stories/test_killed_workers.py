@@ -1,0 +1,92 @@
+"""Worker processes that are killed at any moment: everything finishes, and no saved step is called again."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowfabric.engine import attempts, executions
+from flowfabric.ids import ExecutionId
+from tests.conftest import SOAK
+from tests.given import Given
+from tests.sources import ROOT
+from tests.stories.workload import TABLES
+from tests.worker.scene import until, worker_process
+
+APP = f"{ROOT / 'tests' / 'stories' / 'workload.py'}:app"
+KILLS = 200 if SOAK else 10
+PATIENT = {"max_reclaim_count": 1_000}
+
+
+@pytest.fixture
+async def url(database_url: str, given: Given) -> str:
+    """A server that did not start a moment ago: in its first seconds nobody is taken for dead."""
+    await given.conn.execute(TABLES)
+    await given.time_passes(minutes=1)
+    return database_url
+
+
+async def test_whenever_a_worker_is_killed_its_work_goes_on_elsewhere_from_the_last_saved_step(
+    url: str, given: Given
+) -> None:
+    dice = random.Random(7)
+    async with worker_process(url, APP, "--name", "survivor", "--concurrency", "5"):
+        for _ in range(KILLS):
+            async with worker_process(url, APP, "--name", "victim", "--concurrency", "50") as victim:
+                taken = [await submitted(given, number) for number in range(40)]
+                moment = dice.randint(0, 300)
+                await until(lambda at_least=moment: _calls(given, at_least))
+                victim.kill()
+                await victim.wait()
+            async with asyncio.timeout(25):  # leases last for 30 s: it is the lock that tells
+                await until(lambda: _over(given))
+            await right(given, taken)
+            await given.conn.execute("delete from calls where not was_saved")
+
+    assert await given.rows("select from calls") == []
+    assert "lease_expired" in await given.events()
+
+
+async def test_a_payload_that_kills_its_worker_ends_at_its_cap(url: str, given: Given, tmp_path: Path) -> None:
+    victims = tmp_path / "victims"
+    payload = msgspec.json.encode({"path": str(victims)})
+    poison = await given.submitted(kind="poison", policy={"max_reclaim_count": 2}, payload=payload)
+
+    async with worker_process(url, APP, "--processes", "2"):
+        harmless = await given.submitted(kind="harmless", payload=b'{"number": 1}')
+        await until(lambda: _ended(given, poison))
+        await until(lambda: _ended(given, harmless))
+
+    result = await executions.get_result(given.conn, poison)
+    assert result.failure is not None
+    assert (result.outcome, result.failure.reason) == ("failed", "max_reclaims_exceeded")
+    assert len(victims.read_text().splitlines()) == 3
+    assert [each.type for each in (await attempts.list_attempts(given.conn, poison)).items] == [
+        "initial", "reclaim", "reclaim",
+    ]  # fmt: skip
+
+
+async def submitted(given: Given, number: int) -> ExecutionId:
+    return await given.submitted(kind="ten_steps", payload=b'{"number": %d}' % number, policy=PATIENT)
+
+
+async def right(given: Given, taken: list[ExecutionId]) -> None:
+    """Every execution has the result of ten steps, whoever ran which of them."""
+    for number, execution_id in enumerate(taken):
+        expected = str([number * 100 + index for index in range(10)]).replace(" ", "")
+        assert (await executions.get_result(given.conn, execution_id)).result == expected.encode()
+
+
+async def _calls(given: Given, at_least: int) -> bool:
+    [row] = await given.rows("select count(*) from calls")
+    return bool(row["count"] >= at_least)
+
+
+async def _over(given: Given) -> bool:
+    return await given.count("tickets") == 0
+
+
+async def _ended(given: Given, execution_id: ExecutionId) -> bool:
+    return (await executions.get_result(given.conn, execution_id)).outcome is not None

@@ -1,0 +1,54 @@
+"""What worker processes run in the stories: `ff worker tests/stories/workload.py:app`.
+
+Every call of a step is noted in the table `calls` of the same database, on a connection that is not FlowFabric's.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from flowfabric.app import App
+from flowfabric.context import Context
+
+app = App()
+pools: dict[str, Any] = {}
+
+TABLES = """
+create table calls (execution uuid not null, step int not null, pid int not null, was_saved boolean not null)
+"""
+NOTE = """
+insert into calls select $1, $2::int, $3, exists (
+    select from flowfabric.steps s where s.execution = $1 and s.name = 'step ' || $2::int)
+"""
+
+
+async def pool() -> Any:
+    if "pool" not in pools:
+        pools["pool"] = await asyncpg.create_pool(os.environ["FLOWFABRIC_URL"], min_size=1, max_size=2)
+    return pools["pool"]
+
+
+@app.task(policy={"max_reclaim_count": 1_000})
+async def ten_steps(ctx: Context, number: int) -> list[int]:
+    """Ten steps; each notes that it was called, and whether it had been saved by then."""
+
+    async def step(index: int) -> int:
+        await (await pool()).execute(NOTE, ctx.execution_id.uuid, index, os.getpid())
+        return number * 100 + index
+
+    return [await ctx.step(f"step {index}", step, index) for index in range(10)]
+
+
+@app.task(policy={"max_reclaim_count": 2})
+async def poison(path: str) -> None:
+    """Kills whoever runs it."""
+    with Path(path).open("a") as file:  # noqa: ASYNC230 - the last thing it does
+        file.write(f"{os.getpid()}\n")
+    os._exit(9)
+
+
+@app.task
+async def harmless(number: int) -> int:
+    return number

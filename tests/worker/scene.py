@@ -1,0 +1,142 @@
+"""What the tests of the worker stand on: workers in this process and in others, and patience."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from flowfabric.app import App
+from flowfabric.task import Task
+from flowfabric.worker import Worker
+from tests.conftest import Server
+from tests.given import Given
+
+PATIENCE = 30.0
+SECOND = {"lease": "1s", "drain": "1s"}
+
+
+async def until(holds: Callable[[], Awaitable[object]] | Callable[[], object]) -> None:
+    """Return when it holds; what worker threads and processes do moves by real time."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = holds()
+            if await found if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
+    """A worker of an app in this process; it does not sweep unless told to."""
+    async with app, at_work(app, **options) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def at_work(app: App, **options: Any) -> AsyncIterator[Worker]:
+    """A worker of an app that is open."""
+    worker = Worker(app, **{"sweeps": False, **options})
+    running = asyncio.create_task(worker.run())
+    async with asyncio.timeout(PATIENCE):
+        await worker.ready.wait()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        await running
+
+
+@asynccontextmanager
+async def away(server: Server, given: Given) -> AsyncIterator[None]:
+    """A time in which the database takes no connections and all those of workers are gone; the test keeps its own."""
+    [row] = await given.rows("select current_database() as name")
+    await server.execute(f"alter database {row['name']} allow_connections false")
+    await cut(given)
+    yield
+    await server.execute(f"alter database {row['name']} allow_connections true")
+
+
+async def cut(given: Given) -> None:
+    """End all connections to the database but that of the test."""
+    await given.rows(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
+    )
+
+
+class Gate:
+    """Where handlers wait to be let through, and how many have come."""
+
+    def __init__(self) -> None:
+        self.came = 0
+        self.inside = 0
+        self.most_inside = 0
+        self.open = asyncio.Event()
+
+    async def __call__(self) -> None:
+        self.came += 1
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        try:
+            await self.open.wait()
+        finally:
+            self.inside -= 1
+
+
+def gated(app: App, gate: Gate, **options: Any) -> Task[[], None]:
+    """A task that waits at a gate."""
+
+    @app.task(**{"name": "gated", **options})
+    async def wait() -> None:
+        await gate()
+
+    task: Task[[], None] = wait
+    return task
+
+
+@asynccontextmanager
+async def worker_process(url: str, place: str, *options: str, **environment: str) -> AsyncIterator[Process]:
+    """`ff worker` as a process of its own, which has said that it works; killed at the end if it still lives."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowfabric.cli", "worker", place, *options),
+        env={**os.environ, "FLOWFABRIC_URL": url, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        await says(process, b"working as ")
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def says(process: Process, beginning: bytes) -> bytes:
+    """The line with which it says so; it must be the next."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        line = await process.stdout.readline()
+        assert line.startswith(beginning), (line, await process.stderr.read())
+    return line
+
+
+async def ends(process: Process) -> tuple[int, bytes]:
+    """Its exit code, and what it had to say on standard error."""
+    async with asyncio.timeout(PATIENCE):
+        _, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, err
+
+
+def written(directory: Path, source: str, name: str = "tasks.py") -> str:
+    """A file with an app in it, as a command is told of it."""
+    path = directory / name
+    path.write_text(source)
+    return f"{path}:app"
