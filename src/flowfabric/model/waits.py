@@ -45,6 +45,9 @@ class BoundWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
         kid = (self.token or "").partition(":")[0]
         return f"BoundWaitpoint(id={self.id}, key={self.key!r}, kid={kid!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("id", self.id), ("key", self.key)]
+
 
 class CreatedWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A waitpoint made ahead of its suspension, to hand its token out first."""
@@ -59,6 +62,9 @@ class CreatedWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
         return (
             f"CreatedWaitpoint({self.outcome}, waitpoint_id={self.waitpoint_id}, kid={self.token.partition(':')[0]!r})"
         )
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("outcome", self.outcome), ("waitpoint_id", self.waitpoint_id), ("key", self.key)]
 
 
 class Suspension(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +128,9 @@ class SignalToSend(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"SignalToSend({self.name!r} to waitpoint {self.waitpoint_id} of {self.execution_id})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("name", self.name), ("waitpoint_id", self.waitpoint_id), ("execution_id", str(self.execution_id))]
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True):
