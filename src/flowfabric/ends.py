@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 
-from flowfabric.errors import Refusal
+from flowfabric.errors import Refusal, ShuttingDown
 from flowfabric.hints import Hint, Hints
 from flowfabric.ids import ExecutionId
 
@@ -33,10 +33,12 @@ class Ends:
         self._next: dict[str, float] = {}  # which of them counts, where there are several
         self._stir = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
+        self._closed = False
         self._forget = hints.listen(self._heard)
 
     async def close(self) -> None:
-        """Look no more, and wake everybody, to be told that this process is closing."""
+        """Look no more, and tell everybody who waits that this process is closing."""
+        self._closed = True
         self._forget()
         if self._looking is not None:
             self._looking.cancel()
@@ -44,18 +46,24 @@ class Ends:
         self.tell(list(self._waiting))
 
     async def wait(self, execution_id: ExecutionId) -> None:
-        """Return when the execution may have ended: it is looked at after this is called, never before."""
+        """Return when the execution may have ended: it is looked at after this is called, never before.
+
+        Raises `ShuttingDown` when this process waits no more.
+        """
         ended = asyncio.Event()
         _, waiting = self._waiting.setdefault(str(execution_id), (execution_id, set()))
         waiting.add(ended)
         self._look_soon(str(execution_id))
         try:
-            await ended.wait()
+            if not self._closed:
+                await ended.wait()
         finally:
             waiting.discard(ended)
             if not waiting:
                 self._waiting.pop(str(execution_id), None)
                 self._next.pop(str(execution_id), None)
+        if self._closed:
+            raise ShuttingDown(f"this process is closing and waits for {execution_id} no more; wait in another one")
 
     def tell(self, execution_ids: Iterable[str]) -> None:
         """Wake those in this process who wait for these."""
@@ -72,7 +80,7 @@ class Ends:
     def _look_soon(self, execution_id: str) -> None:
         self._push(0.0, SHORTEST_PAUSE, execution_id)
         self._stir.set()
-        if self._looking is None:
+        if self._looking is None and not self._closed:
             self._looking = asyncio.create_task(self._look_for_ever(), name="ends: look")
 
     def _push(self, due: float, pause: float, execution_id: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flowfabric.db import Database
 from flowfabric.ends import Ends
-from flowfabric.errors import DatabaseUnavailable
+from flowfabric.errors import DatabaseUnavailable, ShuttingDown
 from flowfabric.hints import Hints
 from flowfabric.ids import ExecutionId
 
@@ -20,9 +20,16 @@ class Seen:
         self.asked: list[Sequence[ExecutionId]] = []
         self.ended: set[ExecutionId] = set()
         self.away = 0
+        self._told = asyncio.Condition()
+
+    async def asked_about(self, count: int) -> None:
+        async with self._told:
+            await self._told.wait_for(lambda: sum(map(len, self.asked)) >= count)
 
     async def look(self, execution_ids: Sequence[ExecutionId]) -> Sequence[ExecutionId]:
         self.asked.append(execution_ids)
+        async with self._told:
+            self._told.notify_all()
         if self.away:
             self.away -= 1
             raise DatabaseUnavailable("away")
@@ -81,8 +88,7 @@ async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Ends, seen: 
 
 async def test_thousands_who_wait_are_looked_at_together(ends: Ends, seen: Seen) -> None:
     waiting = [asyncio.create_task(ends.wait(an_id())) for _ in range(5_000)]
-    while sum(map(len, seen.asked)) < 15_000:  # each was looked at three times or so
-        await asyncio.sleep(0)
+    await seen.asked_about(15_000)  # each was looked at three times or so
     assert len(seen.asked) < 40
 
     for task in waiting:
@@ -92,8 +98,7 @@ async def test_thousands_who_wait_are_looked_at_together(ends: Ends, seen: Seen)
 async def test_many_who_wait_for_one_are_one_look(ends: Ends, seen: Seen) -> None:
     execution_id = an_id()
     waiting = [asyncio.create_task(ends.wait(execution_id)) for _ in range(100)]
-    while len(seen.asked) < 3:
-        await asyncio.sleep(0)
+    await seen.asked_about(3)
 
     assert [len(asked) for asked in seen.asked] == [1, 1, 1]
     for task in waiting:
@@ -122,10 +127,12 @@ async def test_nobody_waiting_is_no_look(ends: Ends, seen: Seen) -> None:
     assert seen.asked[before:] == [[other]]
 
 
-async def test_all_are_woken_at_the_end(database: Database, seen: Seen) -> None:
+async def test_all_are_told_when_the_process_closes(database: Database, seen: Seen) -> None:
     async with Hints(database) as hints:
         ends = Ends(hints, seen.look)
         waiting = asyncio.create_task(ends.wait(an_id()))
         await turns()
         await ends.close()
-        await asyncio.wait_for(waiting, 10)
+        for each in (waiting, ends.wait(an_id())):
+            with pytest.raises(ShuttingDown):
+                await asyncio.wait_for(each, 10)

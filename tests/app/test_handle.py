@@ -110,7 +110,7 @@ async def test_events_are_followed_to_the_end(app: App) -> None:
         kinds = [event.kind async for event in execution.events()]
 
     assert kinds == [
-        "execution_created", "lease_acquired", "execution_delayed", "lease_acquired", "execution_completed",
+        "execution_submitted", "lease_acquired", "execution_delayed", "lease_acquired", "execution_completed",
     ]  # fmt: skip
 
 
@@ -135,7 +135,7 @@ async def test_a_signal_needs_an_open_waitpoint_and_its_token(app: App, given: G
     async with working(app):
         execution = await order.submit()
         await happens(execution, "execution_suspended")
-        with pytest.raises(WaitpointNotFound, match="has no open waitpoint packed"):
+        with pytest.raises(WaitpointNotFound, match=r"has no open waitpoint .packed"):
             await execution.signal("packed", token="k1:00")
         with pytest.raises(InvalidToken):
             await execution.signal("paid", token=f"k1:{'0' * 64}")
@@ -157,7 +157,7 @@ async def test_who_waits_when_the_app_closes_is_told_so(app: App) -> None:
         with suppress(TimeoutError):
             await execution.result(0.05)
 
-    with pytest.raises((ShuttingDown, RuntimeError)):
+    with pytest.raises(ShuttingDown):
         await waiting
 
 

@@ -30,7 +30,7 @@ async def hello(name: str) -> str:
 async def wait_for(path: str) -> str:
     Path(path + ".begun").touch()
     while not Path(path).exists():
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
     return "done"
 """
 

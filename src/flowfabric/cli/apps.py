@@ -23,7 +23,7 @@ class CannotLoad(click.ClickException):
 
 
 def load_app(place: str) -> App:
-    """The app at a place. Raises `CannotLoad`, which says what is wrong there."""
+    """The app at a place; if there is none, the command ends with what is wrong there."""
     where, _, name = place.rpartition(":")
     if not where or not name:
         raise CannotLoad(f"{place!r} names no app; write file.py:app or package.module:app")

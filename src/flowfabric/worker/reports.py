@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -15,7 +15,15 @@ from flowfabric.batch import Batch
 from flowfabric.context import Sleep, Wait
 from flowfabric.db import Connection
 from flowfabric.engine import attempts, clock, steps, waits
-from flowfabric.errors import DatabaseUnavailable, ExecutionNotActive, LeaseLost, Refusal
+from flowfabric.errors import (
+    DatabaseUnavailable,
+    ExecutionNotActive,
+    ExecutionNotFound,
+    Fenced,
+    LeaseLost,
+    Refusal,
+    Unavailable,
+)
 from flowfabric.model import (
     Claim,
     Completion,
@@ -28,6 +36,7 @@ from flowfabric.model import (
     JournalEntry,
     Step,
 )
+from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Waiting
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -56,6 +65,36 @@ class Reports:
         """Return when everything that was said has arrived."""
         for batch in (self._complete, self._fail, self._delay, self._save):
             await batch.close()
+
+    async def report(self, claim: Claim, outcome: Outcome) -> None:
+        """Tell the engine how the run ended, whatever comes in between."""
+        try:
+            await self._tell(claim, outcome)
+        except (Fenced, ExecutionNotFound) as refused:
+            log.info("%s of %s is not ours any more: %s", claim.kind, claim.execution_id, refused)
+        except Exception as error:
+            if isinstance(outcome, Failed):
+                log.exception("the failure of %s %s could not be reported", claim.kind, claim.execution_id)
+                return
+            hopeless = isinstance(error, Refusal) and not isinstance(error, Unavailable)
+            class_ = FailureClass.PERMANENT if hopeless else FailureClass.INFRA_CRASH
+            await self.report(claim, Failed(class_, f"what came of the run was refused: {error}"))
+
+    async def _tell(self, claim: Claim, outcome: Outcome) -> None:
+        match outcome:
+            case Completed(result):
+                await self.complete(claim, result)
+            case Failed(class_, reason, traceback):
+                log.warning("%s of %s failed: %s", claim.kind, claim.execution_id, traceback or reason)
+                await self.fail(claim, class_, reason, traceback)
+            case Waiting(wishes):
+                await self.wait(claim, wishes)
+            case PutOff(span):
+                await self.delay(claim, span)
+            case Lost():
+                pass  # it belongs to someone else now: anything we said would be false
+            case _:
+                assert_never(outcome)
 
     async def complete(self, claim: Claim, result: bytes) -> None:
         """Report the result; a reply that was lost is recognised as our own."""
@@ -103,8 +142,8 @@ class Reports:
             await self._suspend(claim, first)
 
     async def _suspend(self, claim: Claim, wait: Wait) -> None:
-        # With a key, a call whose reply was lost is answered as the first time.
-        key = f"{claim.fence.epoch}:{wait.occurrence}:{wait.name}"
+        # A run suspends once at most. With a key, a call whose reply was lost is answered as the first time.
+        key = f"run {claim.fence.epoch}"
         wish = msgspec.structs.replace(wait.suspension, name=wait.name, occurrence=wait.occurrence, idempotency_key=key)
         answer = await self._call(claim, lambda conn: waits.suspend(conn, claim.fence, wish))
         if answer.outcome == "already_satisfied":

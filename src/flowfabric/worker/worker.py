@@ -5,26 +5,25 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import assert_never
 from uuid import UUID, uuid4
 
 from flowfabric import spans
 from flowfabric.app import App
 from flowfabric.context import Context
 from flowfabric.engine import claims
-from flowfabric.errors import ExecutionNotFound, Fenced, Refusal, Unavailable
+from flowfabric.errors import Fenced, Refusal, Unavailable
 from flowfabric.hints import Hint
-from flowfabric.model import Claim, FailureClass, Fence, Swept
+from flowfabric.model import Claim, Fence, Swept
 from flowfabric.reconcilers import run_sweeps, sweeps
 from flowfabric.worker.ahead import Ahead
 from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.pauses import Pauses
 from flowfabric.worker.reports import Reports
-from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Waiting, run
+from flowfabric.worker.run import Lost, Outcome, PutOff, run
 from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
@@ -72,6 +71,7 @@ class Worker:
         self.sweeps = sweeps
         self._ahead = Ahead(concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
+        self._names: set[str] = set()
         self._reporting: set[asyncio.Task[None]] = set()
         self._threads = Threads()
         self._route = 0
@@ -139,7 +139,7 @@ class Worker:
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
             self._pauses.begin()
-            await self._hand_back(self._ahead.stale())
+            self._ahead.add(await self._hand_back(self._ahead.stale()))
             room = self._room()
             taken = await self._claim(room) if room else 0
             if taken:
@@ -175,6 +175,11 @@ class Worker:
         except Unavailable as error:
             log.warning("%s cannot claim, trying again: %s", self.instance, error)
             return 0
+        except Refusal:
+            raise  # the claim itself cannot be: no patience mends that
+        except Exception:
+            log.exception("%s cannot claim, trying again", self.instance)
+            return 0
         if taken:
             self._route = taken[-1].route
             self._heartbeat.hold((claim.fence for claim in taken), asked_at)
@@ -188,8 +193,10 @@ class Worker:
             claim = self._ahead.take()
             if claim is None:
                 return
-            going = asyncio.create_task(self._go(claim), name=f"{claim.kind} {claim.execution_id}")
+            name = str(claim.execution_id)
+            going = asyncio.create_task(self._go(claim), name=f"{claim.kind} {name}")
             self._running[claim.fence.lease_id] = claim, going
+            self._names.add(name)
             going.add_done_callback(partial(self._ended, claim))
 
     async def _go(self, claim: Claim) -> None:
@@ -199,15 +206,17 @@ class Worker:
         except (Fenced, asyncio.CancelledError):
             outcome = Lost()  # before the handler had begun
         _, going = self._running.pop(claim.fence.lease_id)
+        self._names.discard(str(claim.execution_id))
         self._reporting.add(going)
         self._ahead.ended()
         self._fill()
         if self._heartbeat.holds(claim.fence):
-            await self._report(claim, outcome)
+            await self._reports.report(claim, outcome)
 
     def _ended(self, claim: Claim, going: asyncio.Task[None]) -> None:
         self._heartbeat.release(claim.fence)
-        self._running.pop(claim.fence.lease_id, None)  # cancelled before it had begun
+        if self._running.pop(claim.fence.lease_id, None):  # cancelled before it had begun
+            self._names.discard(str(claim.execution_id))
         self._reporting.discard(going)
         self._fill()
         self._pauses.stir()
@@ -230,36 +239,6 @@ class Worker:
                 return await running
         return Lost()
 
-    async def _report(self, claim: Claim, outcome: Outcome) -> None:
-        """Tell the engine how the run ended, whatever comes in between."""
-        try:
-            await self._tell(claim, outcome)
-        except (Fenced, ExecutionNotFound) as refused:
-            log.info("%s of %s is not ours any more: %s", claim.kind, claim.execution_id, refused)
-        except Exception as error:
-            if isinstance(outcome, Failed):
-                log.exception("the failure of %s %s could not be reported", claim.kind, claim.execution_id)
-                return
-            hopeless = isinstance(error, Refusal) and not isinstance(error, Unavailable)
-            class_ = FailureClass.PERMANENT if hopeless else FailureClass.INFRA_CRASH
-            await self._report(claim, Failed(class_, f"what came of the run was refused: {error}"))
-
-    async def _tell(self, claim: Claim, outcome: Outcome) -> None:
-        match outcome:
-            case Completed(result):
-                await self._reports.complete(claim, result)
-            case Failed(class_, reason, traceback):
-                log.warning("%s of %s failed: %s", claim.kind, claim.execution_id, traceback or reason)
-                await self._reports.fail(claim, class_, reason, traceback)
-            case Waiting(wishes):
-                await self._reports.wait(claim, wishes)
-            case PutOff(span):
-                await self._reports.delay(claim, span)
-            case Lost():
-                pass  # it belongs to someone else now: anything we said would be false
-            case _:
-                assert_never(outcome)
-
     def _lose(self, fence: Fence) -> None:
         """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""
         self._ahead.drop(fence)
@@ -271,10 +250,8 @@ class Worker:
     def _hinted(self, hint: Hint) -> None:
         if not set(self.lanes).isdisjoint(hint.lanes) or not (hint.lanes or hint.ended):
             self._pauses.hint()
-        if hint.ended and self._running:
-            ended = set(hint.ended)
-            if any(str(claim.execution_id) in ended for claim, _ in self._running.values()):
-                self._heartbeat.look()
+        if not self._names.isdisjoint(hint.ended):
+            self._heartbeat.look()
 
     async def _drain(self) -> None:
         """Hand back what has not begun, and let what runs finish for a while."""
@@ -297,13 +274,17 @@ class Worker:
         await self._reports.close()
         self._threads.close()
 
-    async def _hand_back(self, handed: Iterable[Claim]) -> None:
-        handed = list(handed)
+    async def _hand_back(self, handed: Sequence[Claim]) -> list[Claim]:
+        """Give these to others; returns those that could not be, since the database is away."""
         answers = await asyncio.gather(*map(self._reports.hand_back, handed), return_exceptions=True)
+        kept = []
         for claim, answer in zip(handed, answers, strict=True):
-            self._heartbeat.release(claim.fence)
             if isinstance(answer, BaseException) and not isinstance(answer, Fenced):
-                log.warning("%s of %s is left to its lease: %s", claim.kind, claim.execution_id, answer)
+                log.warning("%s of %s could not be handed back: %s", claim.kind, claim.execution_id, answer)
+                kept.append(claim)
+            else:
+                self._heartbeat.release(claim.fence)
+        return kept
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, lose: Callable[[Fence], None], fence: Fence) -> None:

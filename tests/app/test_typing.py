@@ -1,0 +1,96 @@
+"""What a type checker says of code that uses tasks."""
+
+import textwrap
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+BEFORE = """
+from flowfabric import App, Blocking, Context
+
+app = App(url="postgresql://localhost/none")
+
+@app.task(lane="research")
+async def report(ctx: Context, topic: str, pages: int = 1) -> list[str]:
+    return [topic]
+
+@app.task
+def plain(n: int) -> float:
+    return n / 2
+
+@app.task
+def blocked(ctx: Blocking[Context], n: int) -> bytes:
+    return b""
+
+@app.step(retries=2)
+async def search(topic: str) -> dict[str, int]:
+    return {}
+
+async def count(topic: str) -> int:
+    return 1
+"""
+
+GOOD = """
+async def good(ctx: Context, sync: Blocking[Context]) -> None:
+    execution = await report.using(priority=5, delay="1h").submit("tides", pages=2)
+    topics: list[str] = await execution.result(timeout=5)
+    half: float = await (await plain.submit(n=3)).result()
+    raw: bytes = await (await blocked.submit(1)).result()
+    called: list[str] = await report(ctx, "tides")
+    direct: float = plain(3)
+    notes: dict[str, int] = await search(ctx, "tides")
+    at_once: dict[str, int] = search(sync, "tides")
+    counted: int = await ctx.step("count", count, "tides")
+    length: int = await ctx.step("length", len, "tides")
+    verdict: bool = (await ctx.approval("publish")).approved
+"""
+
+BAD = {
+    "await report.submit(3)": 'incompatible type "int"; expected "str"',
+    "await report.submit()": 'Missing positional argument "topic"',
+    "await report.submit(ctx, 'tides')": "incompatible type",
+    "await report.submit('tides', colour=1)": 'Unexpected keyword argument "colour"',
+    "await plain.submit('three')": 'incompatible type "str"; expected "int"',
+    "await blocked.submit('x')": 'incompatible type "str"; expected "int"',
+    "await report('tides')": 'incompatible type "str"; expected "Context"',
+    "report.using(prio=5)": 'Unexpected keyword argument "prio"',
+    "report.using(priority='high')": 'incompatible type "str"; expected "int"',
+    "x: int = await (await report.submit('tides')).result()": 'has type "list[str]", variable has type "int"',
+    "y: str = await search(ctx, 'tides')": 'has type "dict[str, int]", variable has type "str"',
+    "await search(ctx, 3)": "No overload variant",
+    "z: str = await ctx.step('count', count, 'tides')": "incompatible type",
+    "w: str = (await ctx.approval('x')).approved": 'has type "bool", variable has type "str"',
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int]:
+    """What mypy says of the good code and, line by line, of the bad; and where the bad begins."""
+    folder = tmp_path_factory.mktemp("typed")
+    bad = textwrap.indent("\n".join(BAD), "    ")
+    before = f"{BEFORE}{GOOD}\nasync def bad(ctx: Context) -> None:\n"
+    program = folder / "program.py"
+    program.write_text(before + bad + "\n")
+    source = Path(__file__).parents[2] / "src"
+    config = folder / "mypy.ini"
+    config.write_text(f"[mypy]\nmypy_path = {source}\n[mypy-asyncpg.*]\nignore_missing_imports = True\n")
+    options = ["--strict", "--config-file", str(config), "--cache-dir", str(folder / "cache")]
+    out, err, _ = api.run([*options, str(program)])
+    assert err == ""
+    return [line for line in out.splitlines() if "program.py" in line and "error:" in line], len(before.splitlines())
+
+
+def test_good_code_is_accepted(said: tuple[list[str], int]) -> None:
+    errors, begin = said
+
+    assert [line for line in errors if int(line.split(":")[1]) <= begin] == []
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_code_is_not(said: tuple[list[str], int], line: str) -> None:
+    errors, begin = said
+    number = begin + 1 + list(BAD).index(line)
+    found = [error for error in errors if int(error.split(":")[1]) == number]
+
+    assert any(BAD[line] in error for error in found), found
