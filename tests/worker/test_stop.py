@@ -76,15 +76,16 @@ async def test_what_had_not_begun_is_handed_back_at_once(database_url: str, give
 async def test_a_thread_that_does_not_end_does_not_keep_the_worker(
     database_url: str, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app, go_on = App(url=database_url), threading.Event()
+    app, begun, go_on = App(url=database_url), threading.Event(), threading.Event()
 
     @app.task
     def stuck() -> None:
+        begun.set()
         go_on.wait(30)
 
     async with working(app, drain="0s"):
         execution = await stuck.submit()
-        await until(lambda: _active(given, 1))
+        await until(begun.is_set)
     go_on.set()
 
     assert "cannot be stopped" in caplog.text
