@@ -1,4 +1,4 @@
-"""The example of the README, run as it stands there."""
+"""The examples of the README, run as they stand there."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -8,15 +8,35 @@ from typing import Any
 import pytest
 
 from flowfabric.db import Connection
-from flowfabric.engine import executions
+from flowfabric.engine import executions, waits
 from flowfabric.ids import parse_execution_id
+from tests.app.scene import happens, working
 from tests.sources import ROOT
+
+
+def _examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+async def test_the_ten_lines_run_once_they_are_approved(database_url: str, conn: Connection) -> None:
+    names: dict[str, Any] = {}
+    exec(_examples()[0].replace("App()", f"App(url={database_url!r})"), names)
+
+    async with working(names["app"]) as app:
+        execution = await names["greet"].submit("Ada")
+        await happens(execution, "execution_suspended")
+        asked = (await execution.describe()).suspension
+        digest = bytes.fromhex(asked.about_digest)
+        await waits.deliver_approval(conn, execution.execution_id, "send", "approve", by="grace", digest=digest)
+        await app.wake("default")
+
+        assert await execution.result("20s") == "Hello, Ada"
 
 
 @pytest.fixture
 async def place_order(conn: Connection) -> Callable[[Connection, str], Awaitable[str]]:
     """The function that the README shows, on a database that has the table it wants."""
-    [example] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    [_, example] = _examples()
     await conn.execute("create table orders (id bigint generated always as identity primary key, customer text)")
     names: dict[str, Any] = {}
     exec(example, names)
