@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flowfabric import errors
 from flowfabric.db import Connection
+from flowfabric.handle import FAILURES
 from tests import sources
 from tests.sources import ENGINE, ROOT, SRC, TESTS, SqlFunction, shown
 
@@ -194,7 +195,8 @@ def test_every_operation_says_what_it_does_in_a_line() -> None:
 
 
 def test_what_a_docstring_says_is_raised_exists() -> None:
-    names = {refusal.__name__ for refusal in _refusals()} | {"ValueError", "TypeError", "TimeoutError", "ExecutionFailed"}
+    names = {refusal.__name__ for refusal in _refusals()} | {kind.__name__ for kind in FAILURES.values()}
+    names |= {"ValueError", "TypeError", "TimeoutError"}
     for file in sources.python_files(SRC):
         for said in re.findall(r"Raises ([^.]*)\.", file.read_text()):
             assert set(re.findall(r"`([A-Z]\w+)`", said)) - names == set(), f"{shown(file)}: {said}"

@@ -121,6 +121,8 @@ def _to_builtin(value: object) -> object:
 
 
 def _from_builtin(kind: type, value: object) -> object:
+    if kind is object:
+        return value
     validate = getattr(kind, "model_validate", None)
     if not callable(validate):
         raise TypeError(f"a {getattr(kind, '__name__', kind)} cannot be read from JSON")

@@ -77,6 +77,7 @@ class Model:
         (tuple[int, str], (1, "a")),
         (int | str | None, "a"),
         (type(None), None),
+        (list[object], [1, "a", {"b": None}]),
     ],
 )
 def test_a_value_comes_back_as_it_was(kind: Any, value: object) -> None:
