@@ -78,7 +78,7 @@ class Ends:
                 self._look_soon(execution_id)
 
     def _look_soon(self, execution_id: str) -> None:
-        self._push(0.0, SHORTEST_PAUSE, execution_id)
+        self._push(asyncio.get_running_loop().time(), SHORTEST_PAUSE, execution_id)
         self._stir.set()
         if self._looking is None and not self._closed:
             self._looking = asyncio.create_task(self._look_for_ever(), name="ends: look")
@@ -98,21 +98,23 @@ class Ends:
                 async with asyncio.timeout_at(self._due[0][0] if self._due else None):
                     await self._stir.wait()
 
-    def _take(self, now: float) -> dict[str, float]:
-        """What is due, or nearly, and still waited for, with the pause until it is due again."""
-        due: dict[str, float] = {}
+    def _take(self, now: float) -> dict[str, tuple[float, float]]:
+        """What is due, or nearly, and still waited for: when it was to be looked at, and the pause behind that."""
+        due: dict[str, tuple[float, float]] = {}
         while self._due and self._due[0][0] <= now + SHORTEST_PAUSE / 2 and len(due) < MOST:
             at, pause, execution_id = heapq.heappop(self._due)
             if self._next.get(execution_id) == at:
-                due[execution_id] = pause
+                due[execution_id] = at, pause
         return due
 
-    async def _look_at(self, due: dict[str, float], loop: asyncio.AbstractEventLoop) -> None:
+    async def _look_at(self, due: dict[str, tuple[float, float]], loop: asyncio.AbstractEventLoop) -> None:
         try:
             self.tell(map(str, await self._look([self._waiting[execution_id][0] for execution_id in due])))
         except Refusal as error:
             log.warning("cannot see what has ended, trying again: %s", error.message)
+        except Exception:  # whoever waits would wait for ever if this ended
+            log.exception("cannot see what has ended, trying again")
         now = loop.time()
-        for execution_id, pause in due.items():
-            if self._next.get(execution_id, now) < now:  # still waited for, and nobody wants it looked at sooner
+        for execution_id, (at, pause) in due.items():
+            if self._next.get(execution_id) == at:  # still waited for
                 self._push(now + pause, min(pause * 2, LONGEST_PAUSE), execution_id)

@@ -20,6 +20,7 @@ class Seen:
         self.asked: list[Sequence[ExecutionId]] = []
         self.ended: set[ExecutionId] = set()
         self.away = 0
+        self.why: Exception = DatabaseUnavailable("away")
         self._told = asyncio.Condition()
 
     async def asked_about(self, count: int) -> None:
@@ -32,7 +33,7 @@ class Seen:
             self._told.notify_all()
         if self.away:
             self.away -= 1
-            raise DatabaseUnavailable("away")
+            raise self.why
         return [each for each in execution_ids if each in self.ended]
 
 
@@ -105,13 +106,22 @@ async def test_many_who_wait_for_one_are_one_look(ends: Ends, seen: Seen) -> Non
         task.cancel()
 
 
-async def test_a_database_that_is_away_is_waited_out(ends: Ends, seen: Seen) -> None:
+@pytest.mark.parametrize("why", [DatabaseUnavailable("away"), RuntimeError("nobody thought of this")])
+async def test_a_look_that_fails_is_made_again(ends: Ends, seen: Seen, why: Exception) -> None:
     execution_id = an_id()
+    seen.why = why
     seen.ended.add(execution_id)
     seen.away = 3
 
     await asyncio.wait_for(ends.wait(execution_id), 10)
     assert len(seen.asked) == 4
+
+
+async def test_who_waits_is_looked_at_again_and_again(ends: Ends, seen: Seen) -> None:
+    waiting = asyncio.create_task(ends.wait(an_id()))
+
+    await asyncio.wait_for(seen.asked_about(7), 10)
+    waiting.cancel()
 
 
 async def test_nobody_waiting_is_no_look(ends: Ends, seen: Seen) -> None:

@@ -28,14 +28,15 @@ async def hot_renewals(conn: asyncpg.Connection, given: Given, fences: list[Fenc
 
 
 async def test_renewals_are_hot_updates(conn: asyncpg.Connection, given: Given) -> None:
-    # A snapshot that an autovacuum holds while it analyses keeps old versions, and with them their pages full.
-    await conn.execute("alter table flowfabric.tickets set (autovacuum_enabled = off)")
     await executions.submit_many(conn, [submission()] * LEASES)
     fences = []
     while some := await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=1_000):
         fences += [taken.fence for taken in some]
 
-    # A ticket grows when it is claimed. The first renewal moves the few that no longer fit twice into their page.
-    assert await hot_renewals(conn, given, fences) >= 0.95 * LEASES
-    for _ in range(3):
-        assert await hot_renewals(conn, given, fences) == LEASES
+    # A ticket grows when it is claimed, so the first renewal moves the few that do not fit twice into their page. And a
+    # snapshot that somebody holds, such as an autovacuum that analyses, keeps old versions and their pages full for a
+    # while. With an index in the way no pass would ever be HOT.
+    passes = 0
+    while await hot_renewals(conn, given, fences) < LEASES:
+        passes += 1
+        assert passes < 20, "some renewals touch an index, or never fit into their page"

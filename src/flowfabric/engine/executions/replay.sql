@@ -48,8 +48,9 @@ begin
         perform flowfabric._forget_steps(replay.partition, replay.id);
     end if;
     perform flowfabric._append_about('execution_replayed', replay.partition, replay.id, replay.by,
-                                     jsonb_build_object('previous_outcome', ended.outcome, 'replays', ended.replays + 1,
-                                                        'keep_steps', replay.keep_steps));
+                                     jsonb_strip_nulls(jsonb_build_object(
+                                         'previous_outcome', ended.outcome, 'replays', ended.replays + 1,
+                                         'keep_steps', case when not replay.keep_steps then false end)));
     outcome := 'replayed';
     lane := ended.lane;
 end $$;
