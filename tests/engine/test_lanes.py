@@ -9,7 +9,7 @@ import pytest
 
 from flowfabric import testing
 from flowfabric.db import Connection
-from flowfabric.engine import executions, lanes, routes
+from flowfabric.engine import claims, executions, lanes, routes
 from flowfabric.errors import InvalidBody, InvalidLane, InvalidLimit, InvalidText, LaneDraining, LaneNotFound
 from flowfabric.model import Drained, Lane, LaneChange, Page, Terms
 from tests.conftest import Connect
@@ -362,3 +362,12 @@ async def test_a_lane_made_and_drained_in_a_transaction_is_draining_for_who_wait
 
     assert [found.state for found in (await lanes.list_lanes(other)).items] == ["draining"]
     assert (await given.events()).count("lane_registered") == 1
+
+
+async def test_what_is_granted_counts_as_waiting_and_as_left(conn: Connection, given: Given) -> None:
+    await given.submitted(lane="reports")
+    await given.submitted(lane="reports")
+    assert len(await claims.issue_grant(conn, "w", instance="w-1", lanes=["reports"])) == 1
+
+    assert (await lane(conn, "reports")).waiting_count == 2
+    assert (await lanes.drain_lane(conn, "reports", by="ops")).left_count == 2

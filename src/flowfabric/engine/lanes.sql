@@ -178,6 +178,9 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         (select from flowfabric.tickets t
          where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
            and t.due_at <= _lane_depth.now limit 10001)
+        union all
+        (select from flowfabric.tickets t
+         where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'granted' limit 10001)
         limit 10001) x
     union all
     select 'delayed', count(*) from (
