@@ -65,8 +65,8 @@ async def test_a_signal_lets_what_runs_finish(
         execution_id = await wait_for(given, tmp_path / "go")
         await until((tmp_path / "go.begun").exists)
         process.send_signal(number)
-        later = await hello(given)
         await until(lambda: _is_stopping(process))
+        later = await hello(given)
         (tmp_path / "go").touch()
         code, err = await ends(process)
 

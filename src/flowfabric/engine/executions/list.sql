@@ -47,7 +47,8 @@ language sql immutable as $$
              where e.partition = %1$s.partition and e.id = %1$s.id offset 0) e', source)
 $$;
 
--- The query that lists unfinished executions: from the tickets, so that ended executions cost it nothing.
+-- The query that lists unfinished executions: from the tickets, so that ended executions cost it nothing. The value of
+-- a tag is compared outside its lookup: inside, a rare one tempts the planner to read all its tags for each ticket.
 --
 --   returns  the query, of partition and id
 create or replace function flowfabric._unfinished_query(tickets_where text, records_where text, place text, tag_key text)
@@ -61,9 +62,9 @@ language sql immutable as $$
         case when records_where <> 'true' then flowfabric._record_lookup('t') end,
         case when tag_key is not null then
             'cross join lateral (
-                 select from flowfabric.tags g
-                 where g.partition = t.partition and g.execution = t.id and g.key = $6 and g.value = $7 offset 0) g' end,
-        records_where)
+                 select g.value from flowfabric.tags g
+                 where g.partition = t.partition and g.execution = t.id and g.key = $6 offset 0) g' end,
+        concat_ws(' and ', records_where, case when tag_key is not null then 'g.value = $7' end))
 $$;
 
 -- The query that lists executions with a tag, ended or not: from the tags, which an index has by age.
