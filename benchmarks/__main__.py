@@ -2,44 +2,68 @@
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.ground import circumstances, fresh, prepare
-from benchmarks.scenario import Result, Scenario, results
+from benchmarks import report
+from benchmarks.ground import circumstances
+from benchmarks.measure import Failure, Plan, measure, tell
+from benchmarks.peers.listed import PEERS, VARIABLE, Peer, default_home
+from benchmarks.scenario import Result, Scenario
 from benchmarks.scenarios import SCENARIOS
 from flowfabric import embedded
 
 
 def main() -> int:
-    names = [scenario.name for scenario in SCENARIOS]
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "scenario", nargs="*", help=f"which to run, with those they are compared with: {', '.join(names)}"
-    )
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="how often each is run (3)")
-    parser.add_argument("--data", type=Path, metavar="DIR", help="a directory on the disk to measure (a temporary one)")
+    parser = options()
     given = parser.parse_args()
+    if given.list:
+        print("\n".join(f"{each.name:24}{each.about}{' (slow)' * each.slow}" for each in SCENARIOS))
+        return 0
+    names, engines = [scenario.name for scenario in SCENARIOS], [peer.name for peer in PEERS]
     if unknown := set(given.scenario) - set(names):
         parser.error(f"no scenario {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    if unknown := set(given.peer or ()) - set(engines):
+        parser.error(f"no peer {', '.join(sorted(unknown))}; there are {', '.join(engines)}")
+    if given.repeat < 1 or given.scale <= 0:
+        parser.error("--repeat is 1 or more, and --scale is more than 0")
 
-    chosen = choose(given.scenario or names)
+    chosen = choose(given.scenario or [each.name for each in SCENARIOS if given.all or not each.slow])
+    peers = [] if given.no_peers else present(given.peers, given.peer)
+    load = round(os.getloadavg()[0], 2)
     with (
         tempfile.TemporaryDirectory(dir=given.data) as data,
-        embedded.start(Path(data, "postgres")) as server,
+        embedded.start(Path(data, "postgres"), durable=not given.not_durable) as server,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
-        about, found = runner.run(measure(server, chosen, given.repeat))
-    for result in found:
-        print(line(result, about), flush=True)
-    tell(table(found))
-    return 1 if any(result.missed for result in found) else 0
+        plan = Plan(chosen, peers, given.peers, Path(data), given.repeat, given.scale)
+        found, failures = runner.run(measure(server, plan))
+        about = {**runner.run(circumstances(server, load)), "scale": given.scale}
+    rows = [report.row(result, about) for result in found]
+    publish(rows, failures, given.write)
+    return status(found, failures, given.scale)
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("scenario", nargs="*", help="which to run, with those they are compared with; see --list")
+    parser.add_argument("--list", action="store_true", help="say which scenarios there are, and run none")
+    parser.add_argument("--all", action="store_true", help="run the slow ones too")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="how often each is run (3)")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="0.01 does a hundredth of everything (1)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="a directory on the disk to measure (a temporary one)")
+    parser.add_argument("--not-durable", action="store_true",
+                        help="let Postgres not wait for the disk: only to see that all works")  # fmt: skip
+    parser.add_argument("--peers", type=Path, metavar="DIR", default=default_home(),
+                        help=f"where peers are installed (${VARIABLE}, or %(default)s)")  # fmt: skip
+    parser.add_argument("--peer", action="append", metavar="NAME", help="only this peer; may be repeated")
+    parser.add_argument("--no-peers", action="store_true", help="measure no peer")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
+    return parser
 
 
 def choose(names: Sequence[str]) -> list[Scenario]:
@@ -51,47 +75,29 @@ def choose(names: Sequence[str]) -> list[Scenario]:
     return [scenario for scenario in SCENARIOS if scenario.name in wanted]
 
 
-async def measure(
-    server: embedded.Server, scenarios: Sequence[Scenario], repeat: int
-) -> tuple[Mapping[str, object], list[Result]]:
-    """Every scenario once, then all again: what slows the machine for a while slows them all."""
-    await prepare(server)
-    rates: dict[str, list[float]] = {scenario.name: [] for scenario in scenarios}
-    for number in range(1, repeat + 1):
-        for scenario in scenarios:
-            async with fresh(server, f"{scenario.name}_{number}") as ground:
-                count = await scenario.run(ground)
-            rates[scenario.name].append(count / ground.seconds)
-            tell(f"{number}/{repeat} {scenario.name:24}{rates[scenario.name][-1]:12,.0f} {scenario.unit}")
-    return await circumstances(server), results(scenarios, rates)
+def present(home: Path, names: Sequence[str] | None) -> list[Peer]:
+    """The peers that can be run; says why the others cannot."""
+    chosen = [peer for peer in PEERS if names is None or peer.name in names]
+    for peer in chosen:
+        if reason := peer.missing(home):
+            tell(f"without {peer.name}: {reason}")
+    return [peer for peer in chosen if not peer.missing(home)]
 
 
-def line(result: Result, about: Mapping[str, object]) -> str:
-    """A result as a machine reads it."""
-    return msgspec.json.encode(
-        {
-            "scenario": result.scenario.name,
-            "at": datetime.now(UTC),
-            "unit": result.scenario.unit,
-            "rate": round(result.rate, 1),
-            "runs": [round(rate, 1) for rate in result.rates],
-            "spread": round(result.spread, 3),
-            "ratios": {name: round(ratio, 3) for name, ratio in result.ratios.items()},
-            "missed": result.missed,
-            **about,
-        }
-    ).decode()
+def publish(rows: Sequence[dict[str, object]], failures: Sequence[Failure], page: Path | None) -> None:
+    """Lines for a machine, a table for people, and the page if one is asked for."""
+    for row in rows:
+        print(report.line(row), flush=True)
+    for failure in failures:
+        print(report.line(failure._asdict()), flush=True)
+    tell(report.table(rows))
+    if page is not None:
+        report.write(page, rows)
 
 
-def table(found: Sequence[Result]) -> str:
-    """The results as people read them."""
-    lines = [f"\n{'scenario':24}{'rate':>12}  {'unit':14}{'spread':>7}  compared"]
-    for result in found:
-        ratios = ", ".join(f"{ratio:.2f}x {name}" for name, ratio in result.ratios.items())
-        missed = f"  MISSED {', '.join(result.missed)}" if result.missed else ""
-        name, unit = result.scenario.name, result.scenario.unit
-        lines.append(f"{name:24}{result.rate:12,.0f}  {unit:14}{result.spread:7.0%}  {ratios}{missed}".rstrip())
-    return "\n".join(lines)
+def status(found: Sequence[Result], failures: Sequence[Failure], scale: float) -> int:
+    """1 when a goal was missed or a peer failed. A run made smaller only shows that all works: it has no goals."""
+    return 1 if failures or (scale >= 1 and any(result.missed for result in found)) else 0
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -101,10 +107,6 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
         return uvloop.new_event_loop
     return None
-
-
-def tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """What a scenario stands on: a Postgres of its own with full durability, and a fresh database for every measurement."""
 
 import platform
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from os import cpu_count
+from pathlib import Path
 
 import asyncpg
 
@@ -14,16 +16,28 @@ from flowfabric.config import Config
 from flowfabric.db import Database
 
 TEMPLATE = "benchmark_template"
+EMPTY = "template0"
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_sync_method", "shared_buffers", "max_wal_size")
 
 
 class Ground:
-    """One fresh, migrated database, and the watch that measures what is done on it."""
+    """One fresh, migrated database, the watch that measures what is done on it, and what else there is to tell."""
 
-    def __init__(self, config: Config, url: str) -> None:
+    def __init__(self, config: Config, url: str, *, directory: Path, scale: float = 1.0) -> None:
         self.config = config
         self.url = url
+        self.scale = scale
+        self.directory = directory
         self.seconds = 0.0
+        self.figures: dict[str, float] = {}
+
+    def scaled(self, count: int, *, least: int = 1) -> int:
+        """How many of so many to do in this run: `--scale` makes them fewer, to see that all works."""
+        return max(round(count * self.scale), least)
+
+    def tell(self, **figures: float) -> None:
+        """Have figures besides the one that counts written down."""
+        self.figures.update(figures)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -60,29 +74,37 @@ async def prepare(server: embedded.Server) -> None:
 
 
 @asynccontextmanager
-async def fresh(server: embedded.Server, name: str) -> AsyncIterator[Ground]:
-    """A database for one measurement. A checkpoint first, so that none pays for what the one before has written."""
-    await _execute(server, f"create database {name} template {TEMPLATE} strategy file_copy")
+async def fresh(
+    server: embedded.Server, name: str, *, data: Path, scale: float = 1.0, template: str = TEMPLATE
+) -> AsyncIterator[Ground]:
+    """A database for one measurement, and a directory on the same disk.
+
+    A checkpoint first, so that none pays for what the one before has written.
+    """
+    await _execute(server, f"create database {name} template {template} strategy file_copy")
     await _execute(server, "checkpoint")
     try:
-        yield Ground(Config(), server.url(name))
+        with tempfile.TemporaryDirectory(dir=data) as directory:
+            yield Ground(Config(), server.url(name), scale=scale, directory=Path(directory))
     finally:
         await _execute(server, f"drop database {name} with (force)")
 
 
-async def circumstances(server: embedded.Server) -> Mapping[str, object]:
-    """What somebody who compares two results has to know."""
+async def circumstances(server: embedded.Server, load: float) -> Mapping[str, object]:
+    """What somebody who compares two results has to know; the load is what the machine did before the run."""
     conn = await asyncpg.connect(server.url())
     try:
         settings = {name: await conn.fetchval("select current_setting($1)", name) for name in SETTINGS}
         postgres = await conn.fetchval("select current_setting('server_version')")
     finally:
         await conn.close()
-    versions = {name: found for name in ("flowfabric", "asyncpg", "msgspec", "uvloop") if (found := _version(name))}
+    ours = {name: found for name in ("flowfabric", "asyncpg", "msgspec", "uvloop") if (found := _version(name))}
     return {
-        "versions": {**versions, "postgres": postgres, "python": platform.python_version()},
-        "settings": {**settings, "pool_size": Config().pool_size},
-        "machine": {"cpus": cpu_count(), "system": platform.system(), "processor": platform.machine()},
+        "versions": {"postgres": postgres},
+        "settings": settings,
+        "ours": {**ours, "python": platform.python_version()},
+        "own_settings": {"pool_size": Config().pool_size},
+        "machine": {"cpus": cpu_count(), "load": load, "system": platform.system(), "processor": platform.machine()},
     }
 
 

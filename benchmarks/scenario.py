@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from benchmarks.ground import Ground
 
+OURS = "flowfabric"
+RAW = "postgres"
+
 
 class Scenario(NamedTuple):
     """What is measured."""
@@ -17,35 +20,89 @@ class Scenario(NamedTuple):
     unit: str = "executions/s"
     against: Mapping[str, float | None] = {}
     """The scenarios of the same run it is compared with, and how many times as fast it must be, if it must."""
+    figure: str | None = None
+    """Which of the figures it tells is the one that counts; how many it did in a second, where none is named."""
+    less_is_better: bool = False
+    for_peers: int = 0
+    """How many of it peers that can do the same are asked to do; 0 for what is ours alone."""
+    slow: bool = False
+    """It takes minutes: left out of a run that names nothing."""
+    engine: str = OURS
+
+
+class Run(NamedTuple):
+    """What one run came to: what counts, and whatever else it told."""
+
+    value: float
+    figures: Mapping[str, float]
 
 
 class Result(NamedTuple):
-    """How often per second, run by run."""
+    """What a scenario came to, round by round, for us or for a peer."""
 
     scenario: Scenario
-    rates: list[float]
+    engine: str
+    runs: Sequence[Run]
     ratios: Mapping[str, float]
+    about: Mapping[str, object] = {}
+    """What a peer says of itself: its versions, its settings, and whether it stands on our Postgres."""
 
     @property
-    def rate(self) -> float:
-        return median(self.rates)
+    def value(self) -> float:
+        return median(run.value for run in self.runs)
 
     @property
     def spread(self) -> float:
         """How far the runs lie apart, as a part of the middle one."""
-        return (max(self.rates) - min(self.rates)) / self.rate
+        values = [run.value for run in self.runs]
+        return (max(values) - min(values)) / self.value if self.value else 0.0
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Each other figure, the middle one of the runs."""
+        return {name: median(run.figures[name] for run in self.runs) for name in self.runs[0].figures}
 
     @property
     def missed(self) -> list[str]:
         """What it had to reach and did not."""
-        goals = self.scenario.against
-        return [f"{goals[name]:g}x {name}" for name in self.ratios if self.ratios[name] < (goals[name] or 0.0)]
+        goals = self.scenario.against if self.engine == self.scenario.engine else {}
+        return [f"{goal:g}x {name}" for name, goal in goals.items() if goal and self.ratios.get(name, goal) < goal]
 
 
-def results(scenarios: Sequence[Scenario], rates: Mapping[str, list[float]]) -> list[Result]:
-    """The measurements with their ratios: the middle one of those within each round."""
+Key = tuple[str, str]  # scenario, engine
+Rounds = Mapping[Key, Sequence[Run | None]]
 
-    def ratio(name: str, other: str) -> float:
-        return median(mine / theirs for mine, theirs in zip(rates[name], rates[other], strict=True))
 
-    return [Result(s, rates[s.name], {other: ratio(s.name, other) for other in s.against}) for s in scenarios]
+def results(scenarios: Sequence[Scenario], rounds: Rounds, about: Mapping[Key, Mapping[str, object]]) -> list[Result]:
+    """What was measured with its ratios: the middle one of those within each round.
+
+    A scenario is compared with those it names and with each peer that did the same; a peer with the bare database.
+    """
+    found = []
+    for scenario in scenarios:
+        engines = [engine for name, engine in rounds if name == scenario.name]
+        for engine in engines:
+            runs = [run for run in rounds[scenario.name, engine] if run is not None]
+            if runs:
+                ratios = dict(_ratios(scenario, engine, scenarios, rounds))
+                found.append(Result(scenario, engine, runs, ratios, about.get((scenario.name, engine), {})))
+    return found
+
+
+def _ratios(scenario: Scenario, engine: str, scenarios: Sequence[Scenario], rounds: Rounds) -> list[tuple[str, float]]:
+    ours = engine == scenario.engine
+    own = {other.name: other.engine for other in scenarios}
+    others = [(name, (name, own[name])) for name in scenario.against if name in own and (ours or own[name] == RAW)]
+    if ours:
+        others += [(peer, (name, peer)) for name, peer in rounds if name == scenario.name and peer != engine]
+    return [
+        (name, ratio)
+        for name, key in others
+        if (ratio := _ratio(rounds[scenario.name, engine], rounds[key], scenario.less_is_better)) is not None
+    ]
+
+
+def _ratio(mine: Sequence[Run | None], theirs: Sequence[Run | None], less_is_better: bool) -> float | None:
+    """How many times as good, where both came to something."""
+    pairs = [(m.value, t.value) for m, t in zip(mine, theirs, strict=True) if m and t and m.value and t.value]
+    return median((t / m if less_is_better else m / t) for m, t in pairs) if pairs else None

@@ -4,16 +4,21 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from benchmarks import tasks
 from benchmarks.ground import Ground
+from benchmarks.stamps import VARIABLE, Stamps
 from flowfabric.app import App
 from flowfabric.config import Config
+from flowfabric.db import Connection
 
 APP = f"{Path(__file__).with_name('tasks.py')}:app"
+ROOT = Path(__file__).parent.parent
+PATIENCE = 900.0
 
 
 @asynccontextmanager
@@ -24,27 +29,60 @@ async def opened(ground: Ground) -> AsyncIterator[App]:
         yield app
 
 
+def stamped(ground: Ground, count: int) -> Stamps:
+    """Room for the stamps of so many runs; the workers that are started afterwards leave theirs there."""
+    return Stamps.make(ground.directory / "stamps", count)
+
+
 @asynccontextmanager
-async def working(ground: Ground, processes: int) -> AsyncIterator[None]:
+async def working(ground: Ground, processes: int, *options: str) -> AsyncIterator[list[Process]]:
     """So many worker processes that are up, and stopped at the end."""
     async with AsyncExitStack() as started:
-        await asyncio.gather(*(started.enter_async_context(_worker(ground)) for _ in range(processes)))
-        yield
+        yield await asyncio.gather(*(started.enter_async_context(worker(ground, *options)) for _ in range(processes)))
 
 
 @asynccontextmanager
-async def _worker(ground: Ground) -> AsyncIterator[None]:
+async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIterator[Process]:
+    """One worker process, stopped at the end unless it has ended by then."""
+    stamps = ground.directory / "stamps"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "flowfabric.cli", "worker", APP),
-        env=os.environ | {"FLOWFABRIC_URL": ground.url},
+        *(sys.executable, "-m", "flowfabric.cli", "worker", APP, *options),
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "FLOWFABRIC_URL": ground.url,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            VARIABLE: str(stamps) if stamps.exists() else "",
+            **environment,
+        },
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
     try:
         said = await process.stdout.readline()
-        assert said.startswith(b"working as "), said
-        yield
+        if not said.startswith(b"working as "):
+            raise RuntimeError(f"a worker did not start; it said {said.decode()!r} and, on standard error, why")
+        yield process
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+async def until(reached: Callable[[], bool], pause: float = 0.005) -> None:
+    """Wait for what other processes do."""
+    async with asyncio.timeout(PATIENCE):
+        while not reached():  # noqa: ASYNC110 - they tell nobody
+            await asyncio.sleep(pause)
+
+
+async def until_none(conn: Connection, query: str) -> None:
+    """Wait until a query finds nothing."""
+    async with asyncio.timeout(PATIENCE):
+        while await conn.fetch(query):  # noqa: ASYNC110 - others move it
+            await asyncio.sleep(0.01)
+
+
+async def drained(conn: Connection) -> None:
+    """Wait until no execution is left."""
+    await until_none(conn, "select from flowfabric.tickets limit 1")

@@ -1,36 +1,83 @@
-"""The frame of the benchmarks: what is run, what is compared, what is written down."""
+"""The benchmarks: what is run, what is compared, what is written down."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from benchmarks import report
+from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
-from benchmarks.scenario import Scenario, results
+from benchmarks.peers.listed import PEERS
+from benchmarks.peers.plays import PLAYS
+from benchmarks.scenario import RAW, Result, Run, Scenario, results
 from benchmarks.scenarios import SCENARIOS
+from benchmarks.stamps import Stamps
 from tests.sources import ROOT
+
+PLAYED = (
+    '{"rate": 10.0, "figures": {}, "versions": {"pgqueuer": "9.9"}, "settings": {"batch_size": 7}, "on_postgres": true}'
+)
 
 
 async def nothing(_: Ground) -> int:
     return 0
 
 
-RAW = Scenario(name="raw", about="", run=nothing)
-OURS = Scenario(name="ours", about="", run=nothing, against={"raw": 2.0})
+BARE = Scenario(name="bare", about="", run=nothing, engine=RAW)
+OURS = Scenario(name="ours", about="", run=nothing, against={"bare": 2.0})
+
+
+def rounds(**values: list[float | None]) -> dict[tuple[str, str], list[Run | None]]:
+    """What came of each round, by scenario and engine: `ours_flowfabric=[1.0, 2.0]`."""
+    keys = {name: (name.partition("_")[0], name.partition("_")[2]) for name in values}
+    return {keys[name]: [None if value is None else Run(value, {}) for value in values[name]] for name in values}
 
 
 def test_a_result_is_the_middle_run_and_the_middle_of_the_ratios_within_a_round() -> None:
-    _, ours = results([RAW, OURS], {"raw": [100, 50, 200], "ours": [300, 150, 420]})
+    found = rounds(bare_postgres=[100, 50, 200], ours_flowfabric=[300, 150, 420])
 
-    assert (ours.rate, ours.ratios, ours.spread) == (300, {"raw": 3.0}, 0.9)
+    _, ours = results([BARE, OURS], found, {})
+    assert (ours.value, ours.ratios, ours.spread) == (300, {"bare": 3.0}, 0.9)
     assert ours.missed == []
 
 
 def test_a_result_says_which_goal_it_missed() -> None:
-    _, ours = results([RAW, OURS], {"raw": [100], "ours": [199]})
+    _, ours = results([BARE, OURS], rounds(bare_postgres=[100], ours_flowfabric=[199]), {})
 
-    assert ours.missed == ["2x raw"]
+    assert ours.missed == ["2x bare"]
+
+
+def test_we_are_compared_with_every_peer_and_a_peer_with_the_bare_database() -> None:
+    found = rounds(bare_postgres=[100, 100], ours_flowfabric=[300, 400], ours_peer=[50, None], ours_other=[None, None])
+
+    _, ours, peer = results([BARE, OURS], found, {("ours", "peer"): {"versions": {"peer": "1"}}})
+    assert (ours.engine, ours.ratios) == ("flowfabric", {"bare": 3.5, "peer": 6.0})
+    assert (peer.engine, peer.ratios, peer.missed) == ("peer", {"bare": 0.5}, [])
+    assert peer.about == {"versions": {"peer": "1"}}
+
+
+def test_where_less_is_better_half_of_it_is_twice_as_good() -> None:
+    ours = OURS._replace(less_is_better=True)
+
+    assert results([BARE, ours], rounds(bare_postgres=[4], ours_flowfabric=[2]), {})[1].ratios == {"bare": 2.0}
+
+
+def test_percentiles_are_in_milliseconds() -> None:
+    assert percentiles("start", [number / 1_000 for number in range(101)]) == {"start_p50_ms": 50, "start_p99_ms": 99}
+
+
+def test_stamps_are_shared_through_their_file(tmp_path: Path) -> None:
+    mine = Stamps.make(tmp_path / "stamps", 3)
+    theirs = Stamps(tmp_path / "stamps")
+    theirs.mark(0)
+    theirs.mark(2)
+
+    assert (len(mine), mine.reached(), mine.at(1)) == (3, 1, 0)
+    assert mine.moments() == [theirs.at(0), theirs.at(2)]
 
 
 def test_a_scenario_comes_behind_those_it_is_compared_with() -> None:
@@ -40,25 +87,133 @@ def test_a_scenario_comes_behind_those_it_is_compared_with() -> None:
     assert [s.name for s in SCENARIOS for other in s.against if other not in names[: names.index(s.name)]] == []
 
 
-def test_a_run_writes_a_line_of_json_per_result() -> None:
-    run = bench("--repeat", "1", "submit_one_by_one")
+def test_what_peers_are_said_to_do_is_there_to_be_done() -> None:
+    asked = {scenario.name for scenario in SCENARIOS if scenario.for_peers}
 
-    assert run.returncode == 0, run.stderr
-    raw, ours = [json.loads(line) for line in run.stdout.splitlines()]
-    assert (raw["scenario"], ours["scenario"]) == ("raw_one_by_one", "submit_one_by_one")
-    assert ours["runs"] == [ours["rate"]]
-    assert ours["ratios"]["raw_one_by_one"] == pytest.approx(ours["rate"] / raw["rate"], rel=0.01)
+    assert {name for peer in PEERS for name in peer.scenarios} == asked == PLAYS.keys()
+    assert sorted(file.stem for file in (ROOT / "benchmarks" / "peers" / "adapters").glob("[a-z]*.py")) == sorted(
+        peer.name for peer in PEERS
+    )
+
+
+def test_every_scenario_and_peer_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+
+    assert [scenario.name for scenario in SCENARIOS if f"`{scenario.name}`" not in page] == []
+    assert [peer.name for peer in PEERS if f"`{peer.name}`" not in page] == []
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory where pgqueuer says what it is said to have come to, and absurd cannot start."""
+    directory = tmp_path_factory.mktemp("peers")
+    for peer, script in {"pgqueuer": f"echo '{PLAYED}'", "absurd": "echo no database >&2; exit 3"}.items():
+        python = directory / peer / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o700)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def run(home: Path) -> subprocess.CompletedProcess[str]:
+    """One scenario, with what it is compared with and those peers."""
+    return bench("--repeat", "1", "--scale", "0.1", "--peers", str(home), "submit_one_by_one")
+
+
+def test_a_run_writes_a_line_of_json_per_result(run: subprocess.CompletedProcess[str]) -> None:
+    raw, ours, *_ = [json.loads(line) for line in run.stdout.splitlines()]
+
+    assert (raw["scenario"], raw["engine"]) == ("raw_one_by_one", "postgres")
+    assert (ours["scenario"], ours["engine"], ours["scale"]) == ("submit_one_by_one", "flowfabric", 0.1)
+    assert ours["runs"] == [ours["value"]]
+    assert ours["ratios"]["raw_one_by_one"] == pytest.approx(ours["value"] / raw["value"], rel=0.01)
     assert ours["settings"]["fsync"] == ours["settings"]["synchronous_commit"] == "on"
     assert ours["versions"].keys() >= {"flowfabric", "postgres", "python"}
 
 
-def test_a_scenario_that_is_not_there_is_refused_with_those_that_are() -> None:
-    run = bench("submit_all")
+def test_a_peer_that_fails_is_reported_beside_the_others(run: subprocess.CompletedProcess[str]) -> None:
+    _, ours, peer, failure = [json.loads(line) for line in run.stdout.splitlines()]
+
+    assert run.returncode == 1
+    assert ours["ratios"]["pgqueuer"] == pytest.approx(ours["value"] / 10, rel=0.01)
+    assert (peer["engine"], peer["value"], peer["settings"]["batch_size"]) == ("pgqueuer", 10.0, 7)
+    assert peer["versions"].keys() == {"pgqueuer", "postgres"}
+    assert failure == {"scenario": "submit_one_by_one", "engine": "absurd", "error": "no database"}
+
+
+def test_a_peer_that_is_not_installed_is_skipped_with_the_way_to_install_it(
+    run: subprocess.CompletedProcess[str], home: Path
+) -> None:
+    assert f"without dbos: not in {home}; install it with: python -m benchmarks.peers setup {home} dbos" in run.stderr
+    assert '"dbos"' not in run.stdout
+
+
+def test_scenarios_of_every_kind_run_to_the_end() -> None:
+    names = ["submit_bulk", "renew", "latency_parts", "signal_latency"]
+    run = bench("--no-peers", "--not-durable", "--repeat", "1", "--scale", "0.005", *names)
+
+    rows = {row["scenario"]: row for row in map(json.loads, run.stdout.splitlines())}
+    assert (run.returncode, [row for row in rows.values() if "error" in row]) == (0, []), run.stderr
+    assert rows.keys() >= {*names, "raw_bulk", "raw_renew", "raw_latency"}
+    assert all(rows[name]["value"] > 0 for name in names)
+    parts = rows["latency_parts"]["figures"]
+    assert sum(parts[name] for name in parts if name != "all_ms") == pytest.approx(parts["all_ms"], rel=0.5, abs=5)
+
+
+def test_a_table_goes_between_the_markers_of_a_page_and_nowhere_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    about = {"versions": {}, "settings": {}, "ours": {"flowfabric": "1"}, "own_settings": {}, "machine": {}, "scale": 1}
+    result = Result(OURS, "flowfabric", [Run(1234.5, {"start_p50_ms": 1.5})], {"bare": 2.5})
+    kept = tmp_path / "results.jsonl"
+    kept.write_text(
+        f"{report.line({**report.row(result, about), 'value': 1})}\n{report.line(report.row(result, about))}"
+    )
+
+    report.write(page, report.read(kept))
+
+    assert re.fullmatch(
+        r"before\n<!--.*-->\n\n\| scenario.*\n\nVersions: .*\n\n<!--.*-->\nafter\n", page.read_text(), re.S
+    )
+    assert "| ours | flowfabric | 1,234 | executions/s | 0% | 2.50x bare | start_p50_ms 1.50 |" in page.read_text()
+    assert "old" not in page.read_text()
+
+
+def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no place\n")
+
+    with pytest.raises(ValueError, match=f"{page} has no place for results"):
+        report.write(page, [])
+    assert page.read_text() == "no place\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["submit_all"], "no scenario submit_all; there are raw_one_by_one, submit_one_by_one"),
+        (["--peer", "nobody"], "no peer nobody; there are pgqueuer"),
+        (["--scale", "0"], "--scale is more than 0"),
+        (["--repeat", "0"], "--repeat is 1 or more"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_what_can(arguments: list[str], said: str) -> None:
+    run = bench(*arguments)
 
     assert (run.returncode, run.stdout) == (2, "")
-    assert "no scenario submit_all; there are raw_one_by_one, submit_one_by_one" in run.stderr
+    assert said in run.stderr
+
+
+def test_peers_are_not_installed_inside_the_project() -> None:
+    command = [sys.executable, "-m", "benchmarks.peers", "setup", str(ROOT / "peers"), "pgqueuer"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert run.returncode == 2
+    assert "is inside the project; peers are no part of it" in run.stderr
+    assert not (ROOT / "peers").exists()
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180, check=False)

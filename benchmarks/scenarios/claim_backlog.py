@@ -18,17 +18,20 @@ def claiming(backlog: int) -> Callable[[Ground], Awaitable[int]]:
     """Claims that are rolled back, so that each finds the same backlog."""
 
     async def run(ground: Ground) -> int:
+        calls = ground.scaled(CLAIMS)
         async with ground.raw() as conn:
-            for _ in range(0, backlog, 10_000):
-                await executions.submit_many(conn, [SUBMISSION] * min(backlog, 10_000))
+            left = ground.scaled(backlog, least=100)
+            while left > 0:
+                await executions.submit_many(conn, [SUBMISSION] * min(left, 10_000))
+                left -= 10_000
             await conn.execute("vacuum analyze")
-            for _ in range(CLAIMS):
+            for _ in range(calls):
                 transaction = conn.transaction()
                 await transaction.start()
                 with ground.timed():
                     await claims.claim(conn, "bench", instance="bench-1", lanes=["default"], take=100)
                 await transaction.rollback()
-        return CLAIMS
+        return calls
 
     return run
 

@@ -27,12 +27,13 @@ def draining(take: int, connections: int) -> Callable[[Ground], Awaitable[int]]:
             await drain(conn, f"bench-{number}", take)
 
     async def run(ground: Ground) -> int:
+        count = ground.scaled(COUNT)
         async with ground.database() as database:
             async with database.connection() as conn:
-                await executions.submit_many(conn, [SUBMISSION] * COUNT)
+                await executions.submit_many(conn, [SUBMISSION] * count)
             with ground.timed():
                 await asyncio.gather(*(work(database, number) for number in range(connections)))
-        return COUNT
+        return count
 
     return run
 
@@ -41,8 +42,14 @@ by_100 = Scenario(
     name="drain_by_100", about="one connection, 100 at a time", run=draining(100, 1), against={"raw_drain": None}
 )
 by_500 = Scenario(
-    name="drain_by_500", about="one connection, 500 at a time", run=draining(500, 1), against={"drain_by_100": None}
+    name="drain_by_500",
+    about="one connection, 500 at a time",
+    run=draining(500, 1),
+    against={"drain_by_100": None, "raw_drain": None},
 )
 by_two = Scenario(
-    name="drain_by_two", about="two connections, 500 at a time", run=draining(500, 2), against={"drain_by_500": None}
+    name="drain_by_two",
+    about="two connections, 500 at a time",
+    run=draining(500, 2),
+    against={"drain_by_500": None, "raw_drain": None},
 )

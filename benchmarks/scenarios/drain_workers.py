@@ -1,32 +1,26 @@
 """Executions of real tasks, run by worker processes until none is left."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
-from benchmarks.workers import opened, working
-from flowfabric.db import Connection
+from benchmarks.workers import drained, opened, working
 from flowfabric.engine import lanes
 from flowfabric.task import Task
 
 COUNT = 20_000
-
-
-async def drained(conn: Connection) -> None:
-    """Wait until no execution is left."""
-    while await conn.fetch("select from flowfabric.tickets limit 1"):  # noqa: ASYNC110 - others move it
-        await asyncio.sleep(0.01)
+RUNS_OF_STEPS = 1_000
 
 
 def draining(
-    task: Task[..., Any], calls: Sequence[tuple[Any, ...]], processes: int
+    task: Task[..., Any], call: Callable[[int], tuple[Any, ...]], count: int, processes: int
 ) -> Callable[[Ground], Awaitable[int]]:
     """All of it, by so many worker processes. They are up and idle, and the lane is paused, until the watch runs."""
 
     async def run(ground: Ground) -> int:
+        calls = [call(number) for number in range(ground.scaled(count))]
         async with opened(ground) as app, working(ground, processes), app.database.connection() as conn:
             await lanes.configure_lane(conn, task.terms.lane)
             await lanes.pause_lane(conn, task.terms.lane, by="benchmark")
@@ -40,23 +34,24 @@ def draining(
     return run
 
 
-NOTHING = [(number,) for number in range(COUNT)]
-
 by_one = Scenario(
     name="drain_one_worker",
     about="run and completed by one worker process",
-    run=draining(tasks.nothing, NOTHING, 1),
-    against={"drain_by_100": None},
+    run=draining(tasks.nothing, lambda number: (number,), COUNT, 1),
+    against={"raw_drain": None, "drain_by_100": None},
+    for_peers=COUNT,
 )
 by_two = Scenario(
     name="drain_two_workers",
     about="run and completed by two worker processes",
-    run=draining(tasks.nothing, NOTHING, 2),
-    against={"drain_one_worker": None},
+    run=draining(tasks.nothing, lambda number: (number,), COUNT, 2),
+    against={"raw_drain": None, "drain_one_worker": None},
+    for_peers=COUNT,
 )
 ten_steps = Scenario(
     name="ten_steps",
     about="ten saved steps each, one worker process",
-    run=draining(tasks.ten_steps, [()] * 1_000, 1),
-    against={"drain_one_worker": None},
+    run=draining(tasks.ten_steps, lambda _: (), RUNS_OF_STEPS, 1),
+    against={"raw_steps": None, "drain_one_worker": None},
+    for_peers=RUNS_OF_STEPS,
 )

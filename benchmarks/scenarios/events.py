@@ -3,13 +3,12 @@
 import asyncio
 import os
 import random
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from statistics import quantiles
 from uuid import uuid4
 
+from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.db import Database
@@ -47,7 +46,7 @@ async def unrelated(ground: Ground, is_open: bool) -> AsyncIterator[None]:
 
 
 def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
-    """One event after the other into a log that is idle otherwise; the rate is one over the median delay."""
+    """One event after the other into a log that is idle otherwise."""
 
     async def run(ground: Ground) -> int:
         async with (
@@ -59,7 +58,7 @@ def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
             await executions.submit(conn, SUBMISSION)
             subscription = await log.subscribe()
             delays = []
-            for _ in range(DELIVERIES):
+            for _ in range(ground.scaled(DELIVERIES)):
                 arrival = asyncio.create_task(anext(subscription))
                 await asyncio.sleep(PAUSE * random.uniform(0.5, 1.5))
                 await executions.submit(conn, SUBMISSION)
@@ -67,13 +66,8 @@ def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
                 hints.send(lanes=["default"])
                 await arrival
                 delays.append(time.perf_counter() - committed)
-        percentiles = quantiles(delays, n=100)
-        print(
-            f"    commit to delivery: p50 {percentiles[49] * 1e3:.1f} ms, p99 {percentiles[98] * 1e3:.1f} ms",
-            file=sys.stderr,
-        )
-        ground.seconds = percentiles[49]
-        return 1
+        ground.tell(**percentiles("delivery", delays))
+        return len(delays)
 
     return run
 
@@ -87,7 +81,7 @@ def following_many(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
                 await conn.execute(APPEND, [uuid4() for _ in range(AT_ONCE)])
 
     async def run(ground: Ground) -> int:
-        per_writer = COUNT // WRITERS // AT_ONCE * AT_ONCE
+        per_writer = max(ground.scaled(COUNT) // WRITERS // AT_ONCE, 1) * AT_ONCE
         async with (
             unrelated(ground, beside_open),
             ground.database() as database,
@@ -105,13 +99,20 @@ def following_many(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
 
 
 delivery = Scenario(
-    name="events_delivery", about="commit to delivery when idle, with hints", run=delivering(False), unit="1/p50 s"
+    name="events_delivery",
+    about="commit to delivery when idle, with hints",
+    run=delivering(False),
+    unit="ms, p50",
+    figure="delivery_p50_ms",
+    less_is_better=True,
 )
 delivery_beside_open = Scenario(
     name="events_delivery_open",
     about="the same beside an open transaction that writes elsewhere",
     run=delivering(True),
-    unit="1/p50 s",
+    unit="ms, p50",
+    figure="delivery_p50_ms",
+    less_is_better=True,
     against={delivery.name: None},
 )
 follow = Scenario(

@@ -1,7 +1,7 @@
 """What Postgres itself does: rows of a narrow table taken 100 at a time, skipping locked ones, and deleted."""
 
 from benchmarks.ground import Ground
-from benchmarks.scenario import Scenario
+from benchmarks.scenario import RAW, Scenario
 
 COUNT = 20_000
 
@@ -18,13 +18,16 @@ returning n.id, n.payload
 
 
 async def run(ground: Ground) -> int:
+    count = ground.scaled(COUNT)
     async with ground.raw() as conn:
         await conn.execute(MAKE)
-        await conn.execute(FILL, COUNT)
+        await conn.execute(FILL, count)
         with ground.timed():
             while taken := await conn.fetch(TAKE):
                 await conn.execute("delete from narrow where id = any ($1::bigint[])", [row["id"] for row in taken])
-    return COUNT
+    return count
 
 
-scenario = Scenario(name="raw_drain", about="a plain table as a queue, 100 rows at a time", run=run, unit="rows/s")
+scenario = Scenario(
+    name="raw_drain", about="a plain table as a queue, 100 rows at a time", run=run, unit="rows/s", engine=RAW
+)

@@ -15,19 +15,21 @@ def claiming(routes: int) -> Callable[[Ground], Awaitable[int]]:
     """Claims one after the other, each starting behind the route served last."""
 
     async def run(ground: Ground) -> int:
+        count, calls = ground.scaled(COUNT, least=200), ground.scaled(CLAIMS, least=2)
         terms = [Terms(kind="benchmark", namespace=f"tenant {number}") for number in range(routes)]
         async with ground.database() as database, database.connection() as conn:
-            for _ in range(0, COUNT, 5_000):
-                some = [Submission(terms=terms[number % routes], payload=b"{}") for number in range(5_000)]
+            for start in range(0, count, 5_000):
+                numbers = range(start, min(start + 5_000, count))
+                some = [Submission(terms=terms[number % routes], payload=b"{}") for number in numbers]
                 await executions.submit_many(conn, some)
             after_route = 0
             with ground.timed():
-                for _ in range(CLAIMS):
+                for _ in range(calls):
                     taken = await claims.claim(
                         conn, "bench", instance="bench-1", lanes=["default"], take=100, after_route=after_route
                     )
                     after_route = taken[-1].route
-        return CLAIMS
+        return calls
 
     return run
 

@@ -11,13 +11,14 @@ SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
 
 
 async def run(ground: Ground) -> int:
+    at_once, calls = ground.scaled(AT_ONCE), COUNT // AT_ONCE
     async with ground.database() as database, database.connection() as conn:
         await executions.submit(conn, SUBMISSION)
-        submissions = [SUBMISSION] * AT_ONCE
+        submissions = [SUBMISSION] * at_once
         with ground.timed():
-            for _ in range(COUNT // AT_ONCE):
+            for _ in range(calls):
                 await executions.submit_many(conn, submissions)
-    return COUNT
+    return calls * at_once
 
 
-scenario = Scenario(name="submit_bulk", about="10,000 to a call", run=run, against={"raw_bulk": None})
+scenario = Scenario(name="submit_bulk", about="10,000 to a call", run=run, against={"raw_bulk": None}, for_peers=COUNT)

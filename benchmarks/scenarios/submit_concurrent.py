@@ -16,13 +16,14 @@ SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
 
 
 async def run(ground: Ground) -> int:
+    calls = ground.scaled(CALLS)
     async with ground.database() as database:
 
         async def together(submissions: Sequence[Submission]) -> list[Submitted | Refusal]:
             return await database.run(lambda conn: executions.submit_many(conn, submissions))
 
         async def caller() -> None:
-            for _ in range(CALLS):
+            for _ in range(calls):
                 await submit(SUBMISSION)
 
         submit = Batch(together)
@@ -30,7 +31,7 @@ async def run(ground: Ground) -> int:
         with ground.timed():
             await asyncio.gather(*(caller() for _ in range(CALLERS)))
         await submit.close()
-    return CALLERS * CALLS
+    return CALLERS * calls
 
 
 scenario = Scenario(
@@ -38,4 +39,5 @@ scenario = Scenario(
     about="200 callers at once, one call each at a time",
     run=run,
     against={"submit_one_by_one": 10.0, "raw_one_by_one": None},
+    for_peers=CALLERS * CALLS,
 )

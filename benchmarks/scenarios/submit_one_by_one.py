@@ -10,14 +10,19 @@ SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
 
 
 async def run(ground: Ground) -> int:
+    count = ground.scaled(COUNT)
     async with ground.database() as database, database.connection() as conn:
         await executions.submit(conn, SUBMISSION)
         with ground.timed():
-            for _ in range(COUNT):
+            for _ in range(count):
                 await executions.submit(conn, SUBMISSION)
-    return COUNT
+    return count
 
 
 scenario = Scenario(
-    name="submit_one_by_one", about="one caller, one call after the other", run=run, against={"raw_one_by_one": None}
+    name="submit_one_by_one",
+    about="one caller, one call after the other",
+    run=run,
+    against={"raw_one_by_one": None},
+    for_peers=COUNT,
 )

@@ -35,35 +35,43 @@ async def suspended(conn: asyncpg.Connection, amount: int) -> list[SignalToSend]
 
 async def resume(ground: Ground) -> int:
     """A batch of signals, then a claim of what they brought back."""
+    count = ground.scaled(RESUMED // AT_ONCE) * AT_ONCE
     async with ground.raw() as conn:
-        signals = await suspended(conn, RESUMED)
+        signals = await suspended(conn, count)
         await conn.execute("vacuum analyze")
-        for start in range(0, RESUMED, AT_ONCE):
+        for start in range(0, count, AT_ONCE):
             with ground.timed():
                 await waits.deliver_signals(conn, signals[start : start + AT_ONCE])
                 taken = await claims.claim(conn, "bench", instance="bench-1", lanes=["default"], take=AT_ONCE)
             assert len(taken) == AT_ONCE
-    return RESUMED
+    return count
 
 
 def delivering(others: int) -> Callable[[Ground], Awaitable[int]]:
     """One signal at a time, to one of so many that wait; all in one transaction, so that no commit is measured."""
 
     async def run(ground: Ground) -> int:
+        sent = ground.scaled(SENT)
         async with ground.raw() as conn:
-            signals = await suspended(conn, SENT)
-            await conn.execute(FILL, others)
+            signals = await suspended(conn, sent)
+            await conn.execute(FILL, ground.scaled(others))
             await conn.execute("vacuum analyze")
             async with conn.transaction():
                 for signal in signals:
                     with ground.timed():
                         await waits.deliver_signal(conn, signal)
-        return SENT
+        return sent
 
     return run
 
 
-resumed = Scenario(name="waits", about="100 signals, then a claim of the 100 that go on", run=resume, unit="resumed/s")
+resumed = Scenario(
+    name="waits",
+    about="100 signals, then a claim of the 100 that go on",
+    run=resume,
+    unit="resumed/s",
+    against={"raw_signals": None},
+)
 few = Scenario(name="deliver_among_few", about=f"one of {FEW:,}", run=delivering(FEW), unit="signals/s")
 many = Scenario(
     name="deliver_among_many",

@@ -1,0 +1,74 @@
+"""Measuring: every scenario once, for us and for each peer that can do it, then all again."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.ground import EMPTY, TEMPLATE, fresh, prepare
+from benchmarks.peers import side
+from benchmarks.peers.listed import Peer
+from benchmarks.scenario import Key, Result, Run, Scenario, results
+from flowfabric import embedded
+
+
+class Plan(NamedTuple):
+    """What is to be measured."""
+
+    scenarios: Sequence[Scenario]
+    peers: Sequence[Peer]
+    home: Path
+    data: Path
+    repeat: int = 3
+    scale: float = 1.0
+
+
+class Failure(NamedTuple):
+    """A scenario that somebody did not finish; the others go on."""
+
+    scenario: str
+    engine: str
+    error: str
+
+
+async def measure(server: embedded.Server, plan: Plan) -> tuple[list[Result], list[Failure]]:
+    """Do it all, round by round: what slows the machine for a while slows everybody."""
+    await prepare(server)
+    rounds: dict[Key, list[Run | None]] = {}
+    about: dict[Key, Mapping[str, object]] = {}
+    failures: dict[Key, Failure] = {}
+    for number in range(1, plan.repeat + 1):
+        for scenario in plan.scenarios:
+            for peer in [None, *_able(plan, scenario)]:
+                key = scenario.name, scenario.engine if peer is None else peer.name
+                try:
+                    played = await _one(server, plan, scenario, peer)
+                except Exception as error:
+                    failures[key] = Failure(*key, str(error) or repr(error))
+                    tell(f"{number}/{plan.repeat} {scenario.name:24}{key[1]:14}failed: {failures[key].error}")
+                    rounds.setdefault(key, []).append(None)
+                    continue
+                about[key] = played.about
+                rounds.setdefault(key, []).append(played.run)
+                tell(f"{number}/{plan.repeat} {scenario.name:24}{key[1]:14}{played.run.value:12,.2f} {scenario.unit}")
+    return results(plan.scenarios, rounds, about), [*failures.values()]
+
+
+async def _one(server: embedded.Server, plan: Plan, scenario: Scenario, peer: Peer | None) -> side.Played:
+    """One run of ours, or of a peer."""
+    template = TEMPLATE if peer is None else EMPTY
+    name = f"measured_{scenario.name}"
+    async with fresh(server, name, data=plan.data, scale=plan.scale, template=template) as ground:
+        if peer is not None:
+            return await side.play(peer, scenario, ground, plan.home)
+        count = await scenario.run(ground)
+    value = ground.figures[scenario.figure] if scenario.figure else count / ground.seconds
+    return side.Played(Run(value, ground.figures), {})
+
+
+def _able(plan: Plan, scenario: Scenario) -> list[Peer]:
+    return [peer for peer in plan.peers if scenario.for_peers and scenario.name in peer.scenarios]
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

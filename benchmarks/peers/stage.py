@@ -1,0 +1,158 @@
+"""Runs on a peer's Python: does one scenario with it and prints what that came to, or is one of its workers."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks.figures import percentiles
+from benchmarks.peers.engine import Engine
+from benchmarks.stamps import VARIABLE, Stamps
+
+PATIENCE = 900.0
+WARM = 20
+GAP = (0.002, 0.012)  # seconds between two, so that they do not fall into step with a poll
+
+
+class Asked(NamedTuple):
+    """What a process of a peer is started with, as JSON."""
+
+    peer: str
+    scenario: str
+    url: str
+    directory: str
+    amount: int
+    scale: float = 1.0
+    processes: int = 1
+
+
+class Stage:
+    """One scenario, played by one peer."""
+
+    def __init__(self, engine: Engine, asked: Asked) -> None:
+        self.engine = engine
+        self.asked = asked
+        self.count = asked.amount
+        self.seconds = 0.0
+        self.figures: dict[str, float] = {}
+        self.settings: dict[str, object] = {}
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        start = time.monotonic()
+        yield
+        self.seconds += time.monotonic() - start
+
+    def stamps(self, count: int) -> Stamps:
+        return Stamps.make(Path(self.asked.directory, "stamps"), count)
+
+    @asynccontextmanager
+    async def working(self, processes: int) -> AsyncIterator[None]:
+        """So many worker processes, which end when their standard input does."""
+        self.settings = self.engine.settings(processes)
+        asked = json.dumps(self.asked._replace(processes=processes))
+        command = [sys.executable, "-m", "benchmarks.peers.stage", "work", asked]
+        environment = os.environ | {VARIABLE: str(Path(self.asked.directory, "stamps"))}
+        workers = [_start(command, environment) for _ in range(processes)]
+        watching = asyncio.create_task(_watch(workers))
+        try:
+            yield
+        finally:
+            watching.cancel()
+            for worker in workers:
+                assert worker.stdin is not None
+                worker.stdin.close()
+                worker.wait()
+
+    async def until(self, reached: Callable[[], bool], pause: float = 0.005) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not reached():  # noqa: ASYNC110 - another process moves it
+                await asyncio.sleep(pause)
+
+    async def until_ended(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while await self.engine.ended() < count:  # noqa: ASYNC110 - its workers move it
+                await asyncio.sleep(0.01)
+
+    async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
+        await self.engine.submit_many(task, numbers)
+        await self.engine.settle()
+
+
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr)
+
+
+async def _watch(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """A worker that dies would leave everybody waiting."""
+    while all(worker.poll() is None for worker in workers):  # noqa: ASYNC110 - processes tell nobody
+        await asyncio.sleep(0.2)
+    print("a worker of the peer has died", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+async def work(engine: Engine, asked: Asked) -> None:
+    """Be a worker until the one that started this is gone, however it went."""
+
+    def leave_with_parent() -> None:
+        sys.stdin.buffer.read()
+        os._exit(0)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+    stamps = Stamps.inherited()
+    assert stamps is not None
+    await engine.work(stamps.mark, asked.processes)
+
+
+async def play(engine: Engine, asked: Asked) -> None:
+    """Do the scenario and print its result."""
+    from benchmarks.peers.plays import PLAYS
+
+    async with engine:
+        await engine.install()
+        stage = Stage(engine, asked)
+        await PLAYS[asked.scenario](stage)
+    versions = {"python": sys.version.split()[0]}
+    for package in engine.versions:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    rate = stage.count / stage.seconds if stage.seconds else None
+    about = {"versions": versions, "settings": stage.settings, "on_postgres": engine.on_postgres}
+    print(json.dumps({"rate": rate, "figures": stage.figures, **about}))
+
+
+Play = Callable[[Stage], Awaitable[None]]
+
+
+async def gap() -> None:
+    await asyncio.sleep(random.uniform(*GAP))
+
+
+def told(stage: Stage, name: str, seconds: Sequence[float]) -> None:
+    stage.figures.update(percentiles(name, seconds))
+
+
+def main() -> None:
+    verb, text = sys.argv[1:]
+    asked = Asked(*json.loads(text))
+    adapter = import_module(f"benchmarks.peers.adapters.{asked.peer}")
+    engine: Engine = adapter.Adapter(asked.url, Path(asked.directory))
+    engine.scenario = asked.scenario
+    asyncio.run(play(engine, asked) if verb == "play" else work(engine, asked))
+    sys.stdout.flush()
+    os._exit(0)  # some leave threads behind that would keep the process
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""How long from submitting to the start and to the result, on an idle worker and on one with half of what it can do."""
+
+import asyncio
+import random
+import time
+
+from benchmarks import tasks
+from benchmarks.figures import percentiles
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from benchmarks.workers import opened, working
+
+COUNT = 300
+OFFERED = 10_000
+WARM = 20
+IN_FLIGHT = 50
+GAP = (0.002, 0.012)  # seconds between two, so that they do not fall into step with a poll
+
+
+async def once() -> tuple[float, float]:
+    """Seconds from submitting to the start, and to the result."""
+    submitted_at = time.monotonic()
+    began_at = await (await tasks.began.submit()).result()
+    return began_at - submitted_at, time.monotonic() - submitted_at
+
+
+async def idle(ground: Ground) -> int:
+    times = []
+    async with opened(ground), working(ground, 1):
+        for number in range(WARM + ground.scaled(COUNT)):
+            await asyncio.sleep(random.uniform(*GAP))
+            took = await once()
+            if number >= WARM:
+                times.append(took)
+    return told(ground, times)
+
+
+async def half_load(ground: Ground) -> int:
+    """First what one worker does when it is given all it can do, then half of that, evenly."""
+    count = ground.scaled(OFFERED)
+    async with opened(ground), working(ground, 1):
+        for _ in range(WARM):
+            await once()
+        pace = await most(count) / 2
+        offered, began = [], time.monotonic()
+        for index in range(count):
+            await asyncio.sleep(max(began + index / pace - time.monotonic(), 0))
+            offered.append(asyncio.create_task(once()))
+        times = await asyncio.gather(*offered)
+    ground.tell(offered_per_s=pace)
+    return told(ground, times)
+
+
+async def most(count: int) -> float:
+    """How many a second when as many as that are always under way."""
+
+    async def caller() -> None:
+        for _ in range(max(count // IN_FLIGHT, 1)):
+            await once()
+
+    began = time.monotonic()
+    await asyncio.gather(*(caller() for _ in range(IN_FLIGHT)))
+    return max(count // IN_FLIGHT, 1) * IN_FLIGHT / (time.monotonic() - began)
+
+
+def told(ground: Ground, times: list[tuple[float, float]]) -> int:
+    ground.tell(**percentiles("start", [start for start, _ in times]))
+    ground.tell(**percentiles("result", [result for _, result in times]))
+    return len(times)
+
+
+idle_latency = Scenario(
+    name="idle_latency",
+    about="submit to start and to result, one at a time, the worker in another process",
+    run=idle,
+    unit="ms to start, p50",
+    figure="start_p50_ms",
+    less_is_better=True,
+    against={"raw_latency": None},
+    for_peers=COUNT,
+)
+half_load_latency = Scenario(
+    name="half_load_latency",
+    about="the same while the worker has half of what it can do",
+    run=half_load,
+    unit="ms to start, p50",
+    figure="start_p50_ms",
+    less_is_better=True,
+    against={"raw_latency": None, "idle_latency": None},
+    for_peers=OFFERED // 5,
+)

@@ -1,0 +1,59 @@
+"""Stamps: when each handler began, in memory that all processes share.
+
+So the start of a run is known without asking the engine that is measured. Imports nothing of ours: the programs that
+run peers use it too.
+"""
+
+import mmap
+import os
+import struct
+import time
+from pathlib import Path
+from typing import Self
+
+VARIABLE = "BENCHMARK_STAMPS"
+MOMENT = struct.Struct("d")
+
+
+class Stamps:
+    """A moment of the monotonic clock for each number; 0 where there is none yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), 0)
+        self._reached = 0
+
+    @classmethod
+    def make(cls, path: Path, count: int) -> Self:
+        """Room for so many, all empty."""
+        path.write_bytes(bytes(MOMENT.size * count))
+        return cls(path)
+
+    @classmethod
+    def inherited(cls) -> Self | None:
+        """Those of the process that started this one, if it keeps any."""
+        path = os.environ.get(VARIABLE)
+        return cls(Path(path)) if path else None
+
+    def __len__(self) -> int:
+        return len(self._memory) // MOMENT.size
+
+    def mark(self, number: int) -> None:
+        """It begins now."""
+        MOMENT.pack_into(self._memory, MOMENT.size * number, time.monotonic())
+
+    def at(self, number: int) -> float:
+        """When it began, or 0."""
+        moment: float = MOMENT.unpack_from(self._memory, MOMENT.size * number)[0]
+        return moment
+
+    def reached(self) -> int:
+        """How many of the first have all begun."""
+        while self._reached < len(self) and self.at(self._reached):
+            self._reached += 1
+        return self._reached
+
+    def moments(self) -> list[float]:
+        """All there are so far, in order."""
+        return sorted(moment for (moment,) in MOMENT.iter_unpack(self._memory[:]) if moment)
