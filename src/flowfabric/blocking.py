@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 U = TypeVar("U")
 
-OURS = ("flowfabric.handle", "flowfabric.task")
+OURS = ("flowfabric.handle", "flowfabric.task", "flowfabric.children", "flowfabric.spending")
 END = object()
 
 Work = SimpleQueue[Callable[[], None] | None]
@@ -39,8 +39,25 @@ class Blocking(Generic[T]):
         attribute = getattr(self._thing, name)
         return functools.partial(self._answer, attribute) if callable(attribute) else self._wrapped(attribute)
 
+    def __enter__(self) -> Any:
+        """What is entered by `async with`: `with ctx.reserve("team-a", tokens=4_000) as held`."""
+        return self._answer(self._entered().__aenter__)
+
+    def __exit__(self, *exc: object) -> None:
+        self._answer(self._entered().__aexit__, *exc)
+
+    @property
+    def unwaited(self) -> "Unwaited[T]":
+        """The same object, whose awaitable answers are given as they are: to wait for several of them together."""
+        return Unwaited(self._thing, self._loop)
+
     def __repr__(self) -> str:
         return f"<blocking {self._thing!r}>"
+
+    def _entered(self) -> AbstractAsyncContextManager[Any]:
+        if isinstance(self._thing, AbstractAsyncContextManager):
+            return self._thing
+        raise TypeError(f"{self!r} is not to be entered; use it without `with`")
 
     def _answer(self, function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         work: Work = SimpleQueue()
@@ -79,6 +96,25 @@ class Blocking(Generic[T]):
         if isinstance(answer, list):
             return [self._wrapped(item) for item in answer]
         return Blocking(answer, self._loop) if type(answer).__module__ in OURS else answer
+
+
+class Unwaited(Generic[T]):
+    """An object that is asked on the loop and not waited for: `ctx.any_of(ctx.unwaited.sleep("1h"), ...)`."""
+
+    def __init__(self, thing: T, loop: asyncio.AbstractEventLoop) -> None:
+        self._thing = thing
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._thing, name)
+
+        def asked(*args: object, **kwargs: object) -> Any:
+            async def on_the_loop() -> Any:
+                return function(*args, **kwargs)
+
+            return asyncio.run_coroutine_threadsafe(on_the_loop(), self._loop).result()
+
+        return asked
 
 
 @contextmanager

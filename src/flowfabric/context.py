@@ -6,78 +6,48 @@ when they are awaited.
 """
 
 import asyncio
-import inspect
 import random as randomness
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar, overload
-
-import msgspec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from flowfabric import payloads, spans
 from flowfabric.approvals import Verdict, approval, read_verdict
-from flowfabric.errors import Fenced, Invalid, InvalidName, ShapeChanged, TooManySteps
-from flowfabric.ids import ExecutionId, shown
+from flowfabric.children import Child, read_end
+from flowfabric.errors import InvalidName
+from flowfabric.host import Host
+from flowfabric.ids import ExecutionId, parse_execution_id, shown
 from flowfabric.journal import Place, Places
-from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension
+from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
+from flowfabric.spending import Reservation, Spender, place_name
+from flowfabric.tries import with_retries
+from flowfabric.waiting import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
+
+if TYPE_CHECKING:
+    from flowfabric.task import ChildCall, Options, Task
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+P = ParamSpec("P")
+R = TypeVar("R")
 
-SHORTEST_SLEEP = timedelta(milliseconds=50)
-LONGEST_PAUSE = 60.0  # seconds between two tries of a step
+MOST_PARTITIONS = 1 << 15  # of an id that we have written ourselves
 
 _step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
-
-
-class Permanent(Exception):
-    """Raised by a handler whose failure no retry would mend."""
-
-
-HOPELESS = (Permanent, Invalid, ShapeChanged, TooManySteps)
-"""What would happen again, however often a handler is tried."""
-
-
-class Unwind(BaseException):
-    """Carries a run out of its handler because it waits. Not an `Exception`: a handler has no business catching it."""
-
-
-class Sleep(msgspec.Struct, frozen=True):
-    """A wish to go on at a moment."""
-
-    name: str
-    occurrence: int
-    until: datetime
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """A wish to step aside until something has come."""
-
-    name: str
-    occurrence: int
-    suspension: Suspension
-
-
-class Engine(Protocol):
-    """What a context asks of the worker that runs it."""
-
-    async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes: ...
-    async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint: ...
-    async def clock(self) -> datetime: ...
 
 
 class Context:
     """One run of a handler: its steps, its waits, and what it is a run of."""
 
-    def __init__(self, engine: Engine, claim: Claim, journal: Sequence[JournalEntry]) -> None:
+    def __init__(self, engine: Host, claim: Claim, journal: Sequence[JournalEntry]) -> None:
         self._engine = engine
         self._claim = claim
         self._places = Places(journal)
-        self._busy_with = 0
-        self._idle = asyncio.Event()
-        self._asked: list[Sleep | Wait] = []
-        self._unwinding: asyncio.Future[None] | None = None
+        self._leaving = Leaving()
+        self._spender = Spender(engine.spending, claim, self._leaving)
 
     @property
     def execution_id(self) -> ExecutionId:
@@ -137,21 +107,35 @@ class Context:
         pause = spans.read_span(backoff)
         returns = payloads.returned(function)
         place = self._ask("step", name)
-        return self._step(place, lambda: _with_retries(lambda: function(*args, **kwargs), retries, pause), returns)
+        return self._step(place, lambda: with_retries(lambda: function(*args, **kwargs), retries, pause), returns)
 
-    def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Coroutine[Any, Any, None]:
+    @overload
+    def submit(self, task: "Task[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]: ...
+    @overload
+    def submit(
+        self, task: str, options: "Options | None" = None, /, **arguments: object
+    ) -> Coroutine[Any, Any, Child[Any]]: ...
+    def submit(self, task: "Task[..., Any] | str", /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Child[Any]]:
+        """Have another task run, as a child of this run: `child = await ctx.submit(search, topic)`, or by name.
+
+        A step: a run that begins again finds the same child. Options are given by `task.using(...)`, or behind the
+        name. When this execution ends otherwise than completed the child is cancelled, unless it has
+        `on_parent_end="let_run"`.
+        """
+        call = self._engine.read_call(task, args, kwargs)
+        return self._submit(self._ask("step", f"submit:{call.submission.terms.kind}"), call)
+
+    def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Waiting[None]:
         """Go on after a while. Nothing is held meanwhile: no lease, no slot, no connection."""
-        wanted = spans.read_span(span)
-        return self._sleep(self._ask("sleep", name), wanted)
+        return self._sleeping(name, spans.read_span(span))
 
-    def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Coroutine[Any, Any, None]:
+    def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Waiting[None]:
         """Go on at a moment, or at once if it has passed."""
-        wanted = spans.read_moment(moment)
-        return self._sleep(self._ask("sleep", name), wanted)
+        return self._sleeping(name, spans.read_moment(moment))
 
     def wait_for_signal(
         self, name: str, *, timeout: str | timedelta | datetime | None = None
-    ) -> Coroutine[Any, Any, Signal | None]:
+    ) -> Waiting[Signal | None]:
         """Step aside until a signal comes, to the waitpoint of the same name; `None` when none did in time."""
         wish = Suspension(
             condition={"kind": "single", "waitpoint": name, "name": name},
@@ -159,11 +143,11 @@ class Context:
             timeout=spans.read_time(timeout),
             timeout_behavior="auto_resume",
         )
-        return self._first_signal(self._ask("wait", name), wish)
+        return self._waiting(name, wish, _first_signal)
 
-    def suspend(self, name: str, wish: Suspension) -> Coroutine[Any, Any, Sequence[Signal]]:
+    def suspend(self, name: str, wish: Suspension) -> Waiting[Sequence[Signal]]:
         """Step aside for any condition; returns the signals that satisfied it."""
-        return self._signals(self._ask("wait", name), wish)
+        return self._waiting(name, wish, lambda signals: signals)
 
     def approval(
         self,
@@ -173,10 +157,53 @@ class Context:
         approvers: int = 1,
         timeout: str | timedelta | datetime | None = None,
         bind: bool = True,
-    ) -> Coroutine[Any, Any, Verdict]:
+    ) -> Waiting[Verdict]:
         """Ask people: so many different ones say yes, or one says no. `of` is what they are shown and decide on."""
         wish = approval(title, of=of, approvers=approvers, timeout=spans.read_time(timeout), bind=bind)
-        return self._verdict(self._ask("wait", title), wish)
+        return self._waiting(title, wish, read_verdict)
+
+    @overload
+    def any_of(self, first: Waiting[A], /) -> Coroutine[Any, Any, First[A]]: ...
+    @overload
+    def any_of(self, first: Waiting[A], second: Waiting[B], /) -> Coroutine[Any, Any, First[A | B]]: ...
+    @overload
+    def any_of(
+        self, first: Waiting[A], second: Waiting[B], third: Waiting[C], /
+    ) -> Coroutine[Any, Any, First[A | B | C]]: ...
+    @overload
+    def any_of(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, First[T]]: ...
+    def any_of(self, /, *waits: Waiting[Any]) -> Coroutine[Any, Any, First[Any]]:
+        """Step aside until the first of several waits is over: its index and what it brought, the same in every run.
+
+        The others are taken back: their waitpoints stay open, and what arrives there is kept for the next wait of that
+        name. Takes waits of this context, children's results among them, and nothing else.
+        """
+        return first_of(self._leaving, check_waits(waits))
+
+    def all_of(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T]]:
+        """Step aside until all of several waits are over, and give what each brought; the same as `asyncio.gather`."""
+
+        async def gathered() -> list[T]:
+            return list(await asyncio.gather(*waits))
+
+        return gathered()
+
+    def report_usage(self, budget: str, /, **amounts: int) -> Coroutine[Any, Any, Usage]:
+        """Count what was used: `await ctx.report_usage("team-a", tokens=1_900)`. Answers `ok` or `soft_breach`.
+
+        A step, so it counts once however often the handler runs; inside a step it counts whenever that step runs. Past
+        the hard limit nothing is counted, and `BudgetExhausted` is raised, or the run ends or waits for room, as the
+        budget says.
+        """
+        return self._spender.report(self._spent_at("usage", budget), budget, amounts)
+
+    def reserve(self, budget: str, /, *, ttl: str | timedelta = "1h", **estimate: int) -> Reservation:
+        """Set aside what something may cost, before it is begun: `async with ctx.reserve("team-a", tokens=4_000)`.
+
+        Refused as `report_usage` is. It lapses after `ttl`, a day at most, and comes back when its attempt ends.
+        """
+        place = self._spent_at("reserve", budget)
+        return Reservation(self._spender, place, budget, estimate, spans.read_span(ttl))
 
     def create_waitpoint(
         self, key: str, *, expires_in: str | timedelta = "1d"
@@ -191,7 +218,7 @@ class Context:
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """What time it is, saved: a run that begins again sees the same."""
-        return self.step("now", self._clock)
+        return self.step("now", self._engine.clock)
 
     def random(self) -> Coroutine[Any, Any, float]:
         """A random number from 0 to 1, saved: a run that begins again sees the same."""
@@ -202,21 +229,28 @@ class Context:
         return self._places.unasked()
 
     @property
-    def asked(self) -> Sequence[Sleep | Wait]:
-        """What the run waits for, when it was unwound."""
-        return self._asked
+    def asked(self) -> Sequence[Sequence[Wish]]:
+        """What the run waits for, when it was unwound: all of these, and of each the first that is over."""
+        return self._leaving.asked
 
     def _ask(self, kind: str, name: str) -> Place:
-        if self._unwinding is not None and self._unwinding.done():
-            raise Unwind  # this run has left: what it does in `finally`, or left running, is for the one that ends
+        if self._leaving.left:
+            # This run has left: what it does in `finally`, or left running, is for the one that ends.
+            raise Stop if self._leaving.stopped else Unwind
         if (outer := _step_running.get()) is not None:
             raise InvalidName(f"{shown(name)} is asked for inside step {shown(outer)}; a step holds no steps or waits")
         return self._places.ask(kind, name)
 
+    def _spent_at(self, what: str, budget: str) -> Place | None:
+        """The place in the journal of what is done to a budget; inside a step there is none but the step's."""
+        if _step_running.get() is not None and not self._leaving.left:
+            return None
+        return self._ask("step", place_name(what, budget, self._claim.namespace))
+
     async def _step(self, place: Place, run: Callable[[], Awaitable[Any]], returns: Any) -> Any:
         if place.entry is not None:
             return place.read(place.entry.result, returns)
-        with self._busy():
+        with self._leaving.busy():
             within = _step_running.set(place.name)
             try:
                 encoded, result = place.keep(await run(), returns)
@@ -225,72 +259,33 @@ class Context:
             saved = await self._engine.save_step(self._claim, place.name, place.occurrence, encoded)
         return result if saved == encoded else place.read(saved, returns)
 
-    async def _sleep(self, place: Place, until: timedelta | datetime) -> None:
-        with self._busy():
-            now = await self._engine.clock()
-        if place.entry is not None and place.entry.due_at is not None:
-            due_at = place.entry.due_at
+    async def _submit(self, place: Place, call: "ChildCall") -> Child[Any]:
+        if place.entry is not None:
+            child = parse_execution_id(place.read(place.entry.result, str), MOST_PARTITIONS)
         else:
-            due_at = now + until if isinstance(until, timedelta) else until
-        if due_at - now <= SHORTEST_SLEEP and place.entry is None:
-            await asyncio.sleep(max((due_at - now).total_seconds(), 0))
-        elif due_at > now:
-            await self._unwind(Sleep(place.name, place.occurrence, due_at))
+            with self._leaving.busy():
+                child = await self._engine.submit_child(self._claim, place.name, place.occurrence, call)
+        return Child(child, call.returns, self._child_end)
 
-    async def _first_signal(self, place: Place, wish: Suspension) -> Signal | None:
-        signals = await self._signals(place, wish)
-        return next((signal for signal in signals if signal.category != "system"), None)
+    def _child_end(self, child: ExecutionId, returns: Any) -> Waiting[Any]:
+        return self._waiting(f"child:{child}", child, lambda signals: read_end(child, signals, returns))
 
-    async def _signals(self, place: Place, wish: Suspension) -> Sequence[Signal]:
-        if place.entry is None:
-            await self._unwind(Wait(place.name, place.occurrence, wish))
-        return () if place.entry is None else place.entry.signals
+    def _waiting(self, name: str, what: ExecutionId | Suspension, read: Callable[[Sequence[Signal]], T]) -> Waiting[T]:
+        place = self._ask("wait", name)
 
-    async def _verdict(self, place: Place, wish: Suspension) -> Verdict:
-        return read_verdict(await self._signals(place, wish))
+        async def wish() -> Wish:
+            return Wish(name=place.name, occurrence=place.occurrence, what=what)
 
-    async def _clock(self) -> datetime:
-        return await self._engine.clock()
+        async def wait() -> T:
+            if place.entry is None:
+                await self._leaving.unwind(await wish())
+            return read(() if place.entry is None else place.entry.signals)
 
-    @contextmanager
-    def _busy(self) -> Iterator[None]:
-        """While this lasts, the run does not leave for a wait beside it."""
-        self._busy_with += 1
-        try:
-            yield
-        finally:
-            self._busy_with -= 1
-            self._idle.set()
+        return Waiting(place, wait, wish)
 
-    async def _unwind(self, wish: Sleep | Wait) -> None:
-        """Ask for a wait and leave the handler; waits asked for side by side leave together."""
-        self._asked.append(wish)
-        if self._unwinding is None:
-            self._unwinding = asyncio.get_running_loop().create_future()
-            self._leaving = asyncio.create_task(self._leave(self._unwinding))
-        await asyncio.shield(self._unwinding)
-
-    async def _leave(self, unwinding: "asyncio.Future[None]") -> None:
-        # Those that were called together ask one after the other in this same turn of the loop, or the next few.
-        while True:
-            for _ in range(3):
-                await asyncio.sleep(0)
-            if not self._busy_with:
-                break
-            self._idle.clear()
-            await self._idle.wait()
-        unwinding.set_exception(Unwind())
+    def _sleeping(self, name: str, span: timedelta | datetime) -> Waiting[None]:
+        return sleeping(self._leaving, self._ask("sleep", name), span, self._engine.clock)
 
 
-async def _with_retries(call: Callable[[], Any], retries: int, pause: timedelta) -> Any:
-    for made in range(retries + 1):
-        try:
-            result = call()
-            return await result if inspect.isawaitable(result) else result
-        except (*HOPELESS, Fenced):
-            raise
-        except Exception:
-            if made == retries:
-                raise
-            await asyncio.sleep(min(pause.total_seconds() * 2 ** min(made, 20), LONGEST_PAUSE))
-    raise AssertionError("a step was tried no time at all")
+def _first_signal(signals: Sequence[Signal]) -> Signal | None:
+    return next((signal for signal in signals if signal.category != "system"), None)

@@ -11,10 +11,12 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.blocking import Blocking
-from flowfabric.context import HOPELESS, Context, Sleep, Unwind, Wait
+from flowfabric.context import Context
 from flowfabric.errors import Fenced, Refusal, ShapeChanged
-from flowfabric.model import Claim, FailureClass
+from flowfabric.model import Claim, FailureClass, Wish
 from flowfabric.task import Task
+from flowfabric.tries import HOPELESS
+from flowfabric.waiting import Stop, Unwind
 from flowfabric.worker.threads import Threads
 
 
@@ -33,9 +35,9 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """The handler was unwound because it waits."""
+    """The handler was unwound because it waits: for all of these, and of each for the first that is over."""
 
-    wishes: Sequence[Sleep | Wait]
+    wishes: Sequence[Sequence[Wish]]
 
 
 class PutOff(msgspec.Struct, frozen=True):
@@ -59,11 +61,13 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
         return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_said(error)}")
     try:
         result = await _call(task, claim, arguments, context, threads)
+    except Stop:
+        return Lost()
     except Unwind:
         return Waiting(context.asked)
     except BaseExceptionGroup as group:
         if group.split(Unwind)[1] is None:  # waits in a task group leave together
-            return Waiting(context.asked)
+            return Waiting(context.asked) if group.subgroup(Stop) is None else Lost()
         return _failed(task, group)
     except asyncio.CancelledError as error:
         return Lost() if _is_cancelled() else _failed(task, error)

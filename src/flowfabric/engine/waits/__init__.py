@@ -1,10 +1,11 @@
 """Waits: executions that step aside, and what brings them back."""
 
-from flowfabric.engine.waits.list import list_suspended, list_waitpoints
+from flowfabric.engine.waits.list import list_suspended, list_waitpoints, list_waits
 from flowfabric.engine.waits.resume import deliver_approval, resume
 from flowfabric.engine.waits.signals import deliver_signal, deliver_signals
 from flowfabric.engine.waits.suspend import suspend
 from flowfabric.engine.waits.timeouts import time_out_waits
+from flowfabric.engine.waits.together import suspend_together
 from flowfabric.engine.waits.waitpoints import close_waitpoints, create_waitpoint
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "deliver_signals",
     "list_suspended",
     "list_waitpoints",
+    "list_waits",
     "resume",
     "suspend",
+    "suspend_together",
     "time_out_waits",
 ]

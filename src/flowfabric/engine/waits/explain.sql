@@ -19,6 +19,42 @@ begin
     end;
 end $$;
 
+-- What a wait asks for and has got so far, in words.
+--
+--   returns  part of a sentence
+create or replace function flowfabric._wait_words(wait flowfabric.suspensions)
+returns text
+language plpgsql stable as $$
+begin
+    return case
+        when wait.is_sleep then format('sleeps until %s', flowfabric._moment(wait.timeout_at))
+        when wait.reason_code = 'waiting_for_approval' and wait.condition #>> '{members,0,kind}' = 'count' then
+            format('has %s of %s approvals on waitpoint %s', cardinality((flowfabric._judge(wait.condition #> '{members,0}', flowfabric._arrived(wait))).counted),
+                   wait.condition #>> '{members,0,n}', array_to_string(flowfabric._named_keys(wait.condition), ', '))
+        else flowfabric._condition_words(wait.condition) end;
+end $$;
+
+-- What several waits of one suspension ask for, in words: the children as a number, the first three of the others.
+--
+--   returns  part of a sentence
+create or replace function flowfabric._together_words(asked flowfabric.suspensions)
+returns text
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    left_over record;
+begin
+    select count(*) filter (where w.child is not null) as children, min(flowfabric._id(w.child_partition, w.child)) as child,
+           count(*) filter (where w.child is null) as others,
+           (array_agg(flowfabric._wait_words(w) order by w.name, w.occurrence) filter (where w.child is null))[:3] as words
+    into left_over from flowfabric._waits_of(asked) w;
+    return concat_ws(', ',
+        case left_over.children when 0 then null when 1 then 'waits for its child ' || left_over.child
+                                else format('waits for %s children', left_over.children) end,
+        array_to_string(left_over.words, ', '),
+        case when left_over.others > 3 then format('and for %s more', left_over.others - 3) end);
+end $$;
+
 -- What a suspended execution waits for.
 --
 --   returns  the explanation
@@ -33,13 +69,15 @@ declare
 begin
     select s.* into asked from flowfabric.suspensions s
     where s.partition = ticket.partition and s.execution = ticket.id and s.id = ticket.suspension;
+    if asked.requested_by = 'budget' then
+        return flowfabric._explain_budget_wait(asked, flowfabric.clock());
+    end if;
     kind := asked.condition ->> 'kind';
     words := case
-        when asked.reason_code = 'waiting_for_approval' and asked.condition #>> '{members,0,kind}' = 'count' then
-            format('has %s of %s approvals on waitpoint %s', cardinality((flowfabric._judge(asked.condition #> '{members,0}', flowfabric._arrived(asked))).counted),
-                   asked.condition #>> '{members,0,n}', array_to_string(flowfabric._named_keys(asked.condition), ', '))
-        when ticket.reason = 'paused_by_operator' then 'waits for an operator; resume releases it'
-        else flowfabric._condition_words(asked.condition) end;
+        when kind = 'together' then flowfabric._together_words(asked)
+        when ticket.reason = 'paused_by_operator' and asked.reason_code <> 'waiting_for_approval' then 'waits for an operator; resume releases it'
+        else flowfabric._wait_words(asked) end;
+    asked.timeout_at := (select min(w.timeout_at) from flowfabric._waits_of(asked) w);
     if asked.timeout_at is not null then
         words := format('%s; at %s it will %s', words, flowfabric._moment(asked.timeout_at), case asked.timeout_behavior
             when 'auto_resume' then 'go on without' when 'escalate' then 'be left to an operator' when 'cancel' then 'be cancelled' else asked.timeout_behavior end);
@@ -56,10 +94,10 @@ create or replace function flowfabric._suspension_summary(ticket flowfabric.tick
 returns jsonb
 language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'suspension_id', s.id, 'reason_code', s.reason_code, 'suspended_at', s.suspended_at, 'timeout_at', s.timeout_at,
-        'timeout_behavior', s.timeout_behavior, 'about_digest', encode(s.about_digest, 'hex'),
-        'waitpoint_keys', (select coalesce(jsonb_agg(w.key order by w.key), '[]') from flowfabric.waitpoints w
-                           where w.suspension = s.id)))
+        'suspension_id', s.id, 'reason_code', s.reason_code, 'suspended_at', s.suspended_at,
+        'timeout_at', (select min(p.timeout_at) from flowfabric._waits_of(s) p), 'timeout_behavior', s.timeout_behavior, 'about_digest', encode(s.about_digest, 'hex'),
+        'waitpoint_keys', (select coalesce(jsonb_agg(w.key order by w.key), '[]')
+                           from flowfabric._waits_of(s) p join flowfabric.waitpoints w on w.suspension = p.id)))
     from flowfabric.suspensions s
     where (ticket).phase = 'suspended' and s.partition = (ticket).partition and s.execution = (ticket).id and s.id = (ticket).suspension
 $$;

@@ -35,6 +35,15 @@ async def list_suspended(
     return db.page(items, limit, lambda last: ids.newest_cursor(last.suspended_at, last.execution_id))
 
 
+async def list_waits(conn: Connection, execution_id: ExecutionId) -> list[SuspendedExecution]:
+    """What one execution waits for now, each wait with what it asks. Raises `ExecutionNotFound`."""
+    found = await db.rows(conn, "list_waits", **calls.about(execution_id))
+    return [
+        msgspec.convert({**row, "execution_id": execution_id, "reason_code": row["code"]}, SuspendedExecution)
+        for row in found
+    ]
+
+
 async def list_waitpoints(
     conn: Connection,
     execution_id: ExecutionId,

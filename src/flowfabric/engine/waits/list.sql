@@ -14,13 +14,12 @@ language plpgsql stable as $$
 begin
     return query
     select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
-           array(select w.key from flowfabric.waitpoints w
-                 where w.suspension = s.id order by w.key),
-           s.timeout_at, s.timeout_behavior
+           array(select w.key from flowfabric._waits_of(s) p join flowfabric.waitpoints w on w.suspension = p.id order by w.key),
+           (select min(p.timeout_at) from flowfabric._waits_of(s) p), s.timeout_behavior
     from flowfabric.suspensions s
     join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
     join flowfabric.routes r on r.id = t.route
-    where s.ended_at is null
+    where s.ended_at is null and s.within is null
       and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
       and (list_suspended.lane is null or r.lane = list_suspended.lane)
       and (list_suspended.reason_code is null or s.reason_code = list_suspended.reason_code)
@@ -28,6 +27,45 @@ begin
            and (s.suspended_at, s.partition, s.execution) > (list_suspended.after_suspended, list_suspended.after_partition, list_suspended.after_id))
     order by s.suspended_at, s.partition, s.execution
     limit flowfabric._page(list_suspended.take);
+end $$;
+
+-- What one execution waits for now, a row for each wait, with what it asks.
+--
+--   refuses  execution_not_found
+--   returns  rows as `list_suspended` gives them; none when it does not wait
+create or replace function flowfabric.list_waits(partition int, id uuid)
+returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
+               waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if not exists (select from flowfabric.executions e where e.partition = list_waits.partition and e.id = list_waits.id) then
+        perform flowfabric._refuse_missing(list_waits.partition, list_waits.id);
+    end if;
+    return query
+    select s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
+           array(select w.key from flowfabric.waitpoints w where w.suspension = s.id order by w.key), s.timeout_at, s.timeout_behavior
+    from flowfabric.suspensions s
+    where s.partition = list_waits.partition and s.execution = list_waits.id and s.ended_at is null
+      and s.condition ->> 'kind' <> 'together'
+    order by s.suspended_at, s.id;
+end $$;
+
+-- The waits that a suspension consists of and that are not over: several, or itself.
+--
+--   returns  a row each
+create or replace function flowfabric._waits_of(suspension flowfabric.suspensions)
+returns setof flowfabric.suspensions
+language plpgsql stable rows 1 as $$
+#variable_conflict use_column
+begin
+    if suspension.condition ->> 'kind' <> 'together' then
+        return next suspension;
+    else
+        return query
+        select s.* from flowfabric.suspensions s
+        where s.partition = suspension.partition and s.execution = suspension.execution and s.ended_at is null and s.within = suspension.id;
+    end if;
 end $$;
 
 -- The waitpoints of an execution, oldest first.

@@ -37,6 +37,28 @@ begin
     perform flowfabric._append_each('execution_resumed', gone_on.partitions, gone_on.ids, gone_on.routes, gone_on.tags, gone_on.details,
                                     _resume.by, gone_on.flows);
     perform flowfabric._close_suspended(gone_on.suspensions, _resume.close_reason);
+    if _resume.ended_by not in ('signal', 'timeout') then
+        perform flowfabric._end_within(gone_on.partitions, gone_on.ids, gone_on.suspensions, _resume.ended_by);
+    end if;
+end $$;
+
+-- End whatever is still waited for within these suspensions. The caller holds the tickets.
+--
+--   moves    waitpoint active → closed; of an alternative active → pending
+--   emits    waitpoint_closed
+create or replace function flowfabric._end_within(partitions smallint[], ids uuid[], suspensions uuid[], ended_by text)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    open_ones record;
+begin
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
+    from unnest(_end_within.partitions, _end_within.ids, _end_within.suspensions) as x (partition, id, suspension)
+    join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within = x.suspension;
+    if open_ones.ids is not null then
+        perform flowfabric._end_waits(open_ones.partitions, open_ones.ids, open_ones.waits, _end_within.ended_by);
+    end if;
 end $$;
 
 -- Let a suspended execution go on, because an operator says so.
@@ -147,6 +169,9 @@ begin
     update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
     from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions) as x (partition, id, suspension)
     where s.partition = x.partition and s.execution = x.id and s.id = x.suspension and s.ended_by is null;
+    update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
+    from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
+    where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within is not null;
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into open_ones
     from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
     join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.id and w.state <> 'closed';

@@ -10,8 +10,22 @@ language sql stable as $$
         'signal_id', s.id, 'waitpoint_id', s.waitpoint, 'name', s.name, 'category', s.category, 'source_type', s.source_type,
         'source_identity', s.source_identity, 'at', s.at, 'correlation_id', s.correlation_id, 'encoding', coalesce(s.encoding, 'json'),
         'payload', translate(encode(s.payload, 'base64'), E'\n', ''))) order by s.number), '[]')::text
-    from flowfabric.signals s
-    where s.partition = _signals_text.partition and s.execution = _signals_text.execution and s.id = any (_signals_text.ids)
+    from unnest(_signals_text.ids) as x (id)
+    cross join lateral flowfabric._signal(_signals_text.partition, _signals_text.execution, x.id) s
+$$;
+
+-- One signal of an execution. Written as the first behind a place: asked for by equality, the planner may look for it among
+-- all that the execution has got, which may be thousands.
+--
+--   returns  the signal
+create or replace function flowfabric._signal(partition int, execution uuid, id uuid)
+returns setof flowfabric.signals
+language sql stable rows 1 as $$
+    select f.* from (
+        select s.* from flowfabric.signals s
+        where (s.partition, s.execution, s.id) >= (_signal.partition::smallint, _signal.execution, _signal.id)
+        order by s.partition, s.execution, s.id limit 1) f
+    where f.id = _signal.id and f.execution = _signal.execution
 $$;
 
 -- A signal as a condition looks at it.
@@ -146,14 +160,35 @@ begin
     return null;
 end $$;
 
+-- Whether an execution goes on once this wait is over: it is in that suspension, and waits for nothing else.
+--
+--   returns  true also for a suspension that is no part of another
+create or replace function flowfabric._is_last(wait flowfabric.suspensions)
+returns boolean
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if wait.within is null then
+        return true;
+    end if;
+    return exists (select from flowfabric.tickets t where t.partition = wait.partition and t.id = wait.execution
+                   and t.phase = 'suspended' and t.suspension = wait.within)
+       and not exists (
+           select from flowfabric.suspensions s
+           where s.partition = wait.partition and s.execution = wait.execution and s.ended_at is null and s.within = wait.within
+             and s.id <> wait.id and s.choice is distinct from coalesce(wait.choice, -1));
+end $$;
+
 -- Find out what a signal does. The caller holds the ticket and has judged the token.
 --
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the signal with its number and effect; or the id of the one it repeats; or the fault; with the kid of its
---            waitpoint, the digest of what was asked, the lane, and what satisfied the condition when it holds now
+--            waitpoint, the digest of what was asked, the lane, what satisfied the condition when it holds now, and the wait
+--            that this ends when it is one of several
 create or replace function flowfabric._weigh(
     given flowfabric.signals, now timestamptz,
-    out signal flowfabric.signals, out first_id uuid, out fault jsonb, out kid text, out digest bytea, out lane text, out satisfiers uuid[])
+    out signal flowfabric.signals, out first_id uuid, out fault jsonb, out kid text, out digest bytea, out lane text, out satisfiers uuid[],
+    out part uuid)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
@@ -186,9 +221,10 @@ begin
     if known.state = 'active' then
         judged := flowfabric._judge((known.suspension).condition,
             case when known.last_number = 0 then '[]' else flowfabric._arrived(known.suspension) end || flowfabric._as_judged(given.id, known.key, given.name, given.source_type, given.source_identity));
-        signal.effect := flowfabric._effect((known.suspension).condition, known.key, given.name, given.source_type, judged.holds,
-                                            given.id::text = any (judged.counted));
+        signal.effect := flowfabric._effect((known.suspension).condition, known.key, given.name, given.source_type,
+                                            judged.holds and flowfabric._is_last(known.suspension), given.id::text = any (judged.counted));
         satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
+        part := case when (known.suspension).within is not null then (known.suspension).id end;
     end if;
 end $$;
 
@@ -215,23 +251,32 @@ begin
     for round in 1 .. (select coalesce(max(r), 0) from unnest(rounds) r) loop
         -- A statement of its own: one that began before the lock does not see what the lock waited for.
         select array_agg(x.item::int) as items, array_agg(w.first_id) as firsts, array_agg(w.fault) as faults, array_agg(w.lane) as lanes,
-               array_agg(w.signal) as signals, array_agg(w.kid) as kids, array_agg(w.digest) as digests, array_agg(w.satisfiers::text) as satisfiers
+               array_agg(w.signal) as signals, array_agg(w.kid) as kids, array_agg(w.digest) as digests, array_agg(w.satisfiers::text) as satisfiers,
+               array_agg(w.part) as parts
         into weighed
         from (select g as signal, row_number() over () as item from unnest(_accept_signals.given) g) x
         cross join lateral flowfabric._weigh(x.signal, _accept_signals.now) w
         where rounds[x.item] = round;
         insert into flowfabric.signals select s.* from unnest(weighed.signals) s where s.id is not null;
         perform flowfabric._note_signals(weighed.signals, weighed.kids, weighed.digests, _accept_signals.by, _accept_signals.note);
-        select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.satisfiers) as satisfiers into resumed
-        from rows from (unnest(weighed.satisfiers), unnest(weighed.signals)) as s (satisfiers) where s.satisfiers is not null;
-        if resumed.ids is not null then
-            perform flowfabric._resume(resumed.partitions, resumed.ids, 'signal', resumed.satisfiers);
-        end if;
+        for resumed in
+            select s.part is not null as is_part, array_agg(s.partition) as partitions, array_agg(s.execution) as ids,
+                   array_agg(s.satisfiers) as satisfiers, array_agg(s.part) as parts
+            from rows from (unnest(weighed.satisfiers), unnest(weighed.parts), unnest(weighed.signals)) as s (satisfiers, part)
+            where s.satisfiers is not null group by 1
+        loop
+            if resumed.is_part then
+                perform flowfabric._end_waits(resumed.partitions, resumed.ids, resumed.parts, 'signal', resumed.satisfiers);
+                perform flowfabric._go_on(resumed.partitions, resumed.ids, 'signal');
+            else
+                perform flowfabric._resume(resumed.partitions, resumed.ids, 'signal', resumed.satisfiers);
+            end if;
+        end loop;
         return query
         select s.item, case when s.first_id is not null then 'duplicate' when s.fault is null then 'accepted' end, coalesce(s.first_id, s.id), s.effect,
-               case when s.satisfiers is not null then s.lane end, s.fault
-        from rows from (unnest(weighed.items), unnest(weighed.firsts), unnest(weighed.faults), unnest(weighed.lanes), unnest(weighed.satisfiers),
-                        unnest(weighed.signals)) as s (item, first_id, fault, lane, satisfiers);
+               case when s.effect = 'resume_condition_satisfied' then s.lane end, s.fault
+        from rows from (unnest(weighed.items), unnest(weighed.firsts), unnest(weighed.faults), unnest(weighed.lanes),
+                        unnest(weighed.signals)) as s (item, first_id, fault, lane);
     end loop;
 end $$;
 

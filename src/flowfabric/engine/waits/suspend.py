@@ -24,8 +24,8 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
         conn,
         "suspend",
         **calls.under(fence),
-        waitpoints=msgspec.json.encode([_waitpoint(point) for point in wish.waitpoints]).decode(),
-        condition=_condition(wish.condition),
+        waitpoints=msgspec.json.encode([read_waitpoint(point) for point in wish.waitpoints]).decode(),
+        condition=read_condition(wish.condition),
         reason_code=check_text(wish.reason_code, "reason_code"),
         timeout_ms=timeout_ms,
         timeout_at=timeout_at,
@@ -34,7 +34,7 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
         requested_by=check_text(wish.requested_by, "requested_by"),
         idempotency_key=wish.idempotency_key and check_text(wish.idempotency_key, "idempotency_key"),
         name=wish.name and check_text(wish.name, "name"),
-        occurrence=_occurrence(wish.occurrence),
+        occurrence=read_occurrence(wish.occurrence),
         about=wish.about,
         bind=wish.bind,
     )
@@ -46,7 +46,7 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
     )
 
 
-def _waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
+def read_waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
     """A key that is wanted, with the id of one made ahead where that is given."""
     if isinstance(point, str):
         return {"key": check_text(point, "waitpoint key")}
@@ -56,7 +56,7 @@ def _waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
     return {"key": check_text(key, "waitpoint key"), "waitpoint_id": str(waitpoint_id)}
 
 
-def _condition(given: object) -> str:
+def read_condition(given: object) -> str:
     """A condition as JSON that Postgres can read; SQL says what is wrong with the rest."""
     try:
         return calls.json_text(given, "condition")
@@ -68,7 +68,8 @@ def _condition(given: object) -> str:
         raise InvalidSuspension("the wait cannot be: the condition is not JSON", cause="malformed_condition") from None
 
 
-def _occurrence(given: int | None) -> int | None:
+def read_occurrence(given: int | None) -> int | None:
+    """An occurrence that can be stored. Raises `InvalidBody`."""
     if given is None or 1 <= given < 1 << 31:
         return given
     raise InvalidBody(f"occurrence {given}: give a number from 1", field="occurrence")

@@ -165,7 +165,8 @@ begin
     perform flowfabric._raise(held.fault);
     made := row(suspend.partition, suspend.occurrence, now, suspend.timeout_at, null, null, suspend.id, gen_random_uuid(), suspend.reason_code,
                 suspend.timeout_behavior, suspend.requested_by, null, nullif(suspend.idempotency_key, ''), suspend.name,
-                jsonb_strip_nulls(suspend.condition::jsonb), null, suspend.about, sha256(suspend.about), suspend.bind)::flowfabric.suspensions;
+                jsonb_strip_nulls(suspend.condition::jsonb), null, suspend.about, sha256(suspend.about), suspend.bind,
+                null, null, false, null, null)::flowfabric.suspensions;
     perform flowfabric._raise(flowfabric._wish_fault(made, suspend.timeout_ms, suspend.resume_delay_ms, now));
     made := flowfabric._with_policy(made, suspend.timeout_ms, suspend.resume_delay_ms);
     perform flowfabric._raise(flowfabric._suspension_fault(made, array(select w.point ->> 'key' from jsonb_array_elements(wanted) w (point)), now));
@@ -222,6 +223,18 @@ begin
         perform flowfabric._close_suspended(array[made.id], 'resumed');
         return;
     end if;
+    perform flowfabric._step_aside(made, ticket);
+end $$;
+
+-- Let a ticket step aside for a suspension that is stored. The caller holds the ticket.
+--
+--   moves    active → suspended: attempt_interrupted
+--   emits    execution_suspended
+create or replace function flowfabric._step_aside(made flowfabric.suspensions, ticket flowfabric.tickets)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
     update flowfabric.tickets t
     set phase = 'suspended', reason = flowfabric._suspension_reason(made.reason_code), attempt_state = 'attempt_interrupted',
         attempt_left = t.attempt_deadline - made.suspended_at, attempt_deadline = null, suspension = made.id

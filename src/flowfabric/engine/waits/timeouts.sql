@@ -52,16 +52,23 @@ begin
                                     flows => left_to.flows);
 end $$;
 
--- Do what suspensions asked for when they time out. The caller holds the tickets and has seen that they are in these.
+-- Do what suspensions asked for when they time out. The caller holds the tickets and has seen that they are in these; or,
+-- `within` them, that they wait for these.
 --
 --   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays, for an operator to look at
+--   locks    the budgets of what they had set aside, in key order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
-create or replace function flowfabric._time_out(behavior text, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
+create or replace function flowfabric._time_out(behavior text, within boolean, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
 returns void
 language plpgsql as $$
 begin
     case behavior
         when 'auto_resume' then
+            if _time_out.within then
+                perform flowfabric._time_out_waits(_time_out.partitions, _time_out.ids, _time_out.suspensions, _time_out.now);
+                perform flowfabric._go_on(_time_out.partitions, _time_out.ids, 'timeout');
+                return;
+            end if;
             perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);
         when 'escalate' then
             perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.suspensions);
@@ -74,7 +81,8 @@ begin
     end case;
 end $$;
 
--- Act on suspensions whose time is over, if the execution is still in that same suspension.
+-- Act on suspensions whose time is over, if the execution is still in that same suspension. One of several waits that only
+-- lets its run go on is over also while that runs.
 --
 --   moves    suspended → ended, or → runnable, as each suspension asked for
 --   locks    the tickets it moves; skips those that are locked
@@ -93,22 +101,24 @@ begin
     into locked from (
         select s.partition, s.execution, s.id, t.lane
         from (select s.* from flowfabric.suspensions s where s.timeout_at <= now order by s.timeout_at, s.partition, s.execution offset 0) s
-        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution and t.suspension = s.id
+        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
+         and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id) or s.within is not null and s.timeout_behavior = 'auto_resume')
         order by s.timeout_at, s.partition, s.execution limit time_out_waits.take offset time_out_waits.passing
         for update of t skip locked) x;
     moved := 0;
     -- Read again under the lock: another sweep may have dealt with some since this one looked for them.
     for late in
-        select s.timeout_behavior as behavior, array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as suspensions,
+        select s.timeout_behavior as behavior, s.within is not null as within, array_agg(s.partition order by s.timeout_at) as partitions,
+               array_agg(s.execution order by s.timeout_at) as ids, array_agg(s.id order by s.timeout_at) as suspensions,
                array_agg(distinct x.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
         from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes) as x (partition, id, suspension, lane)
         join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
         where s.timeout_at <= now
-        group by s.timeout_behavior
+        group by 1, 2
     loop
-        perform flowfabric._time_out(late.behavior, late.partitions, late.ids, late.suspensions, now);
+        perform flowfabric._time_out(late.behavior, late.within, late.partitions, late.ids, late.suspensions, now);
         moved := moved + cardinality(late.ids);
-        lanes := case when late.behavior = 'auto_resume' then late.lanes else lanes end;
+        lanes := case when late.behavior = 'auto_resume' then lanes || late.lanes else lanes end;
         ended := case when late.behavior not in ('auto_resume', 'escalate') then ended || late.names else ended end;
     end loop;
 end $$;

@@ -133,7 +133,8 @@ begin
     outcome := case when known.token is null then 'created' else 'existing' end;
     waitpoint_id := (known.waitpoint).id;
     token := known.token;
-    expires_at := (known.waitpoint).expires_at;
+    -- One that is in use, by a wait that was asked for beside others, has none: it lasts as long as that wait.
+    expires_at := coalesce((known.waitpoint).expires_at, now + create_waitpoint.expires_in_ms * interval '1 ms');
     if outcome = 'created' then
         expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
         select m.id, m.token into waitpoint_id, token

@@ -1,0 +1,51 @@
+"""Children: executions that a handler submits, and what the end of one means to the other."""
+
+from collections.abc import Sequence
+
+from flowfabric import calls, db
+from flowfabric.calls import Act
+from flowfabric.db import Connection
+from flowfabric.errors import Refusal
+from flowfabric.ids import check_text
+from flowfabric.model import ChildToSubmit, FoundChild, Swept
+
+
+async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | Refusal]:
+    """Find out what there is of children that handlers are about to submit, and hold the parents.
+
+    For a transaction: what is `new` is submitted in it and then adopted. Refuses, in its place, `LeaseLost`,
+    `ExecutionNotActive`, `InvalidName`, `TooManySteps`.
+    """
+    return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild)
+
+
+async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -> int:
+    """Make executions the children of those that submitted them, in the transaction in which both were done."""
+    return int(
+        await db.value(
+            conn,
+            "adopt_children",
+            partitions=[child.fence.execution_id.partition for child in submitted],
+            ids=[child.fence.execution_id.uuid for child in submitted],
+            names=[child.name for child in submitted],
+            occurrences=[child.occurrence for child in submitted],
+            child_partitions=[child.execution_id.partition for child in submitted],
+            children=[child.execution_id.uuid for child in submitted],
+            endings=[child.on_parent_end for child in submitted],
+        )
+    )
+
+
+async def deliver_child_ends(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Tell parents that children have ended, and cancel children whose parent ended otherwise than completed."""
+    return await calls.sweep(conn, "deliver_child_ends", limit, passing)
+
+
+def _act(child: ChildToSubmit) -> Act:
+    values = {
+        "names": check_text(child.name, "the name of a step"),
+        "occurrences": child.occurrence,
+        "child_partitions": child.execution_id.partition,
+        "children": child.execution_id.uuid,
+    }
+    return Act(child.fence, values)

@@ -1,0 +1,237 @@
+-- Children: executions that a handler submits, and what the end of one means to the other. No transaction holds the tickets of
+-- both: an end is noted with the end itself, and told afterwards.
+
+-- Find out what there is of children that handlers are about to submit, each at a place of its parent's journal, under the id
+-- that follows from it. Holds the parents until the transaction ends, in which the caller submits what is new and adopts it.
+--
+--   locks    the tickets of the parents, in key order
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
+--            payload_too_large, too_many_steps
+--   returns  per item 'new', 'saved' {result} when that place has its child, 'taken' when the id is another's, or its refusal
+create or replace function flowfabric.find_children(
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
+    child_partitions int[], children uuid[])
+returns table (item int, outcome text, refusal text, detail text)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    judged record;
+    crowded uuid[];
+begin
+    select array_agg(f.item) as items, array_agg(coalesce(f.fault, flowfabric._step_fault(
+        find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged
+    from flowfabric._fenced(find_children.partitions, find_children.ids, find_children.lease_ids, find_children.epochs, find_children.attempts,
+                            array_fill(1, array[cardinality(find_children.ids)]), 1, now) f;
+    crowded := array(
+        select d.id from (select x.partition, x.id, count(*) as amount from unnest(find_children.partitions, find_children.ids) as x (partition, id) group by 1, 2) d
+        where 10000 < d.amount + (select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id));
+    return query
+    select j.item, case when o.fault is not null then null when s.name is not null then 'saved' when o.is_taken then 'taken' else 'new' end,
+           o.fault ->> 'code',
+           case when o.fault is not null then (o.fault - 'code')::text
+                when s.name is not null then jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''))::text end
+    from unnest(judged.items, judged.faults) as j (item, fault)
+    left join flowfabric.steps s on s.partition = find_children.partitions[j.item] and s.execution = find_children.ids[j.item]
+                                and s.name = find_children.names[j.item] and s.occurrence = find_children.occurrences[j.item]
+    cross join lateral (
+        select coalesce(j.fault, case when s.name is null and find_children.ids[j.item] = any (crowded) then flowfabric._fault(
+                   'too_many_steps', 'the execution would have more than 10 000 steps; split it into several') end) as fault,
+               exists (select from flowfabric.executions e
+                       where e.partition = find_children.child_partitions[j.item] and e.id = find_children.children[j.item]) as is_taken) o;
+end $$;
+
+-- Make executions the children of those that submitted them in this transaction, and keep their places in the parents' journals.
+-- The caller holds the parents, by `find_children`.
+--
+--   returns  how many there are
+create or replace function flowfabric.adopt_children(
+    partitions int[], ids uuid[], names text[], occurrences int[], child_partitions int[], children uuid[], endings text[])
+returns int
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+begin
+    update flowfabric.executions e set parent_partition = x.partition, parent = x.id, on_parent_end = x.ending
+    from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.child_partitions, adopt_children.children, adopt_children.endings)
+         as x (partition, id, child_partition, child, ending)
+    where e.partition = x.child_partition and e.id = x.child;
+    insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, at)
+    select x.partition, x.id, x.name, x.occurrence, 'step',
+           convert_to(to_jsonb(flowfabric._id(x.child_partition, x.child))::text, 'UTF8'), now
+    from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.names, adopt_children.occurrences, adopt_children.child_partitions,
+                adopt_children.children) as x (partition, id, name, occurrence, child_partition, child)
+    on conflict do nothing;
+    update flowfabric.executions e set has_children = true
+    from (select distinct x.partition, x.id from unnest(adopt_children.partitions, adopt_children.ids) as x (partition, id)) x
+    where e.partition = x.partition and e.id = x.id and not e.has_children;
+    return cardinality(adopt_children.ids);
+end $$;
+
+-- Answer waits for children that are over: each gets a signal with how its child ended, and its result or why it failed; one
+-- whose record has been removed says so. The caller holds the tickets of the parents. `executions` are those of the waits.
+--
+--   moves    waitpoint active → pending, of an alternative
+--   emits    signal_delivered, waitpoint_closed
+create or replace function flowfabric._answer_children(partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    told record;
+begin
+    with asked as (
+        select s.partition, s.execution, s.id, s.child_partition, s.child, e.outcome, e.result, e.result_encoding, e.failure,
+               row_number() over (partition by s.partition, s.execution order by e.ended_at, s.child) as turn
+        from (select distinct x.partition, x.execution from unnest(_answer_children.partitions, _answer_children.executions) as x (partition, execution)) x
+        join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null
+        left join flowfabric.executions e on e.partition = s.child_partition and e.id = s.child
+        where s.id = any (_answer_children.waits)
+    ), signals as (
+        select a.partition, a.id, a.turn, row(
+            a.partition, last.number + a.turn, _answer_children.now, a.execution, gen_random_uuid(), null,
+            coalesce(flowfabric._ended_state(a.outcome), 'removed'), 'child', 'system', flowfabric._id(a.child_partition, a.child),
+            'appended_to_waitpoint', null, null, null, case when a.outcome = 'success' then a.result_encoding end,
+            case when a.outcome = 'success' then a.result else convert_to(a.failure::text, 'UTF8') end)::flowfabric.signals as signal
+        from asked a
+        cross join lateral (select coalesce(max(g.number), 0) as number from flowfabric.signals g
+                            where g.partition = a.partition and g.execution = a.execution) last
+    )
+    select array_agg(s.partition order by s.turn) as partitions, array_agg((s.signal).execution order by s.turn) as executions,
+           array_agg(s.id order by s.turn) as waits, array_agg(s.signal order by s.turn) as signals,
+           array_agg(array[(s.signal).id]::text order by s.turn) as satisfiers
+    into told from signals s;
+    if told.waits is null then
+        return;
+    end if;
+    insert into flowfabric.signals select s.* from unnest(told.signals) s;
+    perform flowfabric._note_signals(told.signals, null, null, null, null);
+    perform flowfabric._end_waits(told.partitions, told.executions, told.waits, 'signal', told.satisfiers);
+end $$;
+
+-- Tell parents that children have ended, and let children go whose parent has ended otherwise than completed. Many of one
+-- family in one pass, and of a large family as many as a pass may take. Waits for no lock: what is locked is left for the next.
+--
+--   moves    suspended → runnable, when a parent waits for nothing more; any phase of an orphan → ended: cancelled
+--   locks    the tickets of parents it tells and of orphans, and the ends of parents; skips those that are locked
+--   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released
+--   returns  how many were dealt with, the lanes with work again, the executions that ended
+create or replace function flowfabric.deliver_child_ends(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    noted record;
+    gone record;
+    orphans record;
+begin
+    select array_agg(x.at) as ats, array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.parent) as parents into noted from (
+        select c.at, c.partition, c.execution, c.parent
+        from (select c.* from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution offset 0) c
+        join flowfabric.tickets t on t.partition = c.parent_partition and t.id = c.parent
+        order by c.at, c.execution limit deliver_child_ends.take offset deliver_child_ends.passing
+        for update of t skip locked) x;
+    if noted.ids is not null then
+        lanes := flowfabric._tell_parents(noted.partitions, noted.ids, noted.parents);
+    end if;
+    with told as (
+        delete from flowfabric.child_ends c
+        using (select x.* from unnest(noted.ats, noted.ids, noted.parents) as x (at, id, parent)
+               union all
+               (select c.at, c.execution, c.parent from flowfabric.child_ends c
+                where c.parent is not null and not exists (
+                    select from flowfabric.tickets t where t.partition = c.parent_partition and t.id = c.parent)
+                order by c.at, c.execution limit deliver_child_ends.take)) x
+        where c.at = x.at and c.execution = x.id and c.parent = x.parent
+        returning 1
+    )
+    select count(*) into moved from told;
+    for gone in
+        select c.ctid as place, c.* from flowfabric.child_ends c where c.parent is null order by c.at, c.execution
+        limit least(deliver_child_ends.take, 10) for update skip locked
+    loop
+        exit when moved >= deliver_child_ends.take;
+        orphans := flowfabric._cancel_orphans(gone.partition, gone.execution, gone.after_partition, gone.after_id, deliver_child_ends.take - moved);
+        if orphans.more then
+            update flowfabric.child_ends c set after_partition = orphans.last_partition, after_id = orphans.last_id where c.ctid = gone.place;
+        else
+            delete from flowfabric.child_ends c where c.ctid = gone.place;
+        end if;
+        moved := moved + orphans.passed + (not orphans.more)::int;
+        ended := ended || orphans.ended;
+    end loop;
+end $$;
+
+-- Tell parents of the ends of children: what waits for such a child is answered, and a parent that waits for nothing more goes
+-- on. A child that was replayed since will end again, and its parent waits for that. The caller holds the parents.
+--
+--   moves    suspended → runnable: eligible_now; waitpoint active → pending, of an alternative
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
+--   returns  the lanes with work again
+create or replace function flowfabric._tell_parents(partitions smallint[], ids uuid[], parents uuid[])
+returns text[]
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    over record;
+begin
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as waits into over
+    from unnest(_tell_parents.partitions, _tell_parents.ids, _tell_parents.parents) as x (partition, id, parent)
+    join flowfabric.suspensions s on s.child = x.id and s.child_partition = x.partition and s.ended_at is null and s.execution = x.parent
+    where not exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id and e.outcome is null);
+    if over.waits is null then
+        return null;
+    end if;
+    perform flowfabric._answer_children(over.partitions, over.executions, over.waits, flowfabric.clock());
+    return flowfabric._go_on(over.partitions, over.executions, 'signal');
+end $$;
+
+-- Cancel children of an execution that has ended, in key order behind a place, as many as may be looked at, up to the first
+-- that is locked. A parent that has been replayed meanwhile keeps its children.
+--
+--   moves    any phase → ended: cancelled
+--   locks    the tickets; skips those that are locked
+--   emits    execution_cancelled, waitpoint_closed, reservation_released
+--   returns  how many were passed and the last of them, whether there may be more, and those that ended
+create or replace function flowfabric._cancel_orphans(
+    partition int, parent uuid, after_partition smallint, after_id uuid, take int,
+    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[])
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    next_ones record;
+    orphans record;
+begin
+    passed := 0;
+    more := false;
+    last_partition := coalesce(after_partition, -1);
+    last_id := coalesce(after_id, '00000000-0000-0000-0000-000000000000');
+    if exists (select from flowfabric.tickets t where t.partition = _cancel_orphans.partition and t.id = _cancel_orphans.parent) then
+        return;
+    end if;
+    select array_agg(c.partition) as partitions, array_agg(c.id) as ids, count(*)::int as amount into next_ones from (
+        select e.partition, e.id from flowfabric.executions e
+        where e.parent_partition = _cancel_orphans.partition and e.parent = _cancel_orphans.parent
+          and (e.partition, e.id) > (last_partition, last_id)
+        order by e.partition, e.id limit _cancel_orphans.take) c;
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
+        select t.partition, t.id from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
+        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+        join flowfabric.executions e on e.partition = x.partition and e.id = x.id and e.on_parent_end = 'cancel'
+        for update of t skip locked) t;
+    if orphans.ids is not null then
+        perform flowfabric._end(
+            orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',
+            failures => array_fill(jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'), array[cardinality(orphans.ids)]));
+    end if;
+    ended := orphans.names;
+    -- Those that still have a ticket were locked: the next pass begins there.
+    passed := coalesce((
+        select min(x.number) - 1 from unnest(next_ones.partitions, next_ones.ids) with ordinality as x (partition, id, number)
+        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+        join flowfabric.executions e on e.partition = x.partition and e.id = x.id and e.on_parent_end = 'cancel'), next_ones.amount);
+    more := passed < next_ones.amount or next_ones.amount = _cancel_orphans.take;
+    last_partition := coalesce(next_ones.partitions[passed], last_partition);
+    last_id := coalesce(next_ones.ids[passed], last_id);
+end $$;
