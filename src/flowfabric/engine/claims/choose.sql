@@ -44,15 +44,15 @@ language sql stable as $$
     order by n.route limit 1
 $$;
 
--- The routes that take their turn at one priority: open ones with ready work, from behind the one served last and round.
--- At most as many as there is work to take: each gets one before any gets a second. A walk from route to route, which goes
+-- The routes that take their turn at one priority: those with ready work that suit the worker, from behind the one served
+-- last and round; budgets and quotas are not looked at. At most as many as there is work to take: each gets one before any gets a second. A walk from route to route, which goes
 -- no further than it must.
 --
---   returns  their numbers and lanes, in turn order; and where to go on, should none of theirs be free. Fewer than asked
---            for are all there are
+--   returns  their numbers and lanes, in turn order; whether any of them has a budget or a quota; and where to go on, should
+--            none of theirs be free. Fewer than asked for are all there are
 create or replace function flowfabric._turn_order(
     lanes text[], level int, after_route int, capabilities text[], namespace text, partitions int[], most int,
-    inout behind int, inout wrapped boolean, out routes int[], out route_lanes text[])
+    inout behind int, inout wrapped boolean, out routes int[], out route_lanes text[], out is_limited boolean)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
@@ -70,15 +70,18 @@ begin
         union all
         select n.route, n.lane from round a cross join lateral flowfabric._next_route(_turn_order.lanes, level, a.route, after_route, partitions) n
     )
-    select array_agg(w.route) as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped into found
+    select array_agg(w.route) as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped, bool_or(w.is_limited) as is_limited into found
     from (
-        select x.* from (select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
-        -- Not a join, which might walk to the end first.
-        where (select r.needs <@ _turn_order.capabilities and r.namespace = coalesce(_turn_order.namespace, r.namespace)
-               from flowfabric.routes r where r.id = x.route)
+        select x.*, r.is_limited from (select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
+        -- Each looked up as it comes: another join might walk to the end first.
+        cross join lateral (
+            select r.budgets <> '{}' or r.quotas <> '{}' as is_limited from flowfabric.routes r
+            where r.id = x.route and r.needs <@ _turn_order.capabilities
+              and r.namespace = coalesce(_turn_order.namespace, r.namespace) offset 0) r
         limit most) w;
     routes := coalesce(found.routes, '{}');
     route_lanes := found.lanes;
+    is_limited := found.is_limited;
     behind := routes[cardinality(routes)];
     wrapped := found.wrapped;
 end $$;
@@ -89,13 +92,14 @@ end $$;
 --   locks    those tickets; skips the ones that are locked
 --   returns  their places, which of the routes each is of, and its age
 create or replace function flowfabric._lock_ready(
-    routes int[], route_lanes text[], behind timestamptz[], level int, amount int, chosen tid[], partitions int[],
+    routes int[], route_lanes text[], behind timestamptz[], level int, amounts int[], chosen tid[], partitions int[],
     out places tid[], out turns bigint[], out ages timestamptz[])
 language plpgsql as $$
 #variable_conflict use_column
 begin
     select coalesce(array_agg(s.place), '{}'), array_agg(x.turn), array_agg(s.created_at) into places, turns, ages
-    from unnest(_lock_ready.routes, _lock_ready.route_lanes, _lock_ready.behind) with ordinality as x (route, lane, behind, turn)
+    from unnest(_lock_ready.routes, _lock_ready.route_lanes, _lock_ready.behind, _lock_ready.amounts)
+         with ordinality as x (route, lane, behind, amount, turn)
     cross join lateral (
         select t.ctid as place, t.created_at from flowfabric.tickets t
         where t.lane = x.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
@@ -103,7 +107,7 @@ begin
           and t.created_at >= x.behind and t.ctid <> all (_lock_ready.chosen)
           and (_lock_ready.partitions is null or t.partition = any (_lock_ready.partitions))
         order by t.created_at
-        limit _lock_ready.amount
+        limit x.amount
         for update skip locked) s;
 end $$;
 
@@ -125,7 +129,7 @@ begin
     loop
         asked := least(take - cardinality(chosen), cardinality(routes));
         share := (take - cardinality(chosen)) / asked;
-        served := flowfabric._lock_ready(routes[:asked], route_lanes[:asked], behind[:asked], level, share, chosen, partitions);
+        served := flowfabric._lock_ready(routes[:asked], route_lanes[:asked], behind[:asked], level, array_fill(share, array[asked]), chosen, partitions);
         chosen := chosen || served.places;
         exit when cardinality(chosen) >= take;
 
@@ -142,14 +146,49 @@ begin
     return chosen;
 end $$;
 
+-- The next lower priority that has ready work of a route that suits the worker and is not known to be closed: a walk from
+-- priority to priority and route to route, for a backlog of which a worker can have very little.
+--
+--   returns  the priority, or null when there is none
+create or replace function flowfabric._next_level(lanes text[], level int, capabilities text[], namespace text, closed int[])
+returns int
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return (
+        select max(f.priority) from unnest(_next_level.lanes) l (name) cross join lateral (
+            with recursive pair as (
+                (select t.priority, t.route from flowfabric.tickets t
+                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < _next_level.level
+                 order by t.priority desc, t.route limit 1)
+                union all
+                select n.* from pair p cross join lateral (
+                    (select t.priority, t.route from flowfabric.tickets t
+                     where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                       and t.priority = p.priority and t.route > p.route
+                     order by t.route limit 1)
+                    union all
+                    (select t.priority, t.route from flowfabric.tickets t
+                     where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < p.priority
+                     order by t.priority desc, t.route limit 1)
+                    limit 1) n
+            )
+            select p.priority from pair p
+            where p.route <> all (_next_level.closed) and exists (
+                select from flowfabric.routes r
+                where r.id = p.route and r.needs <@ _next_level.capabilities and r.namespace = coalesce(_next_level.namespace, r.namespace)
+                offset 0)
+            limit 1) f);
+end $$;
+
 -- Choose and lock up to so many ready tickets: strict priority; at equal priority routes take turns; within a route the
 -- oldest first. It touches the routes it visits and the rows it takes, whatever the backlog: always along the index, which
 -- is why other ways are closed, here and in all it calls.
 --
---   locks    the tickets it chooses; skips those that are locked
+--   locks    the tickets it chooses; skips those that are locked; the quotas of their routes
 --   returns  their places
 create or replace function flowfabric._choose(
-    lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int)
+    lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz, may_wait boolean)
 returns tid[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -158,19 +197,38 @@ declare
     level int := 32767;
     asked int;
     turns record;
+    limits record;
+    closed int[] := '{}';
+    before int := -1;
+    in_vain int := 0;
 begin
+    select '{}'::jsonb as rooms, '{}'::uuid[] as locked, '{}'::tid[] as places into limits;
     while cardinality(chosen) < take loop
-        select max(p.priority) into level from unnest(lanes) l (name) cross join lateral (
-            select t.priority from flowfabric.tickets t
-            where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < level
-            order by t.priority desc limit 1) p;
+        in_vain := case when cardinality(chosen) = before then in_vain + 1 else 0 end;
+        before := cardinality(chosen);
+        if in_vain < 3 then
+            select max(p.priority) into level from unnest(lanes) l (name) cross join lateral (
+                select t.priority from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < level
+                order by t.priority desc limit 1) p;
+        else
+            level := flowfabric._next_level(lanes, level, capabilities, namespace, closed);
+        end if;
         exit when level is null;
         select after_route as behind, after_route = 0 as wrapped into turns;
         loop
             asked := take - cardinality(chosen);
             turns := flowfabric._turn_order(lanes, level, after_route, capabilities, namespace, partitions, asked, turns.behind, turns.wrapped);
             exit when turns.routes = '{}';
-            chosen := chosen || flowfabric._serve(turns.routes, turns.route_lanes, level, asked, partitions);
+            if turns.is_limited then
+                turns := flowfabric._open_turns(lanes, level, after_route, capabilities, namespace, partitions, asked, now,
+                    turns.behind, turns.wrapped, turns.routes, turns.route_lanes, limits.rooms, closed);
+                closed := turns.closed;
+                limits := flowfabric._serve_within(turns.routes, turns.route_lanes, level, asked, partitions, now, may_wait, turns.rooms, limits.locked);
+                chosen := chosen || limits.places;
+            else
+                chosen := chosen || flowfabric._serve(turns.routes, turns.route_lanes, level, asked, partitions);
+            end if;
             -- Others may hold all that these routes had: then the next ones have their turn before a lower priority has.
             exit when cardinality(turns.routes) < asked or cardinality(chosen) >= take;
         end loop;

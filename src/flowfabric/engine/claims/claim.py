@@ -8,7 +8,7 @@ import msgspec
 from flowfabric import calls, db
 from flowfabric.db import Connection, Row
 from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import Claim, CurrentAttempt, Fence, Resumed
+from flowfabric.model import Claim, CurrentAttempt, Fence, Journal, Resumed
 
 
 async def claim(
@@ -65,6 +65,7 @@ def read_claim(row: Row) -> Claim:
         policy=msgspec.json.decode(row["policy"]) if row["policy"] else {},
         resumed=row["resumed"],
         resumed_by=row["resumed_by"] and db.read(Resumed, row["resumed_by"]),
+        journal=row["journal"] and db.read(Journal, row["journal"]),
         attempt_deadline=row["attempt_deadline"],
         deadline_at=row["deadline_at"],
     )

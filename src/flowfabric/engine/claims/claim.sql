@@ -1,7 +1,8 @@
 -- Claiming: taking work under a lease.
 
 -- Lease tickets that are locked, and say so in the log. One past its deadline is left for its sweep; what goes beyond
--- 16 MiB of payload stays ready.
+-- 16 MiB of payload stays ready. What may have run before comes with its journal, up to 1 MiB in all; the rest is read
+-- when it is needed.
 --
 --   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it goes on after a wait
 --   emits    lease_acquired
@@ -10,13 +11,15 @@ create or replace function flowfabric._lease(places tid[], worker text, instance
 returns table (
     partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text, journal text)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return query
     with chosen as materialized (
         select p.place, p.number, t.instance, t.suspension, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
+               -- What is granted was admitted with its grant.
+               r.quotas <> '{}' and t.eligibility <> 'granted' as is_counted,
                t.attempt_state = 'attempt_interrupted' as resumed,
                -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
                _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
@@ -46,7 +49,12 @@ begin
         from chosen c
         where t.ctid = c.place and (c.bytes <= 16777216 or c.turn = 1)
         returning t.*, c.turn, c.flow, c.kind, c.tags, c.payload, c.encoding, c.policy, c.namespace, c.resumed, c.instance as previous_instance,
-                  c.suspension as left_suspension
+                  c.suspension as left_suspension, c.is_counted
+    ), admitted as (
+        select case when bool_or(l.is_counted) then flowfabric._admit(
+            array_agg(l.partition) filter (where l.is_counted), array_agg(l.id) filter (where l.is_counted),
+            array_agg(l.attempt) filter (where l.is_counted), array_agg(l.route) filter (where l.is_counted), _lease.now) end
+        from leased l
     ), noted as (
         select flowfabric._append_each(
             'lease_acquired', array_agg(l.partition order by l.turn), array_agg(l.id order by l.turn), array_agg(l.route order by l.turn),
@@ -60,8 +68,11 @@ begin
     select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
            l.lease_id, l.epoch, l.attempt, l.attempt_type::text, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
            l.deadline_at, l.policy::text, l.route,
-           case when l.left_suspension is not null then flowfabric._resumed_text(l.partition, l.id, l.left_suspension) end
-    from leased l cross join noted
+           case when l.left_suspension is not null then flowfabric._resumed_text(l.partition, l.id, l.left_suspension) end,
+           case when sum(octet_length(j.journal)) over (order by l.turn) <= 1048576 then j.journal end
+    from leased l cross join noted cross join admitted
+    cross join lateral (
+        select case when l.resumed or l.attempt > 1 then flowfabric.read_journal(l.partition::int, l.id) end offset 0) j (journal)
     order by l.turn;
 end $$;
 
@@ -69,7 +80,7 @@ end $$;
 -- equal priority starting behind the route served last, the oldest first within a route.
 --
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline → ended
---   locks    the tickets it takes; skips those that are locked
+--   locks    the tickets it takes; skips those that are locked; the quotas of their routes
 --   emits    lease_acquired, execution_expired, grant_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_lease, invalid_limit
 --   returns  what a worker needs to run them; nothing when nothing is open
@@ -79,7 +90,7 @@ create or replace function flowfabric.claim(
 returns table (
     partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text, journal text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -97,7 +108,7 @@ end $$;
 -- Choose and lock what a worker may be given now, and end what it came too late for.
 --
 --   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when lapsed; past its deadline → ended
---   locks    the tickets it chooses; skips those that are locked
+--   locks    the tickets it chooses; skips those that are locked; the quotas of their routes
 --   emits    execution_expired, grant_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
 --   returns  the places of the tickets
@@ -120,8 +131,9 @@ begin
     perform flowfabric._lapse_grants(open_lanes, _take_ready.take + 100, now);
     for pass in 1 .. 100 loop
         chosen := flowfabric._choose(open_lanes, flowfabric._sorted_set(_take_ready.capabilities), _take_ready.namespace, _take_ready.partitions,
-                                     _take_ready.take, greatest(_take_ready.after_route, 0));
-        -- What came too late leaves its place to others; if there is very much of it, to those of the next claim.
+                                     _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
+        -- What came too late leaves its place to others; if there is very much of it, to those of the next claim. Its end
+        -- may hold more than quotas, so from then on nothing is waited for.
         exit when cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now) = 0;
     end loop;
     return chosen;
@@ -130,6 +142,7 @@ end $$;
 -- End those of the chosen tickets whose deadline has passed: they are not given.
 --
 --   moves    runnable → ended: expired
+--   locks    the budgets of what they had set aside, in key order
 --   emits    execution_expired
 --   returns  how many there were
 create or replace function flowfabric._expire_chosen(places tid[], now timestamptz)

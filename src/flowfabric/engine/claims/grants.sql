@@ -17,7 +17,11 @@ begin
             grant_instance = _grant.instance
         from unnest(_grant.places) with ordinality as p (place, number)
         where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _grant.now)
-        returning t.partition, t.id, t.route, p.number
+        returning t.partition, t.id, t.route, p.number, t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
+    ), admitted as (
+        select case when count(*) > 0 then flowfabric._admit(
+            array_agg(g.partition), array_agg(g.id), array_agg(g.attempt), array_agg(g.route), _grant.now, _grant.expires_at) end
+        from granted g join flowfabric.routes r on r.id = g.route where r.quotas <> '{}'
     ), noted as (
         select flowfabric._append_each('grant_issued', array_agg(g.partition order by g.number), array_agg(g.id order by g.number),
             array_agg(g.route order by g.number), array_agg(e.tags order by g.number),
@@ -26,7 +30,7 @@ begin
         from granted g join flowfabric.executions e on e.partition = g.partition and e.id = g.id
         having count(*) > 0
     )
-    select g.partition::int, g.id, g.route from granted g cross join noted order by g.number;
+    select g.partition::int, g.id, g.route from granted g cross join noted cross join admitted order by g.number;
 end $$;
 
 -- What a grant's signature is over.
@@ -43,7 +47,7 @@ $$;
 -- a lease. One that is not used in time is claimable again by anyone.
 --
 --   moves    eligible_now → granted; not_eligible_until_time → eligible_now when due; past its deadline → ended
---   locks    the tickets it takes; skips those that are locked
+--   locks    the tickets it takes; skips those that are locked; the quotas of their routes
 --   emits    grant_issued, grant_expired, execution_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit, invalid_grant_lifetime, no_active_key
 --   returns  the grants
@@ -163,7 +167,7 @@ create or replace function flowfabric.claim_granted(grant_key text, worker text,
 returns table (
     partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text)
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text, journal text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -177,6 +181,7 @@ begin
     perform flowfabric._raise(coalesce(flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, now), case
         when (ticket.grant_worker, ticket.grant_instance) is distinct from (claim_granted.worker, claim_granted.instance) then
             flowfabric._fault('invalid_grant', 'the grant is not good: other worker', '{"cause": "other_worker"}') end));
+    perform flowfabric._use_entries(ticket.id, ticket.expires_at);
     return query
     select c.* from flowfabric._lease(
         array(select t.ctid from flowfabric.tickets t where t.partition = ticket.partition and t.id = ticket.id),

@@ -49,7 +49,8 @@ end $$;
 -- reclaim. The caller has locked the tickets.
 --
 --   moves    active → runnable: eligible_now, pending_reclaim_attempt
---   emits    lease_expired, lease_revoked
+--   locks    the budgets of what they had set aside, in key order
+--   emits    lease_expired, lease_revoked, reservation_released
 create or replace function flowfabric._take_back(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
 returns void
@@ -81,6 +82,7 @@ end $$;
 -- The caller has locked the tickets.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
+--   locks    the budgets of what they had set aside, in key order
 --   emits    lease_expired, execution_failed
 --   returns  the lanes with work again, and the executions that ended
 create or replace function flowfabric._lapse(partitions smallint[], ids uuid[], out lanes text[], out ended text[])

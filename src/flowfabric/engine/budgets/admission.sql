@@ -1,0 +1,61 @@
+-- Admission by budgets: whether work is kept waiting because what it would spend is spent.
+
+-- A budget as it counts now, whatever has been written: a due reset is done, reservations that have lapsed are gone.
+--
+--   returns  the budget, not stored
+create or replace function flowfabric._standing(budget flowfabric.budgets, now timestamptz)
+returns flowfabric.budgets
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    lapsed record;
+begin
+    if budget.first_expiry <= now then
+        for lapsed in
+            select r.estimate from flowfabric.reservations r where r.budget = budget.id and r.ended_at is null and r.expires_at <= now
+        loop
+            budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
+        end loop;
+    end if;
+    return flowfabric._rolled(budget, now);
+end $$;
+
+-- Whether some strict budget of these is exhausted. One that cannot be found counts as exhausted.
+--
+--   returns  true or false
+create or replace function flowfabric._budgets_closed(budgets uuid[], now timestamptz)
+returns boolean
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    wanted uuid;
+    full_until timestamptz;
+begin
+    foreach wanted in array budgets loop
+        select b.full_until into full_until from flowfabric.budgets b where b.id = wanted;
+        if not found or full_until > _budgets_closed.now
+           or full_until is not null and (select flowfabric._is_full(flowfabric._standing(b, _budgets_closed.now))
+                                          from flowfabric.budgets b where b.id = wanted) then
+            return true;
+        end if;
+    end loop;
+    return false;
+end $$;
+
+-- The first of these budgets that is exhausted, and by how much.
+--
+--   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null when none is
+create or replace function flowfabric._budget_words(budgets uuid[], now timestamptz)
+returns jsonb
+language sql stable as $$
+    select jsonb_strip_nulls(jsonb_build_object(
+        'name', s.name, 'dimension', h.key, 'used', coalesce((s.used ->> h.key)::bigint, 0),
+        'reserved', coalesce((s.reserved ->> h.key)::bigint, 0), 'hard_limit', h.value::bigint, 'next_reset_at', s.next_reset_at))
+    from unnest(_budget_words.budgets) with ordinality as x (id, place)
+    join flowfabric.budgets b on b.id = x.id
+    cross join lateral flowfabric._standing(b, _budget_words.now) s
+    cross join lateral jsonb_each_text(s.hard_limits) h
+    where s.mode = 'strict'
+      and coalesce((s.used ->> h.key)::bigint, 0) + coalesce((s.reserved ->> h.key)::bigint, 0) >= h.value::bigint
+    order by x.place, h.key collate "C" limit 1
+$$;

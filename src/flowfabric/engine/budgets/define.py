@@ -1,0 +1,121 @@
+"""Defining budgets: making, changing and reading them."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import msgspec
+
+from flowfabric import calls, db, ids
+from flowfabric.db import Connection
+from flowfabric.engine.budgets.amounts import amounts_text, budget_id
+from flowfabric.errors import InvalidBudget
+from flowfabric.ids import check_text
+from flowfabric.model import Budget, ChangedBudget, CreatedBudget, Page
+
+
+async def create_budget(
+    conn: Connection,
+    name: str,
+    *,
+    hard_limits: Mapping[str, int] | None = None,
+    soft_limits: Mapping[str, int] | None = None,
+    mode: str = "strict",
+    on_hard_limit: str = "refuse",
+    on_soft_limit: str = "warn",
+    reset_interval: timedelta | None = None,
+    scope_type: str | None = None,
+    scope_id: str | None = None,
+    namespace: str = "default",
+    by: str | None = None,
+    partitions: int = 32,
+) -> CreatedBudget:
+    """Make a budget; safe to repeat with the same definition.
+
+    A dimension without a limit is counted and not limited. Raises `InvalidName`, `InvalidNamespace`, `InvalidBudget`,
+    `InvalidBody`, and `BudgetAlreadyExists` when there is one of that name with another definition.
+    """
+    created_id = ids.budget_id(namespace, name)
+    outcome = await db.value(
+        conn,
+        "create_budget",
+        partition=ids.partition_of(created_id, partitions),
+        id=created_id,
+        namespace=namespace,
+        name=name,
+        hard_limits=_limits(hard_limits or {}, "hard_limits"),
+        soft_limits=_limits(soft_limits or {}, "soft_limits"),
+        mode=check_text(mode, "mode"),
+        on_hard_limit=check_text(on_hard_limit, "on_hard_limit"),
+        on_soft_limit=check_text(on_soft_limit, "on_soft_limit"),
+        reset_interval_ms=calls.span(reset_interval, "reset_interval"),
+        scope_type=scope_type and check_text(scope_type, "scope_type"),
+        scope_id=scope_id and check_text(scope_id, "scope_id"),
+        by=by and check_text(by, "by"),
+    )
+    return CreatedBudget(outcome=outcome, budget_id=created_id)
+
+
+async def change_budget(
+    conn: Connection,
+    budget: str | UUID,
+    *,
+    by: str,
+    hard_limits: Mapping[str, int] | None = None,
+    soft_limits: Mapping[str, int] | None = None,
+    mode: str | None = None,
+    on_hard_limit: str | None = None,
+    on_soft_limit: str | None = None,
+    reset_interval: timedelta | None = None,
+    scope_type: str | None = None,
+    scope_id: str | None = None,
+    namespace: str = "default",
+) -> ChangedBudget:
+    """Change what a budget allows; what is left out stays. Safe to repeat.
+
+    Limits replace all the ones before. A new interval counts from now, and one of zero ends the resets. A raised limit
+    lets work go on at once, a lowered one stops it. Raises `BudgetNotFound`, `InvalidBudget`, `InvalidBody`.
+    """
+    words = {
+        "mode": mode,
+        "on_hard_limit": on_hard_limit,
+        "on_soft_limit": on_soft_limit,
+        "scope_type": scope_type or None,
+        "scope_id": scope_id or None,
+    }
+    changes: dict[str, object] = {field: word and check_text(word, field) for field, word in words.items()}
+    for field, limits in (("hard_limits", hard_limits), ("soft_limits", soft_limits)):
+        if limits is not None:
+            changes[field] = msgspec.Raw(_limits(limits, field).encode())
+    changes["reset_interval_ms"] = calls.span(reset_interval, "reset_interval")
+    changed = await db.row(
+        conn,
+        "change_budget",
+        id=budget_id(budget, namespace),
+        changes=msgspec.json.encode(changes).decode(),
+        by=check_text(by, "by"),
+    )
+    return ChangedBudget(lanes=changed["lanes"] or ())
+
+
+async def describe_budget(conn: Connection, budget: str | UUID, *, namespace: str = "default") -> Budget:
+    """Show a budget, by its name or id: its limits and what of them is used. Raises `BudgetNotFound`."""
+    return db.read(Budget, await db.value(conn, "describe_budget", id=budget_id(budget, namespace)))
+
+
+async def list_budgets(
+    conn: Connection, *, namespace: str = "default", cursor: str | None = None, limit: int = 50
+) -> Page[Budget]:
+    """The budgets of a namespace, by name. Raises `InvalidLimit`."""
+    found = await db.rows(
+        conn,
+        "list_budgets",
+        namespace=check_text(namespace, "namespace"),
+        after=check_text(cursor or "", "cursor"),
+        take=max(min(limit, 1_000), -1_000),
+    )
+    return db.page([db.read(Budget, row["budget"]) for row in found], limit, lambda budget: budget.name)
+
+
+def _limits(limits: Mapping[str, int], field: str) -> str:
+    return amounts_text(limits, InvalidBudget, field=field)

@@ -1,0 +1,46 @@
+"""The ledger: what each execution has spent of each budget, period by period, and how to take it back."""
+
+from uuid import UUID
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.budgets.amounts import budget_id
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Released, Spending
+
+
+async def release_usage(
+    conn: Connection, budget: str | UUID, execution_id: ExecutionId, *, by: str, namespace: str = "default"
+) -> Released:
+    """Take back what an execution has spent of a budget since its last reset.
+
+    Safe to repeat: the second time answers `noop`. Raises `BudgetNotFound`, `InvalidBody`.
+    """
+    released = await db.row(
+        conn,
+        "release_usage",
+        budget=budget_id(budget, namespace),
+        by=check_text(by, "by"),
+        **calls.about(execution_id),
+    )
+    return Released(
+        outcome=released["outcome"],
+        amounts=msgspec.json.decode(released["amounts"], type=dict[str, int]),
+        lanes=released["lanes"] or (),
+    )
+
+
+async def list_spending(conn: Connection, execution_id: ExecutionId) -> list[Spending]:
+    """What an execution has spent, budget by budget and period by period. Raises `ExecutionNotFound`."""
+    found = await db.rows(conn, "list_spending", **calls.about(execution_id))
+    return [
+        Spending(
+            budget_id=row["budget_id"],
+            name=row["name"],
+            period=row["period"],
+            spent=msgspec.json.decode(row["spent"], type=dict[str, int]),
+        )
+        for row in found
+    ]

@@ -1,0 +1,66 @@
+-- The ledger: what each execution has spent of each budget, period by period, and how to take it back.
+
+-- Add to what an execution has spent. The caller holds the budget.
+create or replace function flowfabric._note_spending(partition int, execution uuid, budget flowfabric.budgets, amounts jsonb)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    insert into flowfabric.spending (partition, execution, budget, period, spent)
+    values (_note_spending.partition, _note_spending.execution, budget.id, budget.period, amounts)
+    on conflict on constraint spending_pkey do update set spent = flowfabric._plus(spending.spent, excluded.spent);
+end $$;
+
+-- Take back what an execution has spent of a budget in its present period.
+--
+--   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
+--   locks    the budget; tickets it moves, skipping those that are locked
+--   emits    usage_released, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
+--   refuses  budget_not_found, invalid_body
+--   returns  'released' with the amounts, or 'noop' when there is nothing to take back; and the lanes that may have work again
+create or replace function flowfabric.release_usage(
+    budget uuid, partition int, id uuid, by text, out outcome text, out amounts text, out lanes text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    before flowfabric.budgets;
+    after flowfabric.budgets;
+    spent jsonb;
+begin
+    perform flowfabric._check_by(release_usage.by);
+    before := flowfabric._hold_budget(release_usage.budget, now);
+    delete from flowfabric.spending s
+    where s.partition = release_usage.partition and s.execution = release_usage.id and s.budget = before.id and s.period = before.period
+    returning s.spent into spent;
+    outcome := case when found then 'released' else 'noop' end;
+    amounts := coalesce(spent, '{}');
+    if spent is null then
+        return;
+    end if;
+    after := before;
+    after.used := flowfabric._minus(before.used, spent);
+    perform flowfabric._store_budget(after);
+    perform flowfabric._append_budget('usage_released', after, release_usage.by, jsonb_build_object(
+        'execution_id', flowfabric._id(release_usage.partition, release_usage.id), 'amounts', spent));
+    lanes := flowfabric._make_use_of_room(before, after, now);
+end $$;
+
+-- What an execution has spent in all, budget by budget and period by period.
+--
+--   refuses  execution_not_found
+--   returns  a row each: the budget, its name, its period, and the amounts
+create or replace function flowfabric.list_spending(partition int, id uuid)
+returns table (budget_id uuid, name text, period int, spent text)
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    if not exists (select from flowfabric.executions e where e.partition = list_spending.partition and e.id = list_spending.id) then
+        perform flowfabric._refuse_missing(list_spending.partition, list_spending.id);
+    end if;
+    return query
+    select s.budget, b.name, s.period, s.spent::text
+    from flowfabric.spending s join flowfabric.budgets b on b.id = s.budget
+    where s.partition = list_spending.partition and s.execution = list_spending.id
+    order by b.name, s.budget, s.period;
+end $$;

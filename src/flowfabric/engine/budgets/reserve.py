@@ -1,0 +1,39 @@
+"""Reserving: setting aside what something will cost at most, and settling when it is known."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.budgets.amounts import amounts_text, budget_id
+from flowfabric.ids import check_text
+from flowfabric.model import Fence, Reserved
+
+
+async def reserve(
+    conn: Connection,
+    budget: str | UUID,
+    estimate: Mapping[str, int],
+    *,
+    fence: Fence | None = None,
+    ttl: timedelta = timedelta(hours=1),
+    dedup_key: str | None = None,
+    namespace: str = "default",
+) -> Reserved:
+    """Set aside what something will cost at most, until it is settled, released, or lapses.
+
+    Under a lease it ends with the attempt at the latest. Safe to repeat with a `dedup_key` while the reservation is
+    open. Raises `BudgetNotFound`, `InvalidUsage`, `InvalidTime`, `InvalidBody`, `LeaseLost`, `ExecutionNotActive`.
+    """
+    answer = await db.value(
+        conn,
+        "reserve",
+        budget=budget_id(budget, namespace),
+        estimate=amounts_text(estimate),
+        reservation_id=uuid4(),
+        ttl_ms=calls.span(ttl, "ttl"),
+        dedup_key=dedup_key and check_text(dedup_key, "dedup_key"),
+        **(calls.under(fence) if fence else {}),
+    )
+    return db.read(Reserved, answer)

@@ -1,0 +1,137 @@
+-- Reserving: setting aside what something will cost at most, and settling when it is known.
+
+-- Give back what executions have set aside, because their attempts are over. The caller holds the tickets.
+--
+--   moves    reservation open → released
+--   locks    the budgets of what they had set aside, in key order
+--   emits    reservation_released
+create or replace function flowfabric._return_reservations(partitions smallint[], ids uuid[])
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    at_stake uuid[] := flowfabric._budgets_at_stake('{}', _return_reservations.partitions, _return_reservations.ids);
+    budget flowfabric.budgets;
+    returned record;
+begin
+    if at_stake = '{}' then
+        return;
+    end if;
+    for budget in
+        select b.* from flowfabric.budgets b where b.id = any (at_stake) order by b.partition, b.id for update
+    loop
+        for returned in
+            update flowfabric.reservations r set ended_at = now, ended_by = 'attempt'
+            from unnest(_return_reservations.partitions, _return_reservations.ids) as x (partition, id)
+            where r.execution_partition = x.partition and r.execution = x.id and r.ended_at is null and r.budget = budget.id
+            returning r.id, r.estimate, r.execution_partition, r.execution
+        loop
+            budget.reserved := flowfabric._minus(budget.reserved, returned.estimate);
+            perform flowfabric._append_budget('reservation_released', budget, detail => jsonb_build_object(
+                'reservation_id', returned.id, 'estimate', returned.estimate, 'cause', 'attempt_ended',
+                'execution_id', flowfabric._id(returned.execution_partition, returned.execution)));
+        end loop;
+        perform flowfabric._store_budget(budget);
+    end loop;
+end $$;
+
+-- Set aside what something will cost at most.
+--
+--   moves    reservation – → open; at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget
+--   locks    the ticket; then the budgets, in key order
+--   emits    reservation_made, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended,
+--            waitpoint_closed, budget_reset, reservation_expired, reservation_released
+--   refuses  budget_not_found, invalid_usage, invalid_time, invalid_body, fence_required, partial_fence, lease_lost, execution_not_active,
+--            execution_not_found
+--   returns  {outcome: reserved, soft_breach or already_applied, reservation_id, expires_at, …figures}, or {outcome: hard_breach, …figures}
+create or replace function flowfabric.reserve(
+    budget uuid, estimate text, reservation_id uuid, ttl_ms bigint default 3600000, dedup_key text default null, partition int default null,
+    id uuid default null, lease_id uuid default null, epoch bigint default null, attempt int default null)
+returns text
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    expires_at timestamptz := now + least(greatest(reserve.ttl_ms, 1), 86400000) * interval '1 ms';
+    held flowfabric.budgets;
+    known flowfabric.reservations;
+    amounts jsonb;
+    charged record;
+    verdict jsonb;
+begin
+    perform flowfabric._raise(coalesce(
+        flowfabric._amounts_fault(reserve.estimate::jsonb, 1), flowfabric._dedup_key_fault(reserve.dedup_key),
+        case when (reserve.ttl_ms between 1 and 86400000) is not true then flowfabric._fault(
+            'invalid_time', format('ttl of %s ms: give 1 to 86 400 000', reserve.ttl_ms)) end));
+    held := flowfabric._hold_for_call(reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
+    select r.* into known from flowfabric.reservations r
+    where r.partition = held.partition and r.budget = held.id and r.dedup_key = nullif(reserve.dedup_key, '') and r.ended_at is null;
+    if found then
+        return jsonb_build_object('outcome', 'already_applied', 'reservation_id', known.id, 'expires_at', known.expires_at);
+    end if;
+
+    amounts := flowfabric._amounts_counted(reserve.estimate::jsonb);
+    charged := flowfabric._charge(held, amounts, true, flowfabric._id(reserve.partition, reserve.id), now);
+    held := charged.budget;
+    verdict := charged.verdict;
+    perform flowfabric._raise(case when verdict ? 'code' then verdict end);
+    if verdict ->> 'outcome' = 'hard_breach' then
+        perform flowfabric._store_budget(held);
+        return flowfabric._answer_breach(held, verdict, reserve.partition, reserve.id, amounts, now);
+    end if;
+    insert into flowfabric.reservations (partition, id, budget, estimate, created_at, expires_at, execution_partition, execution, attempt, dedup_key)
+    values (held.partition, reserve.reservation_id, held.id, amounts, now, expires_at, reserve.partition, reserve.id, reserve.attempt,
+            nullif(reserve.dedup_key, ''));
+    held.first_expiry := least(held.first_expiry, expires_at);
+    perform flowfabric._store_budget(held);
+    perform flowfabric._append_budget('reservation_made', held, detail => jsonb_strip_nulls(jsonb_build_object(
+        'reservation_id', reserve.reservation_id, 'estimate', amounts, 'expires_at', expires_at,
+        'execution_id', flowfabric._id(reserve.partition, reserve.id))));
+    return verdict || jsonb_build_object('reservation_id', reserve.reservation_id, 'expires_at', expires_at)
+        || case when verdict ->> 'outcome' = 'ok' then '{"outcome": "reserved"}'::jsonb else '{}' end;
+end $$;
+
+-- Judge the fence of a call that may show one, and lock its budget with all that it may have to lock besides.
+--
+--   moves    reservation open → expired
+--   locks    the ticket; then the budgets, in key order
+--   emits    budget_reset, reservation_expired
+--   refuses  budget_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found
+--   returns  the budget
+create or replace function flowfabric._hold_for_call(
+    budget uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
+returns flowfabric.budgets
+language plpgsql as $$
+declare
+    held flowfabric.budgets;
+begin
+    if _hold_for_call.id is not null then
+        perform flowfabric._raise((flowfabric._lock_fenced(
+            _hold_for_call.partition, _hold_for_call.id, _hold_for_call.lease_id, _hold_for_call.epoch, _hold_for_call.attempt, now)).fault);
+    end if;
+    select h.* into held from unnest(flowfabric._hold_budgets(flowfabric._budgets_at_stake(
+        array[_hold_for_call.budget], array[_hold_for_call.partition], array[_hold_for_call.id]), now)) h
+    where h.id = _hold_for_call.budget;
+    if not found then
+        perform flowfabric._raise(flowfabric._no_budget_fault(_hold_for_call.budget));
+    end if;
+    return held;
+end $$;
+
+-- Answer a hard breach, and do to the execution, if there is one, what the budget says. The budget is held and stored.
+--
+--   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
+--   locks    the budgets of what it had set aside, in key order
+--   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
+--   returns  the verdict with the action taken
+create or replace function flowfabric._answer_breach(
+    budget flowfabric.budgets, verdict jsonb, partition int, execution uuid, amounts jsonb, now timestamptz)
+returns jsonb
+language plpgsql as $$
+begin
+    if execution is not null then
+        perform flowfabric._act_on_breach(budget, partition, execution, amounts, verdict ->> 'dimension', now);
+    end if;
+    return verdict || jsonb_build_object('action', case when execution is null then 'refuse' else budget.on_hard_limit end);
+end $$;

@@ -1,0 +1,23 @@
+"""Resets: a budget begins anew, when its time comes or when an operator says so."""
+
+from uuid import UUID
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.budgets.amounts import budget_id
+from flowfabric.ids import check_text
+from flowfabric.model import ResetBudget, Swept
+
+
+async def reset_budget(conn: Connection, budget: str | UUID, *, by: str, namespace: str = "default") -> ResetBudget:
+    """Begin a new period: nothing is used, and counters and reservations stay.
+
+    The next reset by itself is a whole interval away. Raises `BudgetNotFound`, `InvalidBody`.
+    """
+    found = await db.row(conn, "reset_budget", id=budget_id(budget, namespace), by=check_text(by, "by"))
+    return ResetBudget(next_reset_at=found["next_reset_at"], lanes=found["lanes"] or ())
+
+
+async def reset_budgets(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Write the resets that are due; they count from their moment, written or not."""
+    return await calls.sweep(conn, "reset_budgets", limit, passing)

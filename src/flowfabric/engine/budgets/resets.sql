@@ -1,0 +1,56 @@
+-- Resets: a budget begins anew, when its time comes or when an operator says so.
+
+-- Begin a new period: nothing is used, the last breach is forgotten. Counters and reservations stay.
+--
+--   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
+--   locks    the budget; tickets it moves, skipping those that are locked
+--   emits    budget_reset, execution_resumed, waitpoint_closed, reservation_expired
+--   refuses  budget_not_found, invalid_body
+--   returns  when it resets next by itself, and the lanes that may have work again
+create or replace function flowfabric.reset_budget(id uuid, by text, out next_reset_at timestamptz, out lanes text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    before flowfabric.budgets;
+    after flowfabric.budgets;
+begin
+    perform flowfabric._check_by(reset_budget.by);
+    before := flowfabric._hold_budget(reset_budget.id, now);
+    after := before;
+    after.used := '{}';
+    after.period := before.period + 1;
+    after.last_breach := null;
+    after.last_breach_at := null;
+    after.next_reset_at := now + before.reset_interval_ms * interval '1 ms';
+    perform flowfabric._store_budget(after);
+    perform flowfabric._append_budget('budget_reset', after, reset_budget.by, jsonb_build_object(
+        'used', before.used, 'next_reset_at', after.next_reset_at));
+    lanes := flowfabric._make_use_of_room(before, after, now);
+    next_reset_at := after.next_reset_at;
+end $$;
+
+-- Write the resets that are due. They count from their moment, written or not.
+--
+--   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
+--   locks    the budgets, skipping those that are locked; tickets it moves, skipping those that are locked
+--   emits    budget_reset, execution_resumed, waitpoint_closed, reservation_expired
+--   returns  how many were reset, and the lanes that may have work again
+create or replace function flowfabric.reset_budgets(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    due flowfabric.budgets[];
+    held flowfabric.budgets[];
+begin
+    select array_agg(x.budget) into due from (
+        select b as budget from flowfabric.budgets b where b.next_reset_at <= now
+        order by b.next_reset_at, b.partition, b.id limit reset_budgets.take offset reset_budgets.passing
+        for update skip locked) x;
+    moved := coalesce(cardinality(due), 0);
+    for place in 1 .. moved loop
+        held := flowfabric._hold_budgets(array[due[place].id], now);
+        lanes := array(select distinct l from unnest(lanes || flowfabric._make_use_of_room(due[place], held[1], now)) l order by 1);
+    end loop;
+end $$;

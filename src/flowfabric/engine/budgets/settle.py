@@ -1,0 +1,45 @@
+"""Settling: what was set aside becomes what was spent, or comes back."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.budgets.amounts import amounts_text
+from flowfabric.model import Fence, Released, Settled, Swept
+
+
+async def settle(
+    conn: Connection, reservation_id: UUID, actual: Mapping[str, int], *, fence: Fence | None = None
+) -> Settled:
+    """Say what a reservation has cost. What was set aside and not spent is free again at once.
+
+    Above the estimate it counts if it fits; if not, the estimate counts as used and the rest as overrun. Safe to
+    repeat: that answers `already_applied` with the first answer. Raises `ReservationNotFound`, `InvalidUsage`,
+    `FenceRequired`, `LeaseLost`, `ExecutionNotActive`.
+    """
+    under = calls.under(fence) if fence else {}
+    answer = await db.value(conn, "settle", reservation_id=reservation_id, actual=amounts_text(actual), **under)
+    return db.read(Settled, answer)
+
+
+async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None = None) -> Released:
+    """Give back what was set aside.
+
+    Safe to repeat: a reservation that has ended answers `noop`. Raises `ReservationNotFound`, `FenceRequired`,
+    `LeaseLost`, `ExecutionNotActive`.
+    """
+    under = calls.under(fence) if fence else {}
+    released = await db.row(conn, "release", reservation_id=reservation_id, **under)
+    return Released(
+        outcome=released["outcome"],
+        amounts=msgspec.json.decode(released["amounts"], type=dict[str, int]),
+        lanes=released["lanes"] or (),
+    )
+
+
+async def expire_reservations(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """End reservations that have lapsed, and forget those that ended a day ago."""
+    return await calls.sweep(conn, "expire_reservations", limit, passing)

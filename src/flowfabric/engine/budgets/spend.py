@@ -1,0 +1,88 @@
+"""Spending: reports of what was used, many in one call, each counted whole or not at all."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.budgets.amounts import amounts_text, budget_id
+from flowfabric.errors import InvalidName, Refusal
+from flowfabric.ids import check_text, shown
+from flowfabric.model import Fence, Usage, UsageReport
+
+
+class _Item(msgspec.Struct, frozen=True):
+    """A report as it is sent: checked for what Postgres would refuse the whole batch for."""
+
+    budget: UUID
+    amounts: str
+    fence: Fence | None
+    dedup_key: str | None
+    step: tuple[str, int] | None
+
+
+async def report_usage(conn: Connection, report: UsageReport) -> Usage:
+    """Count what was used: in all dimensions of the report, or in none.
+
+    A breach is an answer, not an error. Safe to repeat with a `dedup_key` or a `step`. Raises `BudgetNotFound`,
+    `InvalidUsage`, `InvalidBody`, `InvalidName`, `FenceRequired`, `LeaseLost`, `ExecutionNotActive`, `TooManySteps`.
+    """
+    return calls.only(await report_usage_many(conn, [report]))
+
+
+async def report_usage_many(conn: Connection, reports: Sequence[UsageReport]) -> list[Usage | Refusal]:
+    """Count many reports, as if one after the other, and answer each in its place."""
+    return await calls.each(reports, _prepare, lambda items: _send(conn, items), lambda item: len(item.amounts))
+
+
+def _prepare(report: UsageReport) -> _Item:
+    return _Item(
+        budget=budget_id(report.budget, report.namespace),
+        amounts=amounts_text(report.amounts),
+        fence=report.fence,
+        dedup_key=(
+            calls.expect(str, report.dedup_key, "dedup_key") and check_text(report.dedup_key or "", "dedup_key")
+        ),
+        step=_step(report.step),
+    )
+
+
+def _step(step: tuple[str, int] | None) -> tuple[str, int] | None:
+    match step:
+        case None:
+            return None
+        case (str(name), int(occurrence)) if -1 < occurrence < 2**31:
+            return check_text(name, "step name"), occurrence
+    raise InvalidName(f"step {shown(str(step))}: give a name and an occurrence, which counts from 1")
+
+
+async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | Refusal]:
+    answered = await db.rows(
+        conn,
+        "report_usage",
+        budgets=[item.budget for item in items],
+        amounts=[item.amounts for item in items],
+        dedup_keys=[item.dedup_key for item in items],
+        step_names=[item.step and item.step[0] for item in items],
+        step_occurrences=[item.step and item.step[1] for item in items],
+        **_fences([item.fence for item in items]),
+    )
+    return calls.read_answers(answered, Usage)
+
+
+def _fences(fences: Sequence[Fence | None]) -> dict[str, object]:
+    """The fences as columns; those who show none leave their place empty."""
+    return {
+        "partitions": [fence and _known(fence.execution_id.partition, 31) for fence in fences],
+        "ids": [fence and fence.execution_id.uuid for fence in fences],
+        "lease_ids": [fence and fence.lease_id for fence in fences],
+        "epochs": [fence and _known(fence.epoch, 63) for fence in fences],
+        "attempts": [fence and _known(fence.attempt, 31) for fence in fences],
+    }
+
+
+def _known(number: int, bits: int) -> int:
+    """A number as Postgres holds it: one that is too large for that was never given out, and -1 is not either."""
+    return number if 0 <= number < 1 << bits else -1

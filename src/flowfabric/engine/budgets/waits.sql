@@ -1,0 +1,166 @@
+-- Waiting for a budget: what becomes of an execution that runs into a hard limit, and how it goes on by itself.
+
+-- Do to an execution what its budget says should be done at the hard limit. The caller holds its ticket and the budgets in
+-- which it has something set aside.
+--
+--   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
+--   locks    the budgets of what it had set aside, in key order
+--   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
+create or replace function flowfabric._act_on_breach(
+    budget flowfabric.budgets, partition int, execution uuid, amounts jsonb, dimension text, now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+    made flowfabric.suspensions;
+begin
+    select t.* into ticket from flowfabric.tickets t where t.partition = _act_on_breach.partition and t.id = _act_on_breach.execution;
+    if budget.on_hard_limit in ('fail', 'cancel') then
+        perform flowfabric._end(
+            array[ticket.partition], array[ticket.id], case budget.on_hard_limit when 'fail' then 'failed' else 'cancelled' end::flowfabric.outcome,
+            failures => array[jsonb_build_object(
+                'class', case budget.on_hard_limit when 'fail' then 'permanent' else 'cancelled' end, 'category', 'budget_exhausted',
+                'reason', 'budget_exhausted', 'budget', budget.name, 'dimension', dimension)]);
+    elsif budget.on_hard_limit = 'suspend' then
+        insert into flowfabric.suspensions (partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
+        values (ticket.partition, ticket.id, gen_random_uuid(), now, 'paused_by_budget', 'fail', 'budget', jsonb_build_object(
+            'kind', 'operator_only', 'budget', budget.id, 'amounts', amounts, 'asked_us', (extract(epoch from now) * 1000000)::bigint))
+        returning * into made;
+        perform flowfabric._step_aside(made, ticket);
+    end if;
+end $$;
+
+-- What an execution that is suspended by a budget waits for.
+--
+--   returns  the explanation
+create or replace function flowfabric._explain_budget_wait(wait flowfabric.suspensions, now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    budget flowfabric.budgets;
+    short record;
+begin
+    select b.* into budget from flowfabric.budgets b where b.id = (wait.condition ->> 'budget')::uuid;
+    budget := flowfabric._standing(budget, now);
+    select a.key as dimension, a.value::bigint as wanted, (r.room ->> a.key)::bigint as room into short
+    from jsonb_each_text(wait.condition -> 'amounts') a cross join (select flowfabric._room(budget)) r (room)
+    where (r.room ->> a.key)::bigint < a.value::bigint order by a.key collate "C" limit 1;
+    return flowfabric._explanation(
+        case when short.dimension is null then format('budget %s has room again; it is about to go on', budget.name)
+             else format('needs %s %s of budget %s, which has %s left; %s', short.wanted, short.dimension, budget.name, greatest(short.room, 0),
+                         coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at), 'raise or reset it')) end,
+        'budget', wait.suspended_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end, budget.next_reset_at);
+end $$;
+
+-- Let executions that wait for a budget go on, the oldest first, as many as fit one after the other into what is left. One
+-- that does not fit holds up none behind it. Only so many of those who wait are looked at; all, where `most` is left out.
+--
+--   moves    suspended → runnable
+--   locks    the tickets it moves; skips those that are locked
+--   emits    execution_resumed, waitpoint_closed
+--   returns  how many were resumed, how many were passed over as asked, and the lanes with work again
+create or replace function flowfabric._resume_waiting(
+    budget flowfabric.budgets, take int, passing int default 0, most int default null, out resumed int, out passed int, out lanes text[])
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off
+set enable_sort = off as $$
+#variable_conflict use_column
+declare
+    room jsonb := flowfabric._room(budget);
+    waiting record;
+    partitions smallint[] := '{}';
+    executions uuid[] := '{}';
+begin
+    passed := 0;
+    for waiting in
+        select s.partition, s.execution, s.condition -> 'amounts' as amounts, t.lane
+        from (
+            select s.* from flowfabric.suspensions s
+            where s.condition ->> 'budget' = budget.id::text and s.requested_by = 'budget' and s.ended_at is null
+            order by (s.condition ->> 'asked_us')::bigint, s.partition, s.execution limit _resume_waiting.most) s
+        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
+        -- As a text: whatever its index, the ticket is looked up by its key.
+        where t.suspension = s.id and t.phase::text = 'suspended' and flowfabric._fits(s.condition -> 'amounts', room)
+        order by (s.condition ->> 'asked_us')::bigint, s.partition, s.execution limit _resume_waiting.take + _resume_waiting.passing
+        for update of t skip locked
+    loop
+        exit when cardinality(executions) = _resume_waiting.take;
+        continue when not flowfabric._fits(waiting.amounts, room);
+        if passed < _resume_waiting.passing then
+            passed := passed + 1;
+            continue;
+        end if;
+        room := flowfabric._less_room(room, waiting.amounts);
+        partitions := partitions || waiting.partition;
+        executions := executions || waiting.execution;
+        lanes := case when waiting.lane = any (lanes) then lanes else lanes || waiting.lane end;
+    end loop;
+    resumed := cardinality(executions);
+    if resumed > 0 then
+        perform flowfabric._resume(partitions, executions, 'budget');
+    end if;
+end $$;
+
+-- What is left when some of it is given away; only limited dimensions have a room.
+--
+--   returns  {dimension: whole number}
+create or replace function flowfabric._less_room(room jsonb, amounts jsonb)
+returns jsonb
+language sql immutable as $$
+    select coalesce(jsonb_object_agg(r.key, r.value::bigint - coalesce((amounts ->> r.key)::bigint, 0)), '{}') from jsonb_each_text(room) r
+$$;
+
+-- Let those go on for whom there is room now. The caller holds the budget and has stored it.
+--
+--   moves    suspended → runnable, for those that waited and fit now
+--   locks    the tickets it moves; skips those that are locked
+--   emits    execution_resumed, waitpoint_closed
+--   returns  the lanes that may have work again
+create or replace function flowfabric._make_use_of_room(before flowfabric.budgets, after flowfabric.budgets, now timestamptz)
+returns text[]
+language plpgsql as $$
+declare
+    opened text[] := flowfabric._opened_lanes(before, after);
+begin
+    -- A bounded number, because others wait for the budget meanwhile; the sweep does the rest.
+    return array(
+        select distinct l from unnest(opened || (flowfabric._resume_waiting(after, 100, most => 100)).lanes) l order by 1);
+end $$;
+
+-- Let executions go on that were suspended by a budget and fit again. Calls that make room do so too, for what they can
+-- lock at once; this is for the rest.
+--
+--   moves    suspended → runnable
+--   locks    the tickets it moves; skips those that are locked
+--   emits    execution_resumed, waitpoint_closed
+--   returns  how many were resumed, and the lanes with work again
+create or replace function flowfabric.resume_budget_waits(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    budget flowfabric.budgets;
+    gone_on record;
+    to_pass int := resume_budget_waits.passing;
+begin
+    moved := 0;
+    for budget in
+        with recursive ids as (
+            (select s.condition ->> 'budget' as id from flowfabric.suspensions s
+             where s.requested_by = 'budget' and s.ended_at is null order by s.condition ->> 'budget' limit 1)
+            union all
+            select n.id from ids i cross join lateral (
+                select s.condition ->> 'budget' as id from flowfabric.suspensions s
+                where s.requested_by = 'budget' and s.ended_at is null and s.condition ->> 'budget' > i.id
+                order by s.condition ->> 'budget' limit 1) n
+        )
+        select b.* from ids i join flowfabric.budgets b on b.id = i.id::uuid
+    loop
+        exit when moved >= resume_budget_waits.take;
+        gone_on := flowfabric._resume_waiting(flowfabric._standing(budget, now), resume_budget_waits.take - moved, to_pass);
+        moved := moved + gone_on.resumed;
+        to_pass := to_pass - gone_on.passed;
+        lanes := array(select distinct l from unnest(lanes || gone_on.lanes) l order by 1);
+    end loop;
+end $$;

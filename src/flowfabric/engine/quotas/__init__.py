@@ -1,0 +1,6 @@
+"""Quotas: how often, and how many at once."""
+
+from flowfabric.engine.quotas.define import change_quota, create_quota, describe_quota, list_quotas
+from flowfabric.engine.quotas.trim import trim_windows
+
+__all__ = ["change_quota", "create_quota", "describe_quota", "list_quotas", "trim_windows"]

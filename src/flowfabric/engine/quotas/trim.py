@@ -1,0 +1,10 @@
+"""Trimming: admissions that have left their window, and slots that nobody holds."""
+
+from flowfabric import calls
+from flowfabric.db import Connection
+from flowfabric.model import Swept
+
+
+async def trim_windows(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+    """Remove what quotas no longer count: entries outside their window, slots of what no longer runs."""
+    return await calls.sweep(conn, "trim_windows", limit, passing)

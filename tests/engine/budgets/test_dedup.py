@@ -1,0 +1,134 @@
+"""Reports that come twice: by their key, or by their place in the journal."""
+
+import pytest
+
+from flowfabric import errors, ids
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, budgets, claims, executions, steps
+from flowfabric.model import Usage
+from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
+from tests.given import Given
+
+
+def partition(name: str) -> int:
+    return ids.partition_of(ids.budget_id("default", name), 32)
+
+
+async def test_a_key_counts_once_on_a_budget_and_on_every_other_too(conn: Connection) -> None:
+    """Behaviour 106. Pitfall P63."""
+    names = (f"team-{number}" for number in range(2, 10_000))
+    neighbour = next(name for name in names if partition(name) == partition(TEAM))
+    await make(conn)
+    await make(conn, neighbour)
+
+    assert (await spend(conn, 10, dedup_key="k")).outcome == "ok"
+    assert await spend(conn, 10, dedup_key="k") == Usage(outcome="already_applied")
+    assert (await spend(conn, 10, neighbour, dedup_key="k")).outcome == "ok"
+    assert ((await figures(conn))[0], (await figures(conn, neighbour))[0]) == (10, 10)
+
+
+async def test_a_breach_under_a_key_can_be_tried_again_when_the_limit_was_raised(conn: Connection) -> None:
+    """Behaviour 106. Pitfall P63."""
+    await make(conn)
+
+    assert (await spend(conn, 110, dedup_key="k")).outcome == "hard_breach"
+    await budgets.change_budget(conn, TEAM, hard_limits={"tokens": 200}, by="ops")
+    assert (await spend(conn, 110, dedup_key="k")).outcome == "ok"
+    assert (await spend(conn, 110, dedup_key="k")).outcome == "already_applied"
+
+
+async def test_a_key_is_free_again_a_day_after_its_first_use(conn: Connection, given: Given) -> None:
+    """Behaviour 106. Pitfall P63."""
+    await make(conn)
+    await spend(conn, 10, dedup_key="k")
+    await given.time_passes(hours=23, minutes=59)
+    assert (await spend(conn, 10, dedup_key="k")).outcome == "already_applied"
+    await given.time_passes(minutes=2)
+
+    assert (await spend(conn, 10, dedup_key="k")).outcome == "ok"
+    assert (await figures(conn))[0] == 20
+
+
+async def test_the_empty_key_is_none_and_a_batch_may_hold_one_key_twice(conn: Connection) -> None:
+    await make(conn)
+    keys = ["", "", "k", "k"]
+
+    answers = await budgets.report_usage_many(conn, [report_of(1, dedup_key=key) for key in keys])
+
+    assert [getattr(answer, "outcome", None) for answer in answers] == ["ok", "ok", "ok", "already_applied"]
+
+
+async def test_lapsed_keys_are_forgotten_by_the_sweep(conn: Connection, given: Given) -> None:
+    await make(conn)
+    await spend(conn, 1, dedup_key="old")
+    await given.time_passes(hours=12)
+    await spend(conn, 1, dedup_key="young")
+    await given.time_passes(hours=13)
+
+    assert (await executions.forget_keys(conn)).moved == 1
+    assert [row["key"] for row in await given.rows("select key from flowfabric.usage_keys")] == ["young"]
+
+
+async def test_a_report_with_a_step_counts_once_however_often_the_handler_runs(conn: Connection, given: Given) -> None:
+    await make(conn)
+    claim = await given.claimed(policy={"retry": {"max_retries": 1}})
+    step = ("usage:team-a", 1)
+
+    assert (await spend(conn, 10, fence=claim.fence, step=step)).outcome == "ok"
+    assert (await spend(conn, 10, fence=claim.fence, step=("usage:team-a", 2))).outcome == "ok"
+    await attempts.fail(conn, claim.fence, "it broke")
+    await given.time_passes(days=3)
+    [again] = await given.claim()
+    assert (await spend(conn, 10, fence=again.fence, step=step)).outcome == "already_applied"
+    assert (await figures(conn))[0] == 20
+    journal = await steps.read_journal(conn, claim.execution_id)
+    assert [(entry.kind, entry.name, entry.occurrence) for entry in journal] == [("step", *step), ("step", step[0], 2)]
+
+
+async def test_the_place_in_the_journal_keeps_the_first_answer(conn: Connection, given: Given) -> None:
+    await make(conn, soft_limits={"tokens": 5})
+    claim = await given.claimed()
+
+    first = await spend(conn, 10, fence=claim.fence, step=("usage:team-a", 1))
+
+    [entry] = await steps.read_journal(conn, claim.execution_id)
+    assert first.outcome == "soft_breach"
+    assert b'"soft_breach"' in (entry.result or b"")
+
+
+async def test_a_hard_breach_saves_no_step_and_a_lost_lease_neither(conn: Connection, given: Given) -> None:
+    await make(conn)
+    claim = await given.claimed()
+
+    await spend(conn, 110, fence=claim.fence, step=("usage:team-a", 1))
+    await claims.revoke(conn, claim.execution_id, by="ops")
+    with pytest.raises(errors.LeaseLost):
+        await spend(conn, 10, fence=claim.fence, step=("usage:team-a", 1))
+    assert (await given.count("steps"), (await figures(conn))[0]) == (0, 0)
+
+
+async def test_a_step_that_cannot_be_is_refused_and_changes_nothing(conn: Connection, given: Given) -> None:
+    await make(conn)
+    claim = await given.claimed()
+
+    async with given.nothing_changes():
+        with pytest.raises(errors.FenceRequired):
+            await spend(conn, 1, step=("usage", 1))
+        for step in (("", 1), ("u" * 129, 1), ("usage", 0), ("usage", 2**40), "usage"):
+            with pytest.raises(errors.InvalidName):
+                await spend(conn, 1, fence=claim.fence, step=step)
+
+
+async def test_an_execution_with_all_its_steps_saves_no_more(conn: Connection, given: Given) -> None:
+    await make(conn)
+    claim = await given.claimed()
+    await conn.execute(
+        "insert into flowfabric.steps (partition, execution, name, occurrence, kind, at) "
+        "select $1, $2, 's', n, 'step', now() from generate_series(1, 10000) n",
+        claim.execution_id.partition,
+        claim.execution_id.uuid,
+    )
+
+    with pytest.raises(errors.TooManySteps):
+        await spend(conn, 1, fence=claim.fence, step=("usage", 1))
+    assert (await figures(conn))[0] == 0

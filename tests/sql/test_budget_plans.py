@@ -1,0 +1,230 @@
+"""What budgets cost: a fetch to be admitted, a row to be tripped, and nothing for work that has none."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from string import Template
+from typing import Any, NamedTuple
+
+import asyncpg
+import pytest
+
+from flowfabric.engine import attempts, budgets, claims
+from flowfabric.ids import budget_id
+from tests.conftest import SOAK, Server
+from tests.engine.budgets.scene import TEAM, make, spend
+from tests.given import Given
+
+BEHIND = 1_000_000 if SOAK else 30_000
+BUDGETS = 5_000
+OTHERS = 10_000
+# What the planner reads at the ends of an index to learn its range.
+A_LOOK = 8
+
+# Lane behind has a backlog on one budget, lane many a budget and an execution per route, and lane free no budget. Other
+# budgets have reservations and ledgers.
+FILL = Template("""
+insert into flowfabric.lanes (name, since) values ('behind', now()), ('many', now()), ('free', now());
+insert into flowfabric.budgets
+    (partition, id, namespace, name, mode, on_hard_limit, on_soft_limit, created_at, hard_limits, soft_limits)
+select 0, gen_random_uuid(), 'default', 'b' || n, 'strict', 'refuse', 'warn', now(), '{"tokens": 10}', '{}'
+from generate_series(1, $budgets) n;
+
+insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
+select 'many', 'default', '{}', md5(''), array[b.id], '{}' from flowfabric.budgets b where b.name <> 'team-a';
+insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
+values ('behind', 'default', '{}', md5(''), array['$team'::uuid], '{}'), ('free', 'default', '{}', md5(''), '{}', '{}');
+
+with made as (
+    select r.id as route, r.lane, (i % 256)::smallint as partition, gen_random_uuid() as id,
+           timestamptz '2026-01-01 00:00Z' + i * interval '1 us' as created_at
+    from flowfabric.routes r
+    cross join lateral generate_series(1, case r.lane when 'behind' then $behind when 'many' then 1 else 100 end) i
+), recorded as (
+    insert into flowfabric.executions (partition, id, route, kind, created_at)
+    select m.partition, m.id, m.route, 'work', m.created_at from made m
+)
+insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, eligibility, reason)
+select m.partition, m.id, m.route, m.lane, 0, m.created_at, 'eligible_now', 'waiting_for_worker' from made m;
+
+insert into flowfabric.reservations
+    (partition, id, budget, estimate, created_at, expires_at, execution_partition, execution)
+select 0, gen_random_uuid(), b.id, '{"tokens": 1}', now(), now() + interval '1 hour', 0, gen_random_uuid()
+from generate_series(1, $others) n join flowfabric.budgets b on b.name = 'b' || (n % $budgets);
+insert into flowfabric.spending (partition, execution, budget, period, spent)
+select n % 256, gen_random_uuid(), b.id, 1, '{"tokens": 1}'
+from generate_series(1, $others) n join flowfabric.budgets b on b.name = 'b' || (n % $budgets);
+""")
+
+
+@pytest.fixture(scope="module")
+def filled_url(server: Server, template: str) -> Iterator[str]:
+    """A database with much behind budgets, made once for all tests here. Each rolls back what it does."""
+    name = f"test_{uuid.uuid4().hex}"
+    asyncio.run(server.execute(f"create database {name} template {template}"))
+    asyncio.run(_fill(server.url(name)))
+    yield server.url(name)
+    asyncio.run(server.execute(f"drop database {name} with (force)"))
+
+
+async def _fill(url: str) -> None:
+    conn = await asyncpg.connect(url)
+    await make(conn)
+    await conn.execute(FILL.substitute(behind=BEHIND, budgets=BUDGETS, others=OTHERS, team=budget_id("default", TEAM)))
+    await conn.execute("vacuum analyze")
+    await conn.close()
+
+
+@pytest.fixture
+async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(filled_url)
+    transaction = conn.transaction()
+    await transaction.start()
+    yield conn
+    await transaction.rollback()
+    await conn.close()
+
+
+class Read(NamedTuple):
+    """Rows and index entries that were read, and how often a table was read whole."""
+
+    rows: int
+    whole: int
+
+
+READ = """
+select sum(pg_stat_get_xact_tuples_returned(x.id) + pg_stat_get_xact_tuples_fetched(x.id))::int as rows,
+       sum(pg_stat_get_xact_numscans(x.id)) filter (where x.id = c.oid)::int as whole
+from pg_class c cross join lateral (
+    select c.oid as id union all select i.indexrelid from pg_index i where i.indrelid = c.oid) x
+where c.relnamespace = 'flowfabric'::regnamespace and c.relname = any ($1)
+"""
+OURS = ["budgets", "reservations", "spending", "usage_keys"]
+
+
+async def reading(conn: asyncpg.Connection, call: Awaitable[Any], tables: list[str]) -> tuple[Any, Read]:
+    """What a call answers, and what it read. In a transaction: the counters are exact within one."""
+    before = await conn.fetchrow(READ, tables)
+    answer = await call
+    after = await conn.fetchrow(READ, tables)
+    return answer, Read(after["rows"] - before["rows"], after["whole"] - before["whole"])
+
+
+async def written(conn: asyncpg.Connection) -> Any:
+    """A print of the place and version of every ticket and record: it changes with any that is written."""
+    return await conn.fetchrow(
+        "select (select sum(hashtext(t.ctid::text || t.xmin::text)) from flowfabric.tickets t) as tickets, "
+        "(select sum(hashtext(e.ctid::text || e.xmin::text)) from flowfabric.executions e) as executions"
+    )
+
+
+async def claim(conn: asyncpg.Connection, lane: str, take: int = 1) -> list[Any]:
+    return await claims.claim(conn, "w", instance="w-1", lanes=[lane], take=take)
+
+
+async def test_tripping_a_budget_writes_no_execution_and_raising_it_releases_them_at_once(
+    filled: asyncpg.Connection,
+) -> None:
+    """Behaviour 54."""
+    before = await written(filled)
+
+    await spend(filled, 100)
+    assert await claim(filled, "behind", take=10) == []
+    await budgets.change_budget(filled, TEAM, hard_limits={"tokens": 101}, by="ops")
+    assert await written(filled) == before
+    assert len(await claim(filled, "behind", take=10)) == 10
+
+
+async def test_whether_budgets_are_closed_is_one_lookup_each(filled: asyncpg.Connection) -> None:
+    await filled.execute("set local enable_seqscan = off")
+    ids = [row["id"] for row in await filled.fetch("select id from flowfabric.budgets order by id limit 16")]
+    closed = "select flowfabric._budgets_closed($1, flowfabric.clock())"
+
+    _, read = await reading(filled, filled.fetchval(closed, ids), OURS)
+
+    assert read.whole == 0
+    assert read.rows <= 2 * len(ids)
+
+
+async def test_a_claim_over_thousands_of_routes_asks_only_the_budgets_it_visits(filled: asyncpg.Connection) -> None:
+    taken, read = await reading(filled, claim(filled, "many", take=10), ["budgets"])
+
+    assert len(taken) == 10
+    assert read.whole == 0
+    assert read.rows <= 100
+
+
+async def test_spending_reads_its_own_rows_whatever_others_have(filled: asyncpg.Connection) -> None:
+    [taken] = await claim(filled, "free")
+
+    async def spend_and_settle() -> None:
+        await spend(filled, 1, fence=taken.fence, dedup_key="k")
+        held = await budgets.reserve(filled, TEAM, {"tokens": 10}, fence=taken.fence)
+        assert held.reservation_id is not None
+        await budgets.settle(filled, held.reservation_id, {"tokens": 5}, fence=taken.fence)
+        await budgets.release_usage(filled, TEAM, taken.execution_id, by="ops")
+
+    _, read = await reading(filled, spend_and_settle(), OURS)
+    assert read.whole == 0
+    assert read.rows <= 100
+
+
+async def test_an_end_without_reservations_reads_nothing_of_budgets(filled: asyncpg.Connection) -> None:
+    [taken] = await claim(filled, "free")
+
+    _, read = await reading(filled, attempts.complete(filled, taken.fence), OURS)
+    assert read.whole == 0
+    assert read.rows <= A_LOOK
+
+
+async def test_the_sweeps_read_what_is_due_and_not_what_is_there(filled: asyncpg.Connection) -> None:
+    async def sweep() -> list[int]:
+        passes = [budgets.reset_budgets, budgets.expire_reservations, budgets.resume_budget_waits]
+        return [(await each(filled)).moved for each in passes]
+
+    moved, read = await reading(filled, sweep(), [*OURS, "suspensions"])
+    assert moved == [0, 0, 0]
+    assert read.whole == 0
+    assert read.rows <= A_LOOK
+
+
+async def test_a_report_is_written_in_its_page(given: Given) -> None:
+    await make(given.conn, hard_limits={})
+    for _ in range(200):
+        await spend(given.conn, 1)
+    await given.conn.execute("select pg_stat_force_next_flush()")
+
+    [row] = await given.rows(
+        "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relid = 'flowfabric.budgets'::regclass"
+    )
+    assert row["n_tup_upd"] >= 200
+    assert row["n_tup_hot_upd"] >= 0.9 * row["n_tup_upd"]
+
+
+WAITING = 20_000
+SUSPEND = """
+with made as (
+    insert into flowfabric.suspensions
+        (partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
+    select e.partition, e.id, gen_random_uuid(), now(), 'paused_by_budget', 'fail', 'budget',
+           jsonb_build_object('kind', 'operator_only', 'budget', $1::uuid, 'amounts', '{"tokens": 10}'::jsonb,
+                              'asked_us', row_number() over ())
+    from flowfabric.tickets e where e.lane = 'behind' limit $2
+    returning partition, execution, id)
+update flowfabric.tickets t set phase = 'suspended', suspension = m.id from made m
+where t.partition = m.partition and t.id = m.execution
+"""
+
+
+async def test_a_settlement_looks_at_a_bounded_number_of_those_who_wait(filled: asyncpg.Connection) -> None:
+    await filled.execute(SUSPEND, budget_id("default", TEAM), WAITING)
+    await spend(filled, 60)
+    held = await budgets.reserve(filled, TEAM, {"tokens": 40})
+    assert held.reservation_id is not None
+
+    settled = budgets.settle(filled, held.reservation_id, {"tokens": 15})
+    _, read = await reading(filled, settled, ["tickets", "suspensions"])
+    assert read.whole == 0
+    assert read.rows <= 1_000
+    assert (await budgets.describe_budget(filled, TEAM)).waiting_count == 10_001
+    assert (await budgets.resume_budget_waits(filled, limit=1)).moved == 1

@@ -1,0 +1,384 @@
+"""Budgets under many hands: the limit holds at every moment, nothing is counted twice, and nobody waits in a circle."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from flowfabric import errors
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, budgets, claims, executions
+from flowfabric.ids import ExecutionId
+from flowfabric.model import Claim, Completion, FailureReport, Fence, PublicState
+from tests.conftest import SOAK, Connect
+from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
+from tests.engine.executions.stored import blocked
+from tests.given import Given, submission
+
+Call = Callable[[Connection], Awaitable[Any]]
+
+TASKS, CONNECTIONS = 64, 8
+ACTS = 200 if SOAK else 8
+HARD = 300
+SECOND = timedelta(seconds=1)
+
+SAMPLE = """
+select (b.used ->> 'tokens')::bigint as used, (b.reserved ->> 'tokens')::bigint as reserved,
+       (select sum((s.spent ->> 'tokens')::bigint) from flowfabric.spending s
+        where s.budget = b.id and s.period = b.period) as ledger,
+       (select sum((r.estimate ->> 'tokens')::bigint) from flowfabric.reservations r
+        where r.budget = b.id and r.ended_at is null) as open
+from flowfabric.budgets b
+"""
+
+
+async def claim(conn: Connection, lane: str) -> Claim:
+    [taken] = await claims.claim(conn, "w", instance="w-1", lanes=[lane])
+    return taken
+
+
+class Sampler:
+    """Looks at the budget again and again while others use it, each time in one statement and so at one moment."""
+
+    def __init__(self, conn: asyncpg.Connection, hard: int) -> None:
+        self.conn, self.hard, self.samples, self.fullest = conn, hard, 0, 0
+
+    async def run(self, busy: asyncio.Event) -> None:
+        while not busy.is_set():
+            await self.look()
+
+    async def look(self) -> None:
+        [row] = await self.conn.fetch(SAMPLE)
+        seen = {name: row[name] or 0 for name in ("used", "reserved", "ledger", "open")}
+        assert seen["used"] + seen["reserved"] <= self.hard
+        assert (seen["used"], seen["reserved"]) == (seen["ledger"], seen["open"])
+        self.samples += 1
+        self.fullest = max(self.fullest, seen["used"] + seen["reserved"])
+
+
+async def watched(conn: asyncpg.Connection, hard: int, work: Awaitable[Any]) -> Sampler:
+    """Do the work under the eyes of a sampler."""
+    sampler, done = Sampler(conn, hard), asyncio.Event()
+    looking = asyncio.ensure_future(sampler.run(done))
+    await work
+    done.set()
+    await looking
+    await sampler.look()
+    return sampler
+
+
+class Hammer:
+    """One of many that use a budget: it reserves, settles, releases, reports, and now and then it dies."""
+
+    def __init__(self, number: int, conn: asyncpg.Connection, turn: asyncio.Lock) -> None:
+        self.lane, self.conn, self.turn = f"lane-{number}", conn, turn
+        self.random = random.Random(number)
+        self.open: list[UUID] = []
+        self.acts = [self.reserve, self.reserve, self.reserve, self.settle, self.settle, self.report, self.release]
+        self.acts += [self.die, self.take_back]
+
+    async def run(self, acts: int) -> None:
+        async with self.turn:
+            self.fence = (await claim(self.conn, self.lane)).fence
+        for _ in range(acts):
+            async with self.turn:
+                await self.random.choice(self.acts)()
+
+    async def reserve(self) -> None:
+        tokens = self.random.randint(1, 20)
+        answer = await budgets.reserve(self.conn, TEAM, {"tokens": tokens}, fence=self.fence)
+        if answer.reservation_id is not None:
+            self.open.append(answer.reservation_id)
+
+    async def settle(self) -> None:
+        if self.open:
+            await budgets.settle(self.conn, self.open.pop(), {"tokens": self.random.randint(0, 25)}, fence=self.fence)
+
+    async def release(self) -> None:
+        if self.open:
+            await budgets.release(self.conn, self.open.pop(), fence=self.fence)
+
+    async def report(self) -> None:
+        await spend(self.conn, self.random.randint(0, 5), fence=self.fence)
+
+    async def take_back(self) -> None:
+        await budgets.release_usage(self.conn, TEAM, self.fence.execution_id, by="ops")
+
+    async def die(self) -> None:
+        """Half the time in the middle of a transaction, else between two calls, and then work is taken back."""
+        if self.random.random() < 0.5:
+            with suppress(ZeroDivisionError):
+                async with self.conn.transaction():
+                    await budgets.reserve(self.conn, TEAM, {"tokens": 10}, fence=self.fence)
+                    await spend(self.conn, 3, fence=self.fence)
+                    raise ZeroDivisionError
+            return
+        await claims.revoke(self.conn, self.fence.execution_id, by="ops")
+        self.open.clear()
+        self.fence = (await claim(self.conn, self.lane)).fence
+
+
+async def test_sixty_four_tasks_on_eight_connections_never_pass_the_limit_by_one_unit(
+    connect: Connect, given: Given
+) -> None:
+    """Behaviour 107. Pitfall P62."""
+    await make(given.conn, hard_limits={"tokens": HARD})
+    await executions.submit_many(given.conn, [submission(lane=f"lane-{number}") for number in range(TASKS)])
+    conns = [(await connect(), asyncio.Lock()) for _ in range(CONNECTIONS)]
+    hammers = [Hammer(number, *conns[number % CONNECTIONS]) for number in range(TASKS)]
+
+    async def periods() -> None:
+        working = asyncio.gather(*(hammer.run(ACTS) for hammer in hammers))
+        for _ in range(ACTS // 4):
+            await budgets.reset_budget(given.conn, TEAM, by="ops")
+            await given.conn.fetch("select from pg_stat_activity")
+        await working
+
+    sampler = await watched(await connect(), HARD, periods())
+
+    assert sampler.samples > 20
+    assert sampler.fullest > HARD * 0.9
+    fences = [hammer.fence for hammer in hammers]
+    await attempts.complete_many(given.conn, [Completion(fence=fence) for fence in fences])
+    await sampler.look()
+    assert (await figures(given.conn))[1] == 0
+
+
+async def test_a_hundred_reservations_at_once_on_a_limit_of_fifty_make_exactly_fifty(
+    connect: Connect, given: Given
+) -> None:
+    """Behaviour 107."""
+    await make(given.conn, hard_limits={"tokens": 50})
+    conns = [await connect() for _ in range(10)]
+
+    async def ten(conn: asyncpg.Connection) -> list[str]:
+        return [(await budgets.reserve(conn, TEAM, {"tokens": 1})).outcome for _ in range(10)]
+
+    reserving = asyncio.gather(*map(ten, conns))
+    await watched(await connect(), 50, reserving)
+
+    outcomes = [outcome for each in await reserving for outcome in each]
+    assert (outcomes.count("reserved"), outcomes.count("hard_breach")) == (50, 50)
+
+
+async def test_a_hundred_reports_at_once_from_ten_connections_admit_exactly_fifty(
+    connect: Connect, given: Given
+) -> None:
+    """Pitfall P62."""
+    await make(given.conn, hard_limits={"cost_micros": 5_000_000})
+    conns = [await connect() for _ in range(10)]
+
+    async def ten(conn: asyncpg.Connection) -> list[str]:
+        return [(await spend(conn, {"cost_micros": 100_000})).outcome for _ in range(10)]
+
+    outcomes = [outcome for each in await asyncio.gather(*map(ten, conns)) for outcome in each]
+
+    assert (outcomes.count("ok"), outcomes.count("hard_breach")) == (50, 50)
+    assert (await budgets.describe_budget(given.conn, TEAM)).used == {"cost_micros": 5_000_000}
+
+
+class Race:
+    """Two calls: the first has acted but not committed when the second comes."""
+
+    def __init__(self, given: Given, one: asyncpg.Connection, two: asyncpg.Connection) -> None:
+        self.given, self.one, self.two = given, one, two
+
+    async def waits(self, first: Call, second: Call, *, commits: bool = True) -> Any:
+        """The answer of the second, which must wait for the first, or the refusal it raised."""
+        transaction = self.one.transaction()
+        await transaction.start()
+        await first(self.one)
+        later = asyncio.ensure_future(second(self.two))
+        await blocked(self.given, self.two, later)
+        await (transaction.commit() if commits else transaction.rollback())
+        return (await asyncio.gather(later, return_exceptions=True))[0]
+
+
+@pytest.fixture
+async def race(given: Given, connect: Connect) -> Race:
+    return Race(given, await connect(), await connect())
+
+
+async def test_of_two_reports_that_do_not_fit_together_the_second_learns_of_the_first(race: Race) -> None:
+    """Pitfall P62."""
+    await make(race.given.conn)
+
+    answer = await race.waits(lambda conn: spend(conn, 60), lambda conn: spend(conn, 60))
+    assert (answer.outcome, answer.used) == ("hard_breach", 60)
+
+
+async def test_a_report_that_is_rolled_back_leaves_its_room_and_its_key(race: Race) -> None:
+    await make(race.given.conn)
+    call: Call = lambda conn: spend(conn, 60, dedup_key="k")  # noqa: E731
+
+    assert (await race.waits(call, call, commits=False)).outcome == "ok"
+    assert (await race.waits(call, call)).outcome == "already_applied"
+    assert (await figures(race.given.conn))[0] == 60
+
+
+@pytest.mark.parametrize(("commits", "outcome"), [(True, "exists"), (False, "created")])
+async def test_of_two_who_make_one_budget_one_makes_it(race: Race, commits: bool, outcome: str) -> None:
+    call: Call = lambda conn: budgets.create_budget(conn, TEAM, hard_limits={"tokens": 1})  # noqa: E731
+
+    assert (await race.waits(call, call, commits=commits)).outcome == outcome
+    assert (await race.given.events()).count("budget_created") == 1
+
+
+async def test_a_raise_that_waited_for_a_suspension_resumes_it(race: Race) -> None:
+    """Behaviour 109."""
+    await make(race.given.conn, on_hard_limit="suspend")
+    claim = await race.given.claimed()
+
+    changed = await race.waits(
+        lambda conn: spend(conn, 150, fence=claim.fence),
+        lambda conn: budgets.change_budget(conn, TEAM, hard_limits={"tokens": 150}, by="ops"),
+    )
+
+    assert changed.lanes == ["default"]
+    assert await state(race.given.conn, claim.execution_id) is PublicState.WAITING
+
+
+async def state(conn: Connection, execution_id: ExecutionId) -> PublicState:
+    return (await executions.describe(conn, execution_id)).state.public_state
+
+
+async def test_a_raise_passes_by_a_ticket_that_is_locked_and_the_sweep_resumes_it(race: Race) -> None:
+    """Behaviour 109."""
+    await make(race.given.conn, on_hard_limit="suspend")
+    claim = await race.given.claimed()
+    await spend(race.given.conn, 150, fence=claim.fence)
+
+    async with race.one.transaction():
+        await executions.change_priority(race.one, claim.execution_id, 7, by="ops")
+        async with asyncio.timeout(10):
+            await budgets.change_budget(race.two, TEAM, hard_limits={"tokens": 150}, by="ops")
+    assert await state(race.given.conn, claim.execution_id) is PublicState.SUSPENDED
+    assert (await budgets.resume_budget_waits(race.two)).moved == 1
+    assert await state(race.given.conn, claim.execution_id) is PublicState.WAITING
+
+
+async def test_what_lapses_while_its_execution_ends_is_given_back_once(race: Race) -> None:
+    await make(race.given.conn)
+    claim = await race.given.claimed()
+    await budgets.reserve(race.given.conn, TEAM, {"tokens": 60}, fence=claim.fence, ttl=SECOND)
+    await budgets.reserve(race.given.conn, TEAM, {"tokens": 30})
+    await race.given.time_passes(seconds=2)
+
+    await race.waits(lambda conn: spend(conn, 1), lambda conn: attempts.complete(conn, claim.fence))
+    assert await figures(race.given.conn) == (1, 30, 0)
+    kinds = await race.given.events()
+    assert (kinds.count("reservation_expired"), kinds.count("reservation_released")) == (1, 0)
+
+
+async def test_a_settlement_that_waited_for_a_revocation_is_fenced(race: Race) -> None:
+    await make(race.given.conn)
+    claim = await race.given.claimed()
+    held = await budgets.reserve(race.given.conn, TEAM, {"tokens": 60}, fence=claim.fence)
+    assert held.reservation_id is not None
+    reservation: UUID = held.reservation_id
+
+    refusal = await race.waits(
+        lambda conn: claims.revoke(conn, claim.execution_id, by="ops"),
+        lambda conn: budgets.settle(conn, reservation, {"tokens": 50}, fence=claim.fence),
+    )
+    assert isinstance(refusal, errors.LeaseLost)
+    assert await figures(race.given.conn) == (0, 0, 0)
+
+
+async def in_key_order(conn: Connection, count: int, **options: Any) -> list[str]:
+    """Budgets, by the order in which they are locked."""
+    for number in range(count):
+        await make(conn, f"b{number}", hard_limits={"tokens": 1_000_000}, **options)
+    return [row["name"] for row in await conn.fetch("select name from flowfabric.budgets order by partition, id")]
+
+
+async def crossing(race: Race, first: str, last: str, call: Call) -> Any:
+    """The answer of a call that comes while another holds the first budget and is about to take the last."""
+
+    async def inside() -> Any:
+        # In a transaction of its own: outside of one a deadlock would be repeated, and not be seen.
+        async with race.two.transaction():
+            return await call(race.two)
+
+    async with race.one.transaction():
+        await spend(race.one, 1, first)
+        crossed = asyncio.ensure_future(inside())
+        await blocked(race.given, race.two, crossed)
+        await spend(race.one, 1, last)
+    return await crossed
+
+
+async def test_a_batch_locks_its_budgets_in_order_whatever_their_order_in_it(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    reports = [report_of(1, last), report_of(1, first)]
+
+    await crossing(race, first, last, lambda conn: budgets.report_usage_many(conn, reports))
+
+    assert [await figures(race.given.conn, name) for name in (first, last)] == [(2, 0, 0)] * 2
+
+
+async def test_a_report_that_ends_its_execution_locks_what_that_gives_back_in_order_too(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2, on_hard_limit="fail")
+    claim = await race.given.claimed()
+    await budgets.reserve(race.given.conn, first, {"tokens": 5}, fence=claim.fence)
+
+    answer = await crossing(race, first, last, lambda conn: spend(conn, 2_000_000, last, fence=claim.fence))
+
+    assert (answer.action, await state(race.given.conn, claim.execution_id)) == ("fail", PublicState.FAILED)
+    assert (await figures(race.given.conn, first)) == (1, 0, 0)
+
+
+async def test_failures_that_are_tried_again_and_those_that_are_not_give_back_in_order(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    final = await race.given.claimed()
+    again = await race.given.claimed(policy={"retry": {"max_retries": 1}})
+    await budgets.reserve(race.given.conn, first, {"tokens": 5}, fence=final.fence)
+    await budgets.reserve(race.given.conn, last, {"tokens": 5}, fence=again.fence)
+    reports = [FailureReport(fence=claim.fence, reason="it broke") for claim in (again, final)]
+
+    answers = await crossing(race, first, last, lambda conn: attempts.fail_many(conn, reports))
+
+    assert [answer.outcome for answer in answers] == ["retry_scheduled", "failed"]
+    assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
+
+
+async def test_every_mix_of_spending_ending_and_sweeping_is_free_of_deadlocks(connect: Connect, given: Given) -> None:
+    names = [f"b{number}" for number in range(4)]
+    for name in names:
+        await make(given.conn, name, hard_limits={"tokens": 60}, on_hard_limit="fail")
+    conns = [await connect() for _ in range(4)]
+
+    async def inside(conn: asyncpg.Connection, call: Call) -> None:
+        # In a transaction of its own: outside of one a deadlock would be repeated, and not be seen.
+        async with conn.transaction():
+            await call(conn)
+
+    for number in range(100 if SOAK else 12):
+        await executions.submit_many(given.conn, [submission()] * 12)
+        fences = [each.fence for each in await given.claim(take=12)]
+        shuffled = random.Random(number)
+        for fence in fences:
+            await budgets.reserve(given.conn, shuffled.choice(names), {"tokens": 2}, fence=fence)
+        calls: list[Call] = [
+            _reports(names, fences[:6]),
+            _reports(names[::-1], fences[6:][::-1]),
+            lambda conn, fences=fences: attempts.complete_many(conn, [Completion(fence=f) for f in fences[::2]]),  # type: ignore[misc]
+            lambda conn: budgets.expire_reservations(conn),
+        ]
+        await asyncio.gather(*(inside(conn, call) for conn, call in zip(conns, calls, strict=True)))
+        for name in names:
+            await budgets.reset_budget(given.conn, name, by="ops")
+        await attempts.complete_many(given.conn, [Completion(fence=fence) for fence in fences])
+
+    assert [(await figures(given.conn, name))[1] for name in names] == [0] * 4
+
+
+def _reports(names: list[str], fences: list[Fence]) -> Call:
+    reports = [report_of(7, name, fence=fence) for name in names for fence in fences]
+    return lambda conn: budgets.report_usage_many(conn, reports)
