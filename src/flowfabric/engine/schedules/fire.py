@@ -1,0 +1,98 @@
+"""Firing: an execution for every tick, once, whoever sees that it is due and whatever crashes."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from flowfabric import db
+from flowfabric.db import Connection, Row
+from flowfabric.engine.schedules.ticks import Decision, Ticks, execution_id, put_off
+from flowfabric.errors import InvalidSchedule
+from flowfabric.ids import ExecutionId, check_text, mint_execution_id
+from flowfabric.model import Fired, Swept, Timing
+
+log = logging.getLogger("flowfabric.schedules")
+
+
+async def fire_schedule(
+    conn: Connection,
+    name: str,
+    *,
+    namespace: str = "default",
+    by: str,
+    execution_id: ExecutionId | None = None,
+    partitions: int = 256,
+) -> Fired:
+    """Submit what a schedule says now, by hand; also one that is paused. Its ticks come as they would.
+
+    Safe to repeat with an `execution_id`. Raises `ScheduleNotFound`, `InvalidBody`, and what `submit` refuses.
+    """
+    chosen = execution_id or mint_execution_id(partitions)
+    fired = await db.row(
+        conn,
+        "fire_schedule",
+        namespace=check_text(namespace, "namespace"),
+        name=check_text(name, "schedule"),
+        partition=chosen.partition,
+        id=chosen.uuid,
+        by=check_text(by, "by"),
+    )
+    return msgspec.convert(dict(fired), Fired)
+
+
+async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0, partitions: int = 256) -> Swept:
+    """Submit the ticks that are due, each once, and move their schedules on.
+
+    A schedule whose submission is refused keeps its tick, says why, and is tried again; the others go on.
+    """
+    moved, lanes, ended = 0, set[str](), list[str]()
+    while True:
+        due = await db.rows(conn, "_due_schedules", take=limit - moved, passing=passing)
+        if not due and limit:
+            return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
+        swept = await db.row(
+            conn,
+            "fire_schedules",
+            take=limit - moved,
+            passing=passing,
+            **_decided([_decide(row, partitions) for row in due]),
+        )
+        for sentence in swept["refused"] or ():
+            log.warning("cannot fire schedule %s", sentence)
+        moved += swept["moved"]
+        lanes.update(swept["lanes"] or ())
+        ended += swept["ended"] or ()
+        # What is caught up tick by tick may be due again at once.
+        if not swept["moved"] or moved >= limit:
+            return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
+
+
+def _decide(row: Row, partitions: int) -> dict[str, Any]:
+    """What becomes of a due schedule; one that cannot be computed here says so and harms no other."""
+    timing, fault = Timing(), None
+    try:
+        timing = db.read(Timing, row["timing"])
+        decision = Ticks(timing, row["anchor_at"]).decide(row["next_tick_at"], row["now"])
+    except (InvalidSchedule, msgspec.DecodeError) as error:
+        message = error.message if isinstance(error, InvalidSchedule) else str(error)
+        fault = msgspec.json.encode({"code": InvalidSchedule.code, "message": message}).decode()
+        decision = Decision(None, None)
+    about = row["namespace"], row["name"], decision.tick or row["next_tick_at"]
+    chosen = execution_id(*about, partitions)
+    return {
+        "namespaces": row["namespace"],
+        "names": row["name"],
+        "read_ticks": row["next_tick_at"],
+        "ticks": decision.tick,
+        "followings": decision.following,
+        "dues": put_off(*about, timing.jitter) if timing.jitter else None,
+        "partitions": chosen.partition,
+        "ids": chosen.uuid,
+        "faults": fault,
+    }
+
+
+def _decided(decisions: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    return {field: [decision[field] for decision in decisions] for field in decisions[0]} if decisions else {}

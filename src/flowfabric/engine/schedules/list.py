@@ -1,0 +1,69 @@
+"""Reading: schedules as they stand."""
+
+import base64
+import binascii
+
+import msgspec
+
+from flowfabric import db
+from flowfabric.db import Connection
+from flowfabric.engine.schedules.ticks import Ticks
+from flowfabric.errors import InvalidCursor, InvalidSchedule
+from flowfabric.ids import check_text, shown
+from flowfabric.model import Page, Schedule
+
+
+async def describe_schedule(conn: Connection, name: str, *, namespace: str = "default") -> Schedule:
+    """All there is to know of a schedule, with its payload and its next five ticks. Raises `ScheduleNotFound`."""
+    found = await db.row(
+        conn, "describe_schedule", namespace=check_text(namespace, "namespace"), name=check_text(name, "schedule")
+    )
+    return _schedule(found["description"], found["payload"])
+
+
+async def list_schedules(
+    conn: Connection, *, namespace: str | None = None, cursor: str | None = None, limit: int = 50
+) -> Page[Schedule]:
+    """The schedules there are, by namespace and name, each with its next five ticks.
+
+    Raises `InvalidLimit`, `InvalidCursor`.
+    """
+    after_namespace, after_name = _parse_cursor(cursor) if cursor else ("", "")
+    found = await db.rows(
+        conn,
+        "list_schedules",
+        namespace=None if namespace is None else check_text(namespace, "namespace"),
+        after_namespace=after_namespace,
+        after_name=after_name,
+        take=max(min(limit, 1_000), -1_000),
+    )
+    return db.page([_schedule(row["description"]) for row in found], limit, _cursor)
+
+
+def _schedule(description: str, payload: bytes | None = None) -> Schedule:
+    schedule = db.read(Schedule, description)
+    try:
+        ticks = list(Ticks(schedule.timing, schedule.anchor_at).coming(schedule.next_tick_at))
+    except InvalidSchedule:  # its time zone is not known on this machine
+        ticks = [tick for tick in [schedule.next_tick_at] if tick is not None]
+    return msgspec.structs.replace(schedule, ticks=ticks, payload=payload)
+
+
+def _cursor(schedule: Schedule) -> str:
+    return base64.urlsafe_b64encode(f"{schedule.namespace}\n{schedule.name}".encode()).decode().rstrip("=")
+
+
+def _parse_cursor(text: str) -> tuple[str, str]:
+    """The namespace and name of the last item of a page."""
+    try:
+        namespace, line, name = (
+            base64.b64decode(text + "=" * (-len(text) % 4), b"-_", True).decode("ascii").partition("\n")
+        )
+    except (binascii.Error, ValueError):
+        namespace, line, name = "", "", ""
+    if not line or "\0" in namespace + name:
+        raise InvalidCursor(
+            f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",
+            cause="malformed",
+        )
+    return namespace, name

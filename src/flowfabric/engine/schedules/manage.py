@@ -1,0 +1,177 @@
+"""Managing: making schedules, changing them, and the switch that stops one."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flowfabric import calls, db
+from flowfabric.db import Connection
+from flowfabric.engine.schedules.list import describe_schedule
+from flowfabric.engine.schedules.ticks import Ticks, encode_timing
+from flowfabric.errors import InvalidBody, InvalidSchedule
+from flowfabric.ids import check_text, kept_text
+from flowfabric.model import Schedule, ScheduleChange, Submission, Timing
+
+PAYLOAD_LIMIT = 1_048_576
+STALE = "stale"
+
+
+async def create_schedule(
+    conn: Connection,
+    name: str,
+    submission: Submission,
+    timing: Timing,
+    *,
+    paused: bool = False,
+    declared: bool = False,
+    by: str | None = None,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> ScheduleChange:
+    """Submit something again and again; the schedule is in the namespace of what it submits.
+
+    Safe to repeat: the same schedule answers `NOOP`. Raises `InvalidSchedule` with its `field`,
+    `ScheduleAlreadyExists`, and what `submit` refuses of terms, payload and tags.
+    """
+    now: datetime = await db.value(conn, "clock")
+    return ScheduleChange(
+        await db.value(
+            conn,
+            "create_schedule",
+            **_submitted(name, submission),
+            **_timed(timing, timing.anchor or now, now),
+            paused=paused,
+            declared=declared,
+            by=by and check_text(by, "by"),
+            payload_limit=payload_limit,
+        )
+    )
+
+
+async def change_schedule(
+    conn: Connection,
+    name: str,
+    *,
+    namespace: str = "default",
+    submission: Submission | None = None,
+    timing: Timing | None = None,
+    declared: bool = False,
+    by: str | None = None,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> ScheduleChange:
+    """Give a schedule something else to submit, another timing, or both; what is left out stays as it is.
+
+    Its next tick is the first from now on. Safe to repeat: no difference answers `NOOP`. Raises `ScheduleNotFound`,
+    `InvalidSchedule` with its `field`, and what `submit` refuses of terms, payload and tags.
+    """
+    while True:
+        there = await describe_schedule(conn, name, namespace=namespace)
+        now: datetime = await db.value(conn, "clock")
+        wanted, sent = timing or there.timing, submission or submission_of(there)
+        if sent.terms.namespace != namespace:
+            raise InvalidSchedule("a schedule stays in its namespace; make another one there", field="namespace")
+        anchor = there.anchor_at if wanted.every == there.timing.every else now
+        changed = await db.value(
+            conn,
+            "change_schedule",
+            **_submitted(name, sent),
+            **_timed(wanted, wanted.anchor or anchor, max(now, there.last_tick_at or now)),
+            revision=there.revision,
+            declared=declared,
+            by=by and check_text(by, "by"),
+            payload_limit=payload_limit,
+        )
+        if changed != STALE:
+            return ScheduleChange(changed)
+
+
+async def pause_schedule(
+    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+) -> ScheduleChange:
+    """Stop a schedule; what it has submitted goes on, and ticks that pass meanwhile are not caught up.
+
+    Safe to repeat: a paused schedule answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`.
+    """
+    return ScheduleChange(await db.value(conn, "pause_schedule", **_act(name, namespace, by, why)))
+
+
+async def resume_schedule(
+    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+) -> ScheduleChange:
+    """Let a paused schedule go on, from the first tick from now on.
+
+    Safe to repeat: one that is not paused answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`, `InvalidSchedule`.
+    """
+    while True:
+        there = await describe_schedule(conn, name, namespace=namespace)
+        now: datetime = await db.value(conn, "clock")
+        following = Ticks(there.timing, there.anchor_at).following(max(now, there.last_tick_at or now))
+        resumed = await db.value(
+            conn,
+            "resume_schedule",
+            **_act(name, namespace, by, why),
+            revision=there.revision,
+            next_tick_at=following,
+        )
+        if resumed != STALE:
+            return ScheduleChange(resumed)
+
+
+async def delete_schedule(
+    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+) -> ScheduleChange:
+    """Remove a schedule; what it has submitted goes on. Raises `ScheduleNotFound`, `InvalidBody`."""
+    return ScheduleChange(await db.value(conn, "delete_schedule", **_act(name, namespace, by, why)))
+
+
+def _act(name: str, namespace: str, by: str, why: str | None) -> dict[str, Any]:
+    return {
+        "namespace": check_text(namespace, "namespace"),
+        "name": check_text(name, "schedule"),
+        "by": check_text(by, "by"),
+        "why": why and kept_text(why),
+    }
+
+
+def _timed(timing: Timing, anchor: datetime, after: datetime) -> dict[str, Any]:
+    """The arguments that say when. Raises `InvalidSchedule`, also when there is no tick to come."""
+    following = Ticks(timing, anchor).following(after)
+    if following is None:
+        raise InvalidSchedule(f"until {timing.until}: no tick comes before that; give a later moment", field="until")
+    return {
+        "timing": encode_timing(timing),
+        "anchor_at": anchor.astimezone(UTC),
+        "next_tick_at": following,
+        "overlap": str(timing.overlap),
+    }
+
+
+def _submitted(name: str, submission: Submission) -> dict[str, Any]:
+    """The arguments that say what. Raises `InvalidSchedule` for what makes no sense again and again."""
+    for field in ("key", "execution_id", "delay"):
+        if getattr(submission, field):
+            raise InvalidSchedule(f"{field} {getattr(submission, field)}: a schedule cannot have one", field=field)
+    if not isinstance(submission.deadline, timedelta | None):
+        raise InvalidSchedule(f"deadline {submission.deadline}: give a span, counted from the tick", field="deadline")
+    return {
+        "namespace": check_text(submission.terms.namespace, "namespace"),
+        "name": check_text(name, "schedule"),
+        "terms": _json(submission.terms, "terms"),
+        "payload": calls.expect(bytes, submission.payload, "payload"),
+        "priority": min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
+        "tags": _json(submission.tags, "tags") if submission.tags else None,
+        "deadline_ms": calls.span(submission.deadline, "deadline"),
+    }
+
+
+def _json(value: object, field: str) -> str:
+    try:
+        return check_text(calls.json_text(value, field), field)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidBody(f"{field} cannot be written as JSON: {error}", field=field) from None
+
+
+def submission_of(there: Schedule) -> Submission:
+    """What a schedule submits."""
+    deadline = None if there.deadline_ms is None else timedelta(milliseconds=there.deadline_ms)
+    return Submission(
+        terms=there.terms, payload=there.payload, priority=there.priority, tags=there.tags, deadline=deadline
+    )

@@ -1,0 +1,53 @@
+"""Schedules to test with, and what has come of them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from flowfabric import testing
+from flowfabric.db import Connection
+from flowfabric.engine import schedules
+from flowfabric.model import ScheduleChange, Swept, Timing
+from tests.given import Given, submission
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+FIELDS = set(Timing.__struct_fields__)
+OPTIONS = {"paused", "declared", "by", "payload_limit"}
+
+
+class Tick(msgspec.Struct):
+    """What the log says of a tick."""
+
+    tick: datetime
+
+
+def moment(text: str) -> datetime:
+    """A moment in UTC: `2026-03-29 01:00`."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+async def at(given: Given, text: str) -> None:
+    """Set the clock."""
+    await testing.move_clock(given.conn, moment(text) - await testing.now(given.conn))
+
+
+async def create(conn: Connection, name: str = "nightly", **options: Any) -> ScheduleChange:
+    """Make a schedule, hourly unless told otherwise; options of its timing and of what it submits may be mixed."""
+    timing = {field: options.pop(field) for field in FIELDS & options.keys()}
+    own = {field: options.pop(field) for field in OPTIONS & options.keys()}
+    if not {"cron", "every"} & timing.keys():
+        timing["cron"] = "0 * * * *"
+    return await schedules.create_schedule(conn, name, submission(**options), Timing(**timing), **own)
+
+
+async def sweep(conn: Connection, **options: Any) -> Swept:
+    return await schedules.fire_schedules(conn, **options)
+
+
+async def fired(given: Given, name: str = "nightly") -> list[datetime]:
+    """The ticks that were submitted, in order, as the log tells."""
+    found = await given.rows(
+        "select detail::text from flowfabric.events where kind = 'schedule_fired' and subject = $1 order by id", name
+    )
+    return [msgspec.json.decode(row["detail"], type=Tick).tick for row in found]
