@@ -1,7 +1,8 @@
-"""What the tests of the command stand on: the command itself, as a process of its own."""
+"""What the tests of the command stand on: the command as a process of its own, and in this one, which is faster."""
 
 import asyncio
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -9,6 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
+
+from flowfabric import App
+from flowfabric.cli.group import ff as group
+from tests.cli.looks import Looks
 
 
 class Answer(NamedTuple):
@@ -40,3 +46,37 @@ def ff(tmp_path: Path) -> Run:
         return Answer(process.returncode, out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture
+def here(database_url: str) -> Run:
+    """Run `ff` in this process, as ada, on this test's database: `await here("lanes pause mail --why", "it burns")`.
+
+    The first argument is split as a shell would; the others are taken as they are.
+    """
+
+    async def run(line: str, *arguments: str, stdin: str | bytes = "") -> Answer:
+        done = await asyncio.to_thread(
+            CliRunner().invoke,
+            group,
+            [*shlex.split(line), *arguments],
+            input=stdin,
+            env={"FLOWFABRIC_URL": database_url, "LOGNAME": "ada"},
+            prog_name="ff",
+            catch_exceptions=False,
+        )
+        return Answer(done.exit_code, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def look(here: Run) -> Looks:
+    """Compare what a command says with what it said before."""
+    return Looks(here)
+
+
+@pytest.fixture
+def app(database_url: str) -> App:
+    """An app of this test's database, not open yet."""
+    return App(url=database_url)

@@ -56,7 +56,7 @@ async def dev(tmp_path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subprocess.Process, tmp_path: Path) -> None:
     began = time.monotonic()
-    banner = await lines(dev, 6)
+    banner = await lines(dev, 7)
     client = await asyncio.create_subprocess_exec(*(sys.executable, "-c", CLIENT), cwd=tmp_path, stdout=subprocess.PIPE)
     async with asyncio.timeout(PATIENCE):
         out, _ = await client.communicate()
@@ -64,16 +64,31 @@ async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subp
 
     assert out == b"hello world\n"
     assert banner[0] == "FlowFabric is up; ctrl-c ends it."
-    assert [line.split()[0] for line in banner[1:]] == ["Postgres", "worker", "lanes", "tasks", "sweeps"]
+    assert [line.split()[0] for line in banner[1:]] == ["Postgres", "worker", "lanes", "tasks", "sweeps", "try"]
     assert banner[1].endswith(f"embedded, data in {tmp_path / '.flowfabric'}")
     assert banner[4].endswith(" hello")
+
+
+async def test_other_commands_join_it_and_do_without_it(
+    dev: asyncio.subprocess.Process, ff: Run, tmp_path: Path
+) -> None:
+    await lines(dev, 7)
+    joined = await ff("submit", "hello", '{"name": "world"}', "--wait")
+    dev.terminate()
+    await ends(dev)
+    alone = await ff("executions", "list", "--json")
+
+    assert joined == (0, '"hello world"\n', "")
+    assert alone.code == 0
+    assert [item["state"]["public_state"] for item in msgspec.json.decode(alone.out)["items"]] == ["completed"]
+    assert not (tmp_path / ".flowfabric" / "cluster" / "postmaster.pid").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it_and_its_postgres(
     dev: asyncio.subprocess.Process, tmp_path: Path, number: signal.Signals
 ) -> None:
-    await lines(dev, 6)
+    await lines(dev, 7)
     dev.send_signal(number)
     code, err = await ends(dev)
 

@@ -1,5 +1,7 @@
 """The command itself: help, version, and how it fails."""
 
+import inspect
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -7,30 +9,49 @@ from importlib.metadata import version
 import pytest
 
 from tests.cli.conftest import Answer, Run
+from tests.cli.test_looks import commands
 
 
 async def test_it_knows_its_version(ff: Run) -> None:
     assert await ff("--version") == Answer(0, f"ff, version {version('flowfabric')}\n", "")
 
 
-async def test_it_lists_its_commands(ff: Run) -> None:
-    code, out, _ = await ff("--help")
+async def test_it_lists_its_commands(here: Run) -> None:
+    code, out, _ = await here("--help")
 
     assert code == 0
     assert out.startswith("Usage: ff [OPTIONS] COMMAND [ARGS]...\n")
     assert "FLOWFABRIC_URL" in out
-    assert "\n  migrate  Bring the database to this version." in out
+    assert re.search(r"^  migrate +Bring the database to this version\.$", out, re.MULTILINE)
 
 
-async def test_every_command_has_help_with_an_example_and_answers_in_json(ff: Run) -> None:
-    from flowfabric.cli.group import ff as group
+def test_every_command_has_help_with_an_example_and_answers_in_json() -> None:
+    for path, command in commands():
+        options = {option for each in command.params for option in each.opts}
+        said, _, example = inspect.cleandoc(command.help or "").partition("\b\nExample:\n")
+        assert said, path
+        assert f"ff {path}" in example, path
+        assert "--json" in options, path
+        assert "--url" in options or path == "completion", path
 
-    for name in group.commands:
-        code, out, _ = await ff(name, "--help")
-        assert code == 0
-        assert out.splitlines()[0].startswith(f"Usage: ff {name} [OPTIONS]")
-        assert "Example:\n" in out
-        assert "--json " in out
+
+async def test_a_url_as_an_option_counts_before_the_variable(ff: Run, database_url: str) -> None:
+    away = "postgresql://127.0.0.1:1/x"
+
+    assert (await ff("lanes", "list", "--url", database_url, FLOWFABRIC_URL=away)).code == 0
+    assert (await ff("lanes", "list", "--url", away, FLOWFABRIC_URL=database_url)).code == 1
+
+
+@pytest.mark.parametrize(
+    ("shell", "part"), [("bash", "complete -o"), ("zsh", "#compdef ff"), ("fish", "complete --no")]
+)
+async def test_a_shell_can_learn_to_complete_it(ff: Run, here: Run, shell: str, part: str) -> None:
+    assert part in (await here(f"completion {shell}")).out
+
+    word = "p" if shell == "fish" else "2"
+    code, out, _ = await ff(_FF_COMPLETE=f"{shell}_complete", COMP_WORDS="ff lanes p", COMP_CWORD=word)
+    assert code == 0
+    assert "pause" in out
 
 
 async def test_a_command_that_does_not_exist_is_a_mistake_of_the_caller(ff: Run) -> None:

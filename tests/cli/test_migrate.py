@@ -1,4 +1,4 @@
-"""`ff migrate`, as a process of its own."""
+"""`ff migrate`: what it applies, and what it refuses."""
 
 import asyncio
 from pathlib import Path
@@ -14,26 +14,24 @@ NAMES = [step.name for step in migrate.migrations()]
 LAST = migrate.last_migration()
 
 
-async def test_it_says_what_it_applied_and_then_that_nothing_is_left(ff: Run, empty_url: str) -> None:
+async def test_it_says_what_it_applied_and_then_that_nothing_is_left(here: Run, empty_url: str) -> None:
     applied = "".join(f"applied {name}\n" for name in NAMES)
 
-    assert await ff("migrate", FLOWFABRIC_URL=empty_url) == Answer(0, applied, "")
-    assert await ff("migrate", FLOWFABRIC_URL=empty_url) == Answer(0, f"up to date at migration {LAST}\n", "")
-    assert await ff("migrate", "--check", FLOWFABRIC_URL=empty_url) == Answer(
-        0, f"up to date at migration {LAST}\n", ""
-    )
+    assert await here("migrate --url", empty_url) == Answer(0, applied, "")
+    assert await here("migrate --url", empty_url) == Answer(0, f"up to date at migration {LAST}\n", "")
+    assert await here("migrate --check --url", empty_url) == Answer(0, f"up to date at migration {LAST}\n", "")
 
 
-async def test_it_answers_in_json(ff: Run, empty_url: str) -> None:
-    first = await ff("migrate", "--json", FLOWFABRIC_URL=empty_url)
-    again = await ff("migrate", "--check", "--json", FLOWFABRIC_URL=empty_url)
+async def test_it_answers_in_json(here: Run, empty_url: str) -> None:
+    first = await here("migrate --json --url", empty_url)
+    again = await here("migrate --check --json --url", empty_url)
 
     assert msgspec.json.decode(first.out) == {"applied": NAMES, "last_migration": LAST}
     assert msgspec.json.decode(again.out) == {"applied": [], "last_migration": LAST}
 
 
-async def test_check_fails_on_a_database_that_is_behind_and_changes_nothing(ff: Run, empty_url: str) -> None:
-    code, out, err = await ff("migrate", "--check", FLOWFABRIC_URL=empty_url)
+async def test_check_fails_on_a_database_that_is_behind_and_changes_nothing(here: Run, empty_url: str) -> None:
+    code, out, err = await here("migrate --check --url", empty_url)
 
     assert (code, out) == (1, "")
     assert err.startswith("schema_behind: ")
@@ -43,10 +41,10 @@ async def test_check_fails_on_a_database_that_is_behind_and_changes_nothing(ff: 
     await conn.close()
 
 
-async def test_check_fails_on_functions_that_are_not_these(ff: Run, database_url: str, conn: Connection) -> None:
+async def test_check_fails_on_functions_that_are_not_these(here: Run, database_url: str, conn: Connection) -> None:
     await conn.execute("update flowfabric.release set digest = 'other'")
 
-    code, _, err = await ff("migrate", "--check", FLOWFABRIC_URL=database_url)
+    code, _, err = await here("migrate --check --url", database_url)
 
     assert code == 1
     assert err.startswith("schema_behind: the functions in the database are those of flowfabric ")

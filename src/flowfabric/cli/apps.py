@@ -7,19 +7,15 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-import click
-
 from flowfabric.app import App
+from flowfabric.cli.refusals import Refused
 
 
-class CannotLoad(click.ClickException):
+class CannotLoad(Refused):
     """There is no app where the command was told to look; ends it with one line, or with what the import raised."""
 
-    def format_message(self) -> str:
-        return f"cannot_load: {self.message}"
-
-    def show(self, file: object = None) -> None:
-        click.echo(self.format_message(), err=True)
+    def __init__(self, message: str) -> None:
+        super().__init__("cannot_load", message)
 
 
 def load_app(place: str) -> App:

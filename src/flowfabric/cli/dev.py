@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from flowfabric.app import App
-from flowfabric.cli.answers import answer, as_json
+from flowfabric.cli.answers import answer, as_json, at_url
 from flowfabric.cli.apps import load_app
+from flowfabric.cli.connecting import at
 from flowfabric.cli.worker import made, run, stop_on_signals, worker_options
 from flowfabric.worker import Worker
 
@@ -15,8 +16,9 @@ from flowfabric.worker import Worker
 @click.command()
 @click.argument("app")
 @worker_options
+@at_url
 @as_json
-def dev(app: str, as_json: bool, **options: Any) -> None:
+def dev(app: str, url: str | None, as_json: bool, **options: Any) -> None:
     """Run APP with all it needs in this process: Postgres, a worker, the sweeps.
 
     APP is file.py:app or package.module:app. Without FLOWFABRIC_URL an embedded Postgres is started, with its data
@@ -26,7 +28,7 @@ def dev(app: str, as_json: bool, **options: Any) -> None:
     Example:
       ff dev reports.py:app
     """
-    run(_develop(load_app(app), as_json=as_json, **options))
+    run(_develop(at(url, load_app(app)), as_json=as_json, **options))
 
 
 async def _develop(app: App, *, as_json: bool, **options: Any) -> None:
@@ -61,5 +63,6 @@ def _banner(app: App, worker: Worker) -> str:
         "lanes": ", ".join(worker.lanes),
         "tasks": ", ".join(sorted(app.tasks)) or "none yet: decorate a function with @app.task",
         "sweeps": "in this process" if worker.sweeps else "left to other processes",
+        "try": 'in another terminal: ff submit TASK \'{"name": "value"}\', ff executions list, ff events tail',
     }
     return "\n".join(["FlowFabric is up; ctrl-c ends it.", *(f"  {name:10}{said}" for name, said in lines.items())])

@@ -1,22 +1,29 @@
 """The group of all commands, and the one place where a refusal becomes a line and an exit code."""
 
-from typing import IO, Any
-
 import click
 
+from flowfabric.cli.budgets import budgets
+from flowfabric.cli.completion import completion
 from flowfabric.cli.dev import dev
+from flowfabric.cli.doctor import doctor
+from flowfabric.cli.events import events
+from flowfabric.cli.executions import executions
+from flowfabric.cli.keys import keys
+from flowfabric.cli.lanes import lanes
 from flowfabric.cli.migrate import migrate
+from flowfabric.cli.quotas import quotas
+from flowfabric.cli.refusals import Refused, refused
+from flowfabric.cli.schedules import schedules
+from flowfabric.cli.submit import submit
 from flowfabric.cli.sweep import sweep
+from flowfabric.cli.top import top
+from flowfabric.cli.waitpoints import waitpoints
 from flowfabric.cli.worker import worker
+from flowfabric.cli.workers import workers
 from flowfabric.config import BadSetting
 from flowfabric.errors import Refusal
 
-
-class Refused(click.ClickException):
-    """Ends the command with `code: message` and exit code 1."""
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        click.echo(self.message, file, err=file is None)
+INTERRUPTED = 130
 
 
 class Group(click.Group):
@@ -26,9 +33,11 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except Refusal as refusal:
-            raise Refused(str(refusal)) from refusal
+            raise refused(refusal) from refusal
         except BadSetting as bad:
-            raise Refused(f"bad_setting: {bad}") from bad
+            raise Refused("bad_setting", str(bad)) from bad
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -36,11 +45,28 @@ class Group(click.Group):
 def ff() -> None:
     """FlowFabric: durable execution on Postgres.
 
-    FLOWFABRIC_URL says where Postgres is. Without it an embedded one is used, with its data under ./.flowfabric.
+    FLOWFABRIC_URL, or --url, says where Postgres is. Without it an embedded one is used, with its data under
+    ./.flowfabric.
+
+    Every command answers in JSON with --json. It ends with 0, with 1 when it is refused, and with 2 when it is not
+    understood; what is refused, and why, goes to standard error.
     """
 
 
+ff.add_command(budgets)
+ff.add_command(completion)
 ff.add_command(dev)
+ff.add_command(doctor)
+ff.add_command(events)
+ff.add_command(executions)
+ff.add_command(keys)
+ff.add_command(lanes)
 ff.add_command(migrate)
+ff.add_command(quotas)
+ff.add_command(schedules)
+ff.add_command(submit)
 ff.add_command(sweep)
+ff.add_command(top)
+ff.add_command(waitpoints)
 ff.add_command(worker)
+ff.add_command(workers)

@@ -7,19 +7,26 @@ from contextlib import suppress
 
 import click
 
-from flowfabric.cli.answers import answer, as_json, asynchronous
+from flowfabric.cli import tables
+from flowfabric.cli.answers import answer, as_json, asynchronous, at_url
+from flowfabric.cli.connecting import refuse_missing
+from flowfabric.cli.tables import Column
 from flowfabric.config import Config
 from flowfabric.connect import open_database
 from flowfabric.db import Database
 from flowfabric.migrate import check
-from flowfabric.reconcilers import Sweep, SweepRun, run_each, run_sweeps, sweeps
+from flowfabric.model import Page
+from flowfabric.reconcilers import Sweep, run_each, run_sweeps, sweeps
+
+COLUMNS = [Column.read(column) for column in ("sweep", "moved", "failed=error")]
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Run every sweep once, say what moved, and end.")
+@at_url
 @as_json
 @asynchronous
-async def sweep(once: bool, as_json: bool) -> None:
+async def sweep(once: bool, url: str | None, as_json: bool) -> None:
     """Run the sweeps until SIGTERM or ctrl-c. As many processes may do so as you like.
 
     Sweeps take back lapsed leases, time out attempts, end what is past its deadline and remove what is old. With --once
@@ -29,14 +36,15 @@ async def sweep(once: bool, as_json: bool) -> None:
     Example:
       FLOWFABRIC_URL=postgresql://app@db.example/app ff sweep --once
     """
-    config = Config.read()
+    config = Config.read(url=url)
+    refuse_missing(config)
     listed = sweeps(config)
     async with open_database(config) as database:
         async with database.connection() as conn:
             await check(conn, config)
         if once:
             runs = await run_each(database, listed)
-            answer(_table(runs), runs, as_json=as_json)
+            answer(tables.table(COLUMNS, runs), Page(runs), as_json=as_json)
             click.get_current_context().exit(int(any(run.error for run in runs)))
         await _until_stopped(_go_on(database, listed, as_json=as_json))
 
@@ -44,11 +52,6 @@ async def sweep(once: bool, as_json: bool) -> None:
 async def _go_on(database: Database, listed: Sequence[Sweep], *, as_json: bool) -> None:
     answer("sweeping", {"sweeping": [each.name for each in listed]}, as_json=as_json)
     await run_sweeps(database, listed)
-
-
-def _table(runs: Sequence[SweepRun]) -> str:
-    lines = [f"{run.sweep:20}{run.moved:>8,}{'  failed: ' + run.error if run.error else ''}" for run in runs]
-    return "\n".join([f"{'sweep':20}{'moved':>8}", *lines])
 
 
 async def _until_stopped(work: Coroutine[None, None, None]) -> None:

@@ -13,8 +13,9 @@ import click
 
 from flowfabric import spans
 from flowfabric.app import App
-from flowfabric.cli.answers import answer, as_json
+from flowfabric.cli.answers import answer, as_json, at_url
 from flowfabric.cli.apps import load_app
+from flowfabric.cli.connecting import at
 from flowfabric.cli.processes import supervise
 from flowfabric.worker import Worker
 
@@ -63,8 +64,9 @@ def worker_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True,
               help="How many processes do so; one that dies is started again.")  # fmt: skip
 @click.option("--with-parent", is_flag=True, hidden=True, help="Stop when standard input ends.")
+@at_url
 @as_json
-def worker(app: str, processes: int, with_parent: bool, as_json: bool, **options: Any) -> None:
+def worker(app: str, processes: int, with_parent: bool, url: str | None, as_json: bool, **options: Any) -> None:
     """Run the tasks of APP until SIGTERM or ctrl-c. As many processes may do so as you like.
 
     APP is file.py:app or package.module:app. The first signal lets what runs finish and hands the rest back; the second
@@ -74,7 +76,7 @@ def worker(app: str, processes: int, with_parent: bool, as_json: bool, **options
     Example:
       FLOWFABRIC_URL=postgresql://app@db.example/app ff worker reports.py:app --concurrency 20
     """
-    loaded = load_app(app)
+    loaded = at(url, load_app(app))
     if processes > 1:
         sys.exit(supervise(processes, [*sys.argv[1:], "--processes", "1", "--with-parent"]))
     run(work(loaded, as_json=as_json, with_parent=with_parent, **options))

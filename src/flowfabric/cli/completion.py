@@ -1,0 +1,25 @@
+"""`ff completion`: let the shell complete commands and options."""
+
+import click
+from click.shell_completion import get_completion_class
+
+from flowfabric.cli.answers import answer, as_json
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@as_json
+def completion(shell: str, as_json: bool) -> None:
+    """Print what lets a shell complete commands and options.
+
+    \b
+    Example:
+      echo 'eval "$(ff completion bash)"' >> ~/.bashrc
+      echo 'eval "$(ff completion zsh)"' >> ~/.zshrc
+      ff completion fish > ~/.config/fish/completions/ff.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    completes = kind(click.get_current_context().find_root().command, {}, "ff", "_FF_COMPLETE")
+    script = completes.source_template % completes.source_vars()  # `source` would look for the shell itself
+    answer(script, {"shell": shell, "script": script}, as_json=as_json)

@@ -1,0 +1,144 @@
+"""A frame of `ff top`: the numbers above, what is stuck below, because that is what one looks for."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from flowfabric.cli.texts import printable
+from flowfabric.model import LaneFrame, Overview, Stuck, WorkerFrame
+
+MOST_LANE, MOST_WORKER = 10_000, 1_000
+UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+STATES = {"active": "green", "paused": "yellow", "draining": "yellow"}
+
+
+def frame(seen: Overview) -> RenderableType:
+    """All there is to show."""
+    return Group(_above(seen, seen.lanes, seen.workers), _stuck(seen.stuck, seen))
+
+
+def fitted(seen: Overview, screen: Console) -> RenderableType:
+    """As much of it as a screen has lines for; what does not fit is counted."""
+    above = _above(seen, seen.lanes[: max(screen.height // 5, 3)], seen.workers[: max(screen.height // 8, 2)])
+    left = screen.height - len(screen.render_lines(above))
+    shown = _stuck((), seen)
+    for count in range(1, min(len(seen.stuck), left // 2) + 1):
+        more = _stuck(seen.stuck[:count], seen)
+        if len(screen.render_lines(more)) > left:
+            break
+        shown = more
+    return Group(above, shown)
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """How long ago: 45s, 12m, 3h10m."""
+    return "" if at is None else span((now - at).total_seconds())
+
+
+def span(seconds: float) -> str:
+    """A span as narrow as a column wants it."""
+    left = max(round(seconds), 0)
+    counts: list[tuple[int, str]] = []
+    for unit, size in UNITS:
+        count, left = divmod(left, size)
+        if count or counts:
+            counts.append((count, unit))
+    return "".join(f"{count}{unit}" for count, unit in counts[:2] if count) or "0s"
+
+
+def _above(seen: Overview, lanes: Sequence[LaneFrame], workers: Sequence[WorkerFrame]) -> RenderableType:
+    return Group(_head(seen), "", _lanes(lanes, seen), "", _workers(workers, seen), "")
+
+
+def _head(seen: Overview) -> Text:
+    rates, ages = seen.rates, seen.ages
+    said = [
+        f"{seen.at:%Y-%m-%d %H:%M:%S} UTC",
+        f"submitted {rates.submitted:,.1f}/s",
+        f"claimed {rates.claimed:,.1f}/s",
+        f"completed {rates.completed:,.1f}/s",
+        f"failed {rates.failed:,.1f}/s",
+        f"attempts failed {rates.attempts_failed:,.1f}/s",
+    ]
+    oldest = {
+        "longest run": ago(ages.running_since, seen.at),
+        "longest wait for an answer": ago(ages.suspended_since, seen.at),
+        "next due in": "" if ages.next_due_at is None else span((ages.next_due_at - seen.at).total_seconds()),
+    }
+    lines = ["   ".join(said), "   ".join(f"{name} {value}" for name, value in oldest.items() if value)]
+    return Text("\n".join(filter(None, lines)))
+
+
+def _lanes(lanes: Sequence[LaneFrame], seen: Overview) -> RenderableType:
+    if not seen.lanes:
+        return "no lanes yet; they appear with their first submission"
+    made = _table(
+        "lane", "state", *(f">{name}" for name in ("waiting", "oldest", "active", "delayed", "suspended", "held"))
+    )
+    for lane in lanes:
+        counts = [_count(number, MOST_LANE) for number in (lane.active_count, lane.delayed_count, lane.suspended_count)]
+        made.add_row(
+            _plain(lane.name),
+            Text(lane.state, style=STATES.get(lane.state, "")),
+            _count(lane.waiting_count, MOST_LANE),
+            ago(lane.oldest_at, seen.at),
+            *counts,
+            _count(lane.held_count, MOST_LANE),
+        )
+    return _with_rest(made, seen.lane_count - len(lanes), "lanes")
+
+
+def _workers(workers: Sequence[WorkerFrame], seen: Overview) -> RenderableType:
+    if not seen.workers:
+        return "no workers; `ff worker FILE.py:app` starts one"
+    made = _table("instance", "worker", "lanes", "capabilities", ">running", ">last beat", "")
+    for worker in workers:
+        made.add_row(
+            _plain(worker.instance),
+            _plain(worker.worker),
+            _plain(", ".join(worker.lanes)),
+            _plain(", ".join(worker.capabilities)),
+            _count(worker.running_count, MOST_WORKER),
+            ago(worker.beat_at, seen.at),
+            Text("lost", style="bold red") if worker.is_lost else "",
+        )
+    return _with_rest(made, seen.worker_count - len(workers), "workers")
+
+
+def _stuck(shown: Sequence[Stuck], seen: Overview) -> RenderableType:
+    if not seen.stuck:
+        return Text("nothing is stuck", style="green")
+    made = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "right", "right", "left"):
+        made.add_column(justify=justify, overflow="fold")
+    made.add_row(*(Text(heading, style="bold") for heading in ("LANE", "STUCK", "FOR", "WHY, AND WHAT TO DO")))
+    for each in shown:
+        said = Text(printable(each.why))
+        said.append("\n" + printable(each.remedy), style="cyan")
+        made.add_row(_plain(each.lane), _count(each.amount, 1_000), ago(each.since, seen.at), said)
+    return _with_rest(made, len(seen.stuck) - len(shown), "reasons; `ff top --once` shows all")
+
+
+def _table(*headings: str) -> Table:
+    """Columns; `>` before a heading puts its numbers to the right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        right = heading.startswith(">")
+        made.add_column(heading.lstrip(">").upper(), justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def _plain(text: str) -> Text:
+    """As it is: square brackets are no styles here."""
+    return Text(printable(text))
+
+
+def _count(number: int, most: int) -> str:
+    return f"{most:,}+" if number > most else f"{number:,}"
+
+
+def _with_rest(made: Table, rest: int, what: str) -> RenderableType:
+    return Group(made, Text(f"and {rest:,} more {what}", style="dim")) if rest > 0 else made

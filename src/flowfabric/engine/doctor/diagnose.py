@@ -1,0 +1,62 @@
+"""Diagnosing: what the server and the work in it look like to somebody who asks whether all is well."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from flowfabric import db, migrate
+from flowfabric.catalog import read_catalog
+from flowfabric.config import Config
+from flowfabric.db import Connection
+from flowfabric.engine.doctor import server, work
+from flowfabric.errors import PartitionCountMismatch, Refusal, SchemaAhead, SchemaBehind
+from flowfabric.model import Diagnosis, Finding, Level
+from flowfabric.model.doctor import WorkFacts
+
+LONGEST = timedelta(minutes=1)
+
+SCHEMA: Mapping[type[Refusal], tuple[str, str, str]] = {
+    SchemaBehind: ("behind", "processes of this version refuse to start here", "run `ff migrate`"),
+    SchemaAhead: ("ahead", "this version does not know what newer ones do here", "upgrade flowfabric on this machine"),
+    PartitionCountMismatch: (
+        "other partitions",
+        "ids made here would point at the wrong partitions, so processes with these settings refuse to start",
+        "use the counts that the database was made with",
+    ),
+}
+
+
+async def diagnose(conn: Connection, config: Config, *, longest: timedelta = LONGEST) -> Diagnosis:
+    """Look at the server, the schema and the work, and say what is wrong; changes nothing.
+
+    A transaction open for longer than `longest` is reported. Where the schema is missing or of another version, only
+    the server is looked at. It works through a pooler too, on a connection that was opened for one.
+    """
+    began = datetime.now(UTC)
+    facts = await read_catalog(conn)
+    local = began + (datetime.now(UTC) - began) / 2
+    findings = [*server.judge_server(facts, longest), *server.judge_clock(facts, local)]
+    checks = [*server.CHECKS, "pooler", "schema"]
+    later = None
+    try:
+        await migrate.check(conn, config)
+        seen = db.read(WorkFacts, await db.value(conn, "diagnose"))
+    except Refusal as refusal:
+        findings.append(_unread(refusal))
+    else:
+        later = seen.pid
+        findings += work.judge_work(seen)
+        checks += work.CHECKS
+    findings += server.judge_pooler(facts, config, db.greeted_by(conn), later)
+    return Diagnosis(checks=checks, findings=sorted(findings, key=_rank))
+
+
+def _unread(refusal: Refusal) -> Finding:
+    """Why the work could not be looked at."""
+    value, means, remedy = SCHEMA.get(
+        type(refusal), (refusal.code, "the work in this database could not be looked at", "see what is refused above")
+    )
+    return Finding(check="schema", level=Level.WRONG, value=value, problem=refusal.message, means=means, remedy=remedy)
+
+
+def _rank(finding: Finding) -> bool:
+    return finding.level is not Level.WRONG

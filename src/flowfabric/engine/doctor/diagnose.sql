@@ -1,0 +1,101 @@
+-- Diagnosing: what the server and the work in it look like to somebody who asks whether all is well. Nothing is changed.
+
+-- The oldest of what each sweep should have moved by now. Nobody writes down that sweeps run: this is how one sees it.
+--
+--   returns  a row per sweep that has something to do: since when, and how late that may be before something is wrong
+create or replace function flowfabric._overdue(now timestamptz)
+returns table (sweep text, oldest_at timestamptz, allowed interval)
+language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+    select x.* from (
+        select 'promote_due', min(d.due_at), interval '1 min' from flowfabric.lanes l cross join lateral (
+            select t.due_at from flowfabric.tickets t
+            where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+            order by t.due_at limit 1) d
+        union all
+        select 'expire_leases', min(a.expires_at), interval '1 min' from (
+            select t.expires_at from flowfabric.tickets t where t.phase = 'active' limit 10001) a
+        union all
+        select 'time_out_attempts', min(a.attempt_deadline), interval '1 min' from (
+            select t.attempt_deadline from flowfabric.tickets t where t.phase = 'active' limit 10001) a
+        union all
+        select 'expire_grants', min(g.expires_at), interval '1 min' from flowfabric.lanes l cross join lateral (
+            select t.expires_at from flowfabric.tickets t
+            where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted' limit 1001) g
+        union all
+        select 'expire_executions', (select t.deadline_at from flowfabric.tickets t where t.deadline_at is not null
+                                     order by t.deadline_at limit 1), interval '1 min'
+        union all
+        select 'time_out_waits', (select s.timeout_at from flowfabric.suspensions s where s.timeout_at is not null
+                                  order by s.timeout_at limit 1), interval '1 min'
+        union all
+        select 'close_waitpoints', (select w.expires_at from flowfabric.waitpoints w where w.expires_at is not null
+                                    order by w.expires_at limit 1), interval '1 min'
+        union all
+        select 'deliver_child_ends', (select c.at from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution limit 1),
+               interval '1 min'
+        union all
+        select 'fire_schedules', (select s.due_at from flowfabric.schedules s where s.due_at is not null
+                                  order by s.due_at, s.namespace, s.name limit 1), interval '1 min'
+        union all
+        select 'reset_budgets', (select b.next_reset_at from flowfabric.budgets b where b.next_reset_at is not null
+                                 order by b.next_reset_at limit 1), interval '3 min'
+        union all
+        select 'expire_reservations', (select r.expires_at from flowfabric.reservations r where r.ended_at is null
+                                       order by r.expires_at limit 1), interval '3 min'
+        union all
+        select 'expire_workers', min(w.expires_at), interval '3 min' from flowfabric.workers w
+        union all
+        select 'remove_ended', (select r.remove_at from flowfabric.removals r where r.remove_at is not null
+                                order by r.remove_at limit 1), interval '1 hour') x (sweep, oldest_at, allowed)
+    where x.oldest_at <= _overdue.now
+    order by x.oldest_at
+$$;
+
+-- The named consumers of the log that have most left to read.
+--
+--   returns  a list of at most 100
+create or replace function flowfabric._consumer_facts(last_id bigint)
+returns jsonb
+language sql stable as $$
+    select coalesce(jsonb_agg(jsonb_build_object(
+        'name', c.name, 'behind_count', greatest(_consumer_facts.last_id - c.event_id, 0), 'acknowledged_at', c.acknowledged_at,
+        'is_cut_off', c.event_id < h.oldest - 1) order by c.event_id), '[]')
+    from (select c.* from flowfabric.consumers c order by c.event_id limit 100) c cross join flowfabric.horizon h
+$$;
+
+-- What the engine says of its work, for the doctor to judge: the clock, the key, the log, what is overdue and what is stuck
+-- in the first 100 lanes.
+--
+--   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, stuck, consumers}
+create or replace function flowfabric.diagnose()
+returns text
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    names text[] := array(select l.name from flowfabric._busy_lanes(100) l);
+    size constant bigint := 1000000;
+    last_id bigint;
+    horizon_id bigint;
+    has_key boolean;
+begin
+    select s.last_value into last_id from flowfabric.event_ids s;
+    select h.id into horizon_id from flowfabric.horizon h;
+    -- Few roles may see the keys; those that may not cannot tell.
+    if has_table_privilege('flowfabric.keys', 'select') then
+        has_key := exists (select from flowfabric.keys k where k.expires_at is null);
+    end if;
+    return jsonb_build_object(
+        'at', now, 'pid', pg_backend_pid(), 'clock_offset_s', extract(epoch from now - clock_timestamp()), 'has_key', has_key,
+        'unread_count', greatest(last_id - horizon_id, 0),
+        'log_room', (select count(*) * size - last_id % size from generate_series(last_id / size, last_id / size + 16) r
+                     where to_regclass(format('flowfabric.events_%s', r)) is not null),
+        'overdue', (select coalesce(jsonb_agg(jsonb_build_object(
+                               'sweep', o.sweep, 'since', o.oldest_at, 'late_s', extract(epoch from now - o.oldest_at),
+                               'allowed_s', extract(epoch from o.allowed)) order by o.oldest_at), '[]')
+                    from flowfabric._overdue(now) o),
+        'stuck', (select coalesce(jsonb_agg(s), '[]') from (
+                      select l.name as lane, s.* from unnest(names) l (name) cross join lateral flowfabric._stuck_routes(l.name, now) s
+                      order by s.since limit 100) s),
+        'consumers', flowfabric._consumer_facts(last_id));
+end $$;

@@ -1,0 +1,70 @@
+"""A system with a bit of everything in it, and ids that are the same in every run."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+from flowfabric.engine import attempts, lanes, waits, workers
+from flowfabric.ids import ExecutionId
+from tests.engine.waits.scene import approvals, wish
+from tests.given import Given
+
+RETRY: Mapping[str, object] = {"retry": {"max_retries": 3, "backoff": {"type": "fixed", "delay_ms": 60_000}}}
+
+
+def numbered(number: int) -> ExecutionId:
+    """An id that is the same in every run."""
+    return ExecutionId.of(UUID(int=number))
+
+
+PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
+
+
+async def blocked(given: Given) -> None:
+    """One execution each that a paused lane, a missing capability, a failure, a wait and a dead worker hold up."""
+    await lost(given)
+    await given.submitted(execution_id=PAUSED, lane="mail")
+    await lanes.pause_lane(given.conn, "mail", by="ada", why="the printer burns")
+    await given.submitted(execution_id=UNSERVED, lane="models", needs=["gpu", "llm"])
+    await workers.register_worker(
+        given.conn, "pool", instance="pool-1", lanes=["default", "models"], capabilities=["llm"]
+    )
+    claim = await given.claimed(execution_id=RETRIED, lane="retried", policy=RETRY)
+    await attempts.fail(given.conn, claim.fence, "connection refused", traceback="Traceback: …")
+    await asking(given)
+
+
+async def lost(given: Given) -> None:
+    """An execution whose worker has gone without a word, a minute ago."""
+    await given.claimed(execution_id=LOST, lane="lost")
+    await given.time_passes(minutes=1)
+
+
+async def asking(given: Given, approvers: int = 1) -> None:
+    """An execution that asks for an approval of a draft, and counts only those who saw it."""
+    claim = await given.claimed(execution_id=ASKING, lane="research", kind="publish")
+    draft = b'{"title": "Tides", "text": "The sea comes and goes."}'
+    asked = wish(
+        approvals(approvers, "publish"), ["publish"], about=draft, bind=True, timeout=timedelta(days=2),
+        timeout_behavior="auto_resume", reason_code="waiting_for_approval",
+    )  # fmt: skip
+    await waits.suspend(given.conn, claim.fence, asked)
+
+
+async def signalled(given: Given) -> str:
+    """An execution that waits for a payment, and the token that lets somebody tell it."""
+    claim = await given.claimed(execution_id=SIGNALLED, lane="shop")
+    asked = wish({"kind": "single", "waitpoint": "paid", "name": "received"}, ["paid"])
+    [point] = (await waits.suspend(given.conn, claim.fence, asked)).waitpoints
+    assert point.token is not None
+    return point.token
+
+
+async def ended(given: Given) -> None:
+    """One execution each that was completed, failed and cancelled, and one that is held back."""
+    await given.completed(
+        b'{"pages": 3}', execution_id=DONE, payload=b'{"topic": "tides"}', tags={"billing.customer": "4711"}
+    )
+    await given.failed(execution_id=FAILED)
+    await given.cancelled(execution_id=CANCELLED)
+    await given.held(execution_id=HELD)

@@ -1,0 +1,90 @@
+"""`ff events tail`: follows, and goes on from a cursor."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import msgspec
+import pytest
+
+from tests.cli import scene
+from tests.cli.conftest import Run
+from tests.given import Given
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start(database_url: str) -> AsyncIterator[Start]:
+    started: list[Process] = []
+
+    async def run(*options: str) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "flowfabric.cli", "events", "tail", "--json", *options),
+            env=os.environ | {"FLOWFABRIC_URL": database_url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def next_kind(process: Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        return str(msgspec.json.decode(await process.stdout.readline())["kind"])
+
+
+async def test_it_follows_until_ctrl_c(start: Start, given: Given) -> None:
+    await given.submitted()
+    process = await start("--cursor", "oldest")
+    assert [await next_kind(process), await next_kind(process)] == ["lane_registered", "execution_submitted"]
+
+    await given.cancelled()
+    assert [await next_kind(process), await next_kind(process)] == ["execution_submitted", "execution_cancelled"]
+
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(10):
+        out, err = await process.communicate()
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+async def test_it_goes_on_from_the_cursor_of_a_line(here: Run, given: Given) -> None:
+    await scene.ended(given)
+    lines = [msgspec.json.decode(line) for line in (await here("events tail --once --json")).out.splitlines()]
+
+    rest = (await here("events tail --once --json --cursor", lines[2]["cursor"])).out.splitlines()
+
+    assert [msgspec.json.decode(line)["event_id"] for line in rest] == [line["event_id"] for line in lines[3:]]
+
+
+async def test_more_than_a_page_is_read_to_its_end(here: Run, given: Given) -> None:
+    await here("submit greet --each -", stdin="{}\n" * 600)
+
+    _, out, _ = await here("events tail --once --kind execution_submitted")
+
+    assert len(out.splitlines()) == 600
+
+
+async def test_filters_narrow_it(here: Run, given: Given) -> None:
+    await given.submitted(lane="mail", namespace="acme", tags={"a.b": "c"})
+    await scene.ended(given)
+
+    for option in ("--lane mail", "--namespace acme", "--tag a.b=c", "--kind execution_submitted --lane mail"):
+        kinds = [
+            msgspec.json.decode(line)["kind"]
+            for line in (await here(f"events tail --once --json {option}")).out.splitlines()
+        ]
+        assert kinds[-1:] == ["execution_submitted"], option
+        assert len(kinds) <= 2, option
+    assert "by ops" in (await here("events tail --once --by ops")).out

@@ -1,0 +1,131 @@
+"""Every command looks as it did: its help, its table and its JSON."""
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from flowfabric.cli.group import ff as group
+from tests.cli import scene
+from tests.cli.looks import FOLDER, Looks
+from tests.cli.scene import ASKING, CANCELLED, DONE, FAILED, HELD, LOST, PAUSED, RETRIED, SIGNALLED, UNSERVED, WAITING
+from tests.given import Given
+
+# Commands that go on until they are stopped, or are tested elsewhere at work; here, their help alone.
+HELP_ALONE = {"dev", "sweep", "worker"}
+
+
+def commands(command: click.Command = group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Every command that can be run, with the words that run it."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    for name, each in sorted(command.commands.items()):
+        yield from commands(each, f"{path} {name}".strip())
+
+
+def test_every_command_has_its_look_kept() -> None:
+    for path, _ in commands():
+        file = FOLDER / f"{path.replace(' ', '-')}.txt"
+        assert file.exists(), f"no test looks at `ff {path}`"
+        assert path in HELP_ALONE or "--json" in _ways(file.read_text()), f"no test looks at `ff {path} --json`"
+
+
+def _ways(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if line.startswith("$ "))
+
+
+@pytest.mark.parametrize("command", sorted(HELP_ALONE))
+async def test_help_of_what_goes_on(look: Looks, command: str) -> None:
+    await look(command)
+
+
+async def test_lists_and_cards_of_executions(look: Looks, given: Given) -> None:
+    await scene.ended(given)
+    await scene.blocked(given)
+
+    await look("executions list", "", "--json --limit 1", "--state failed --state cancelled", "--ids",
+               "--ids --json --limit 1", "--limit 2",
+               "--lane mail --json", "--tag billing.customer=4711", "--kind nothing", "--order id --limit 1",
+    )  # fmt: skip
+    await look("executions show", f"{DONE}", f"{DONE} --json", f"{FAILED}", f"{ASKING}")
+    await look("executions attempts", f"{RETRIED}", f"{RETRIED} --json", f"{PAUSED}")
+    await look("executions events", f"{CANCELLED}", f"{CANCELLED} --json", f"{CANCELLED} --limit 1")
+
+
+async def test_explanations(look: Looks, given: Given) -> None:
+    await scene.ended(given)
+    await scene.blocked(given)
+    await given.submitted(execution_id=WAITING)
+
+    ways = [str(each) for each in (PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, HELD, WAITING)]
+    await look("executions explain", *ways, f"{PAUSED} --json")
+
+
+async def test_acts_on_executions(look: Looks, given: Given) -> None:
+    await scene.ended(given)
+    await scene.asking(given)
+    await given.submitted(execution_id=WAITING)
+
+    await look("executions hold", f"{WAITING} --why later", f"{WAITING} --json")
+    await look("executions unhold", f"{WAITING}", f"{HELD} --json")
+    await look("executions change-priority", f"{WAITING} 100", f"{WAITING} 5 --json")
+    await look("executions set-tag", f"{WAITING} a.b=c", f"{WAITING} a.b= --json")
+    await look("executions resume", f"{ASKING} --note phoned", f"{ASKING} --json")
+    await look("executions cancel", f"{WAITING} {ASKING}", f"{DONE} {HELD} --json")
+    await look("executions replay", f"{FAILED} {CANCELLED}", f"{FAILED} --json", f"{DONE} --json --from-scratch")
+
+
+async def test_lanes(look: Looks, given: Given) -> None:
+    await scene.blocked(given)
+
+    await look("lanes register", "quick --keep-renewals", "quick --json")
+    await look("lanes list", "", "--json --limit 1", "--limit 1")
+    await look("lanes show", "mail", "mail --json", "nowhere")
+    await look("lanes pause", "models --why maintenance", "models --json")
+    await look("lanes drain", "models", "models --json")
+    await look("lanes resume", "models", "models --json")
+
+
+async def test_waitpoints(look: Looks, given: Given) -> None:
+    await scene.asking(given, approvers=2)
+    await scene.signalled(given)
+
+    await look("waitpoints list", "", "--json", "--reason-code waiting_for_approval", "--lane nowhere")
+    await look("waitpoints show", f"{ASKING}", f"{ASKING} --json")
+    await look("waitpoints approve", f"{ASKING} publish --yes", f"{ASKING} --yes --json")
+    await look("waitpoints reject", f"{ASKING} --yes --note no --json", f"{ASKING} --yes")
+    await look(
+        "waitpoints signal", f"{SIGNALLED} paid received '{{\"amount\": 12}}'", f"{SIGNALLED} paid received --json"
+    )
+
+
+async def test_keys(look: Looks) -> None:
+    await look("keys rotate", "k2 --grace 2d", "k3 --json")
+    await look("keys seed", "k3", "k3 --json", "k9")
+    await look("keys list", "", "--json")
+
+
+async def test_workers(look: Looks, given: Given) -> None:
+    await scene.blocked(given)
+
+    await look("workers list", "", "--json", "--lane nowhere")
+    await look("workers mark-dead", "pool-1 --reason gone", "pool-1 --json")
+
+
+async def test_submitting(look: Looks, given: Given) -> None:
+    await look(
+        "submit", 'greet \'{"name": "Ada"}\' --key once', "greet --key once --json", "greet --lane mail --delay 1h"
+    )
+
+
+async def test_events(look: Looks, given: Given) -> None:
+    await scene.ended(given)
+
+    await look("events tail", "--once --limit 4", "--once --limit 2 --json", "--once --kind execution_cancelled",
+               f"--once --acts --execution {HELD}", "--once --cursor nonsense")  # fmt: skip
+
+
+async def test_what_needs_no_executions(look: Looks) -> None:
+    await look("migrate", "", "--check", "--json")
+    await look("completion", "fish", "fish --json")

@@ -1,0 +1,93 @@
+"""`ff schedules`: making, changing, stopping and firing what is submitted again and again."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from flowfabric.engine import lanes, schedules
+from tests.cli.conftest import Run
+from tests.cli.looks import Looks
+from tests.engine.schedules.scene import HOUR, at, create, sweep
+from tests.given import Given
+
+APP = """
+from flowfabric import App
+
+app = App()
+
+@app.task(lane="reports", retries=3)
+async def report(topic: str) -> str:
+    return topic
+"""
+
+
+@pytest.fixture(autouse=True)
+async def noon(given: Given) -> None:
+    await at(given, "2026-06-01 12:00:20")
+
+
+async def test_looks_of_making_and_changing(look: Looks) -> None:
+    tides = """report '{"topic": "tides"}' --cron '0 3 * * *' --tz Europe/Berlin --lane reports --tag a.b=c"""
+    await look(
+        "schedules create",
+        *(
+            f"nightly {tides}",
+            f"nightly {tides} --json",
+            "nightly other --every 1h",
+            "pulse check --every 15m --paused",
+        ),
+        *("bad check --cron '61 * * * *'", "bad check --cron '0 3 * * *' --tz Moon/Base", "bad check", "bad check [1]"),
+    )
+    await look(
+        "schedules change",
+        *("nightly --cron '30 4 * * *'", "nightly --cron '30 4 * * *' --json", "nightly --arguments '{}' --priority 9"),
+        *("pulse --until 2026-05-04T09:00:00Z", "nowhere --every 1h"),
+    )
+
+
+async def test_looks_of_lists_and_cards(look: Looks, given: Given) -> None:
+    await create(given.conn, cron="0 3 * * *", tz="Europe/Berlin", payload=b'{"topic":"tides"}', tags={"a.b": "c"})
+    await create(given.conn, "pulse", kind="check", every=HOUR, lane="closing", namespace="acme")
+    await lanes.configure_lane(given.conn, "closing")
+    await lanes.drain_lane(given.conn, "closing", by="ada")
+    await given.time_passes(hours=2)
+    await sweep(given.conn)
+
+    await look("schedules list", "", "--json --limit 1", "--namespace default", "--limit 1", "--namespace nowhere")
+    await look("schedules show", "nightly", "nightly --json", "pulse --namespace acme", "pulse")
+
+
+async def test_looks_of_acts(look: Looks, given: Given) -> None:
+    await create(given.conn, overlap="skip")
+
+    await look("schedules pause", "nightly --why 'too hot'", "nightly --json", "nowhere")
+    await look("schedules fire", "nightly", "nightly --json", "nowhere")
+    await look("schedules resume", "nightly", "nightly --json")
+    await look("schedules delete", "nightly --json", "nightly")
+
+
+async def test_a_task_of_an_app_is_scheduled_as_its_code_says(here: Run, given: Given, tmp_path: Path) -> None:
+    (tmp_path / "reports.py").write_text(APP)
+    made = await here(
+        f"schedules create nightly report --every 1h --app {tmp_path}/reports.py:app", '{"topic": "tides"}'
+    )
+    unknown = await here(f"schedules create weekly reprot --every 1h --app {tmp_path}/reports.py:app")
+    wrong = await here(f"schedules create weekly report --every 1h --app {tmp_path}/reports.py:app")
+
+    assert made.code == 0, made.err
+    found = await schedules.describe_schedule(given.conn, "nightly")
+    assert (found.terms.lane, found.terms.policy, found.by) == ("reports", {"retry": {"max_retries": 3}}, "ada")
+    assert (unknown.code, await given.count("schedules")) == (1, 1)
+    assert "invalid_body: report cannot be called with '{}': missing a required argument: 'topic'" in wrong.err
+    assert "task 'reprot': this app has no such task, it has report" in unknown.err
+
+
+async def test_firing_wakes_a_worker_and_names_what_it_submitted(here: Run, given: Given) -> None:
+    await create(given.conn, lane="reports")
+
+    code, out, _ = await here("schedules fire nightly --json")
+
+    assert code == 0
+    [claim] = await given.claim(lanes=["reports"])
+    assert msgspec.json.decode(out)["execution_id"] == str(claim.execution_id)

@@ -1,0 +1,159 @@
+"""`ff top`: one frame, and the screen it draws again every second."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import re
+import sys
+import termios
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from flowfabric.cli.frames import ago, fitted, span
+from flowfabric.engine.overview import overview
+from flowfabric.model import Overview
+from tests.cli.conftest import Run
+from tests.cli.looks import Looks
+from tests.engine.stuck import everything_stuck
+from tests.given import Given
+
+
+async def test_its_look_where_everything_is_stuck(look: Looks, given: Given) -> None:
+    await everything_stuck(given, later=timedelta(days=3), crew=False)
+
+    await look("top", "--once", "--once --limit 1", "--json")
+
+
+async def test_its_json_is_the_overview(here: Run, given: Given) -> None:
+    await everything_stuck(given)
+
+    code, out, _ = await here("top --json")
+
+    seen = msgspec.json.decode(out, type=Overview)
+    assert code == 0
+    assert {stuck.reason for stuck in seen.stuck} == {stuck.reason for stuck in (await overview(given.conn)).stuck}
+    assert len(seen.stuck) == 8
+
+
+async def test_an_empty_database_says_what_to_do(here: Run) -> None:
+    code, out, _ = await here("top")
+
+    assert code == 0
+    assert "\nno lanes yet; they appear with their first submission\n" in out
+    assert "\nno workers; `ff worker FILE.py:app` starts one\n" in out
+    assert out.endswith("\nnothing is stuck\n")
+
+
+async def test_a_name_cannot_write_to_the_terminal(here: Run, given: Given) -> None:
+    await given.submitted(lane="[red]lane[/red]")
+    await given.held(lane="held")
+    await given.rows('update flowfabric.tickets set hold = hold || \'{"why": "\\u001b[2J"}\' where hold is not null')
+
+    _, out, _ = await here("top --once")
+
+    assert out.count("[red]lane[/red]") == 4  # in the lanes, and where, why and with what remedy it is stuck
+    assert "\x1b" not in out
+    assert r"\x1b[2J" in out
+
+
+async def test_a_database_that_is_behind_is_refused(ff: Run, empty_url: str) -> None:
+    code, out, err = await ff("top", FLOWFABRIC_URL=empty_url)
+
+    assert (code, out) == (1, "")
+    assert err.startswith("schema_behind: ")
+
+
+class Terminal:
+    """A terminal with `ff top` in it."""
+
+    def __init__(self) -> None:
+        self.outside, self.inside = pty.openpty()
+        self.seen = ""
+        self._more = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self.outside, self._read)
+
+    async def run(self, url: str) -> None:
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "flowfabric.cli", "top"),
+            env=os.environ | {"FLOWFABRIC_URL": url, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+            stdin=self.inside,
+            stdout=self.inside,
+            stderr=self.inside,
+            preexec_fn=self._take,
+        )
+
+    async def shows(self, text: str) -> None:
+        """Wait until a text has been drawn."""
+        async with asyncio.timeout(20):
+            while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen):
+                assert self.process.returncode is None, self.seen
+                self._more.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._more.wait(), 1)
+
+    async def close(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+        asyncio.get_running_loop().remove_reader(self.outside)
+        os.close(self.outside)
+        os.close(self.inside)
+
+    def _read(self) -> None:
+        self.seen += os.read(self.outside, 65_536).decode(errors="replace")
+        self._more.set()
+
+    @staticmethod
+    def _take() -> None:
+        """Be the session whose ctrl-c it is."""
+        os.setsid()
+        os.close(os.open(os.ttyname(0), os.O_RDWR))
+
+
+@pytest.fixture
+async def terminal(database_url: str) -> AsyncIterator[Terminal]:
+    opened = Terminal()
+    await opened.run(database_url)
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "ctrl-c"])
+async def test_the_screen_is_drawn_again_until_a_key_leaves_it(given: Given, terminal: Terminal, key: bytes) -> None:
+    before = termios.tcgetattr(terminal.inside)
+    await terminal.shows("nothing is stuck")
+    await given.submitted(lane="fresh")
+    await terminal.shows("no live worker serves lane fresh")
+    assert termios.tcgetattr(terminal.inside) != before
+
+    os.write(terminal.outside, key)
+
+    async with asyncio.timeout(10):
+        assert await terminal.process.wait() == 0
+    assert termios.tcgetattr(terminal.inside) == before
+
+
+@pytest.mark.parametrize("lines", [10, 24, 60])
+async def test_what_does_not_fit_on_a_screen_is_counted(given: Given, lines: int) -> None:
+    await everything_stuck(given)
+    screen = Console(width=120, height=lines, force_terminal=False, color_system=None)
+
+    drawn = screen.render_lines(fitted(await overview(given.conn), screen))
+
+    text = "\n".join("".join(part.text for part in line).rstrip() for line in drawn)
+    shown = text.count("ff ") - text.count("`ff ")
+    assert (f"and {8 - shown} more reasons; `ff top --once` shows all" in text) == (lines < 60)
+    assert lines == 10 or len(drawn) <= lines
+
+
+def test_ages_are_as_narrow_as_a_column() -> None:
+    now = datetime(2026, 5, 4, 9, tzinfo=UTC)
+
+    assert ago(None, now) == ""
+    assert ago(now + timedelta(seconds=5), now) == "0s"
+    assert [span(seconds) for seconds in (0.4, 59, 60, 3_700, 90_000)] == ["0s", "59s", "1m", "1h1m", "1d1h"]
