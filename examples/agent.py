@@ -9,21 +9,31 @@ import sys
 from collections.abc import AsyncIterator
 
 from flowfabric import App, Context, Execution
+from flowfabric.engine import budgets
 
-app = App()
+app = App(budgets={"research": {"tokens": 1_000_000}})
 
 
-@app.task(lane="research", retries=3, timeout="10m")
+@app.task(lane="research", retries=3, timeout="10m", budgets=["research"])
 async def report(ctx: Context, topic: str) -> str:
-    """Three searches at once, a draft, a person's word, and out it goes."""
+    """Three searches at once, a draft, a person's word, a translation, and out it goes."""
     questions = [f"{topic}: what", f"{topic}: why", f"{topic}: how"]
     notes = await asyncio.gather(*(ctx.step("search", search, question) for question in questions))
+    await ctx.report_usage("research", tokens=400 * len(notes))  # counts once, however often this runs
     draft = await ctx.step("write", write, topic, notes)
+    await ctx.report_usage("research", tokens=1_500)
     verdict = await ctx.approval("publish", of=draft, timeout="2d")  # holds nothing while it waits
     if not verdict.approved:
         return "withdrawn"
-    await ctx.sleep("500ms")
-    return await ctx.step("publish", publish, draft)
+    child = await ctx.submit(translate, draft)  # an execution of its own, wherever there is room
+    return await ctx.step("publish", publish, await child.result())
+
+
+@app.task(lane="research", retries=3)
+async def translate(draft: str) -> str:
+    """A child: what its parent waits for, and holds nothing meanwhile."""
+    await model(f"translate {draft!r}")
+    return f"{draft}, translated"
 
 
 async def search(question: str) -> str:
@@ -100,6 +110,7 @@ async def tell() -> None:
         async with Worker():
             result = await execution.result("1m")
         told("result", result)
+        told("spent", await spent(execution))
         told("its life", ", ".join([event.kind async for event in execution.events()]))
 
 
@@ -112,6 +123,14 @@ async def happened(execution: Execution[str], kind: str) -> None:
 
 async def sentence(execution: Execution[str]) -> str:
     return (await execution.explain()).sentence
+
+
+async def spent(execution: Execution[str]) -> str:
+    async with app.database.connection() as conn:
+        [of_it] = await budgets.list_spending(conn, execution.execution_id)
+        budget = await budgets.describe_budget(conn, "research")
+    left = budget.hard_limits["tokens"] - budget.used["tokens"]
+    return f"{of_it.spent['tokens']:,} tokens, each counted once; budget research has {left:,} left"
 
 
 def told(what: str, line: str) -> None:

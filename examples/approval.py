@@ -1,0 +1,54 @@
+"""An approval: a task asks, and goes on when somebody has answered, be it in two days.
+
+`ff dev examples/approval.py:app` in one terminal; in another
+
+    python examples/approval.py ask tides
+    python examples/approval.py list
+    python examples/approval.py approve ID ann
+"""
+
+import asyncio
+import json
+import sys
+
+from flowfabric import App, Context
+from flowfabric.engine import waits
+
+app = App()
+
+
+@app.task
+async def publish(ctx: Context, topic: str) -> str:
+    draft = await ctx.step("write", lambda: {"title": topic.title(), "text": f"All about {topic}."})
+    verdict = await ctx.approval("publish", of=draft, timeout="2d")
+    if verdict.timed_out:
+        return "nobody answered"
+    return f"published: {draft['title']}" if verdict.approved else f"withdrawn by {verdict.by[0]}"
+
+
+async def asked() -> dict[str, dict[str, str]]:
+    """What waits for an answer, by the execution that asks."""
+    async with app.database.connection() as conn:
+        waiting = (await waits.list_suspended(conn, reason_code="waiting_for_approval")).items
+    return {str(each.execution_id): json.loads(each.about or b"{}") for each in waiting}
+
+
+async def main(command: str = "", *words: str) -> None:
+    async with app:
+        match command, words:
+            case "ask", [topic]:
+                print((await publish.submit(topic)).execution_id)
+            case "list", []:
+                for execution_id, draft in (await asked()).items():
+                    print(f"{execution_id} asks to publish {draft['title']!r}: {draft['text']}")
+            case "approve" | "reject", [execution_id, person]:
+                draft = (await asked())[execution_id]  # what is shown is what is decided on
+                execution = app.execution(execution_id)
+                await execution.decide("publish", command, by=person, of=draft)
+                print(await execution.result("1m"))
+            case _:
+                print(__doc__)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""Tests of the tiny app. Run `pytest` in this directory; an embedded Postgres comes up by itself."""
+
+import orders
+import pytest
+from orders import app, charge, place_large_order
+
+from flowfabric import ExecutionFailed
+
+
+class DownAtFirst(orders.Bank):
+    """A bank that is not to be reached for a while."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.calls = 0
+
+    async def charge(self, customer: str, amount: int) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise ConnectionError("the bank is closed")
+        return await super().charge(customer, amount)
+
+
+async def test_a_bank_that_is_down_is_asked_again(run_now, monkeypatch):
+    bank = DownAtFirst(failures=2)
+    monkeypatch.setattr(orders, "bank", bank)
+
+    assert await run_now(charge, "ada", 30) == "ada paid 30"
+    assert bank.calls == 3
+
+
+async def test_after_four_tries_it_is_over(run_now, monkeypatch):
+    bank = DownAtFirst(failures=9)
+    monkeypatch.setattr(orders, "bank", bank)
+
+    with pytest.raises(ExecutionFailed, match="the bank is closed"):
+        await run_now(charge, "ada", 30)
+    assert bank.calls == 4
+
+
+def test_what_cannot_be_charged_is_not_tried_again(run_now):
+    with pytest.raises(ExecutionFailed, match="an amount of 0 cannot be charged"):
+        run_now(charge, "ada", 0)
+
+
+async def test_a_large_order_is_charged_two_days_after_the_consent(app_worker, engine, clock):
+    await app_worker(app)
+    order = await place_large_order.submit("ada", 9000)
+
+    await engine.approve(order, by="grace")
+    assert await order.state() == "delayed"
+    await clock.advance("2d")
+    assert await order.result() == "ada paid 9000"
+
+
+async def test_without_an_answer_a_large_order_lapses_after_thirty_days(app_worker, clock):
+    await app_worker(app)
+    order = await place_large_order.submit("ada", 9000)
+
+    await clock.advance("29d")
+    assert await order.state() == "suspended"
+    await clock.advance("1d")
+    assert await order.result() == "lapsed"
+
+
+def test_a_large_order_is_refused(app_worker, engine):
+    sync = app_worker(app)
+    order = sync(place_large_order).submit("ada", 9000)
+
+    engine.reject(order, by="grace")
+    assert order.result() == "refused by grace"

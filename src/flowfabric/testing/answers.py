@@ -1,0 +1,47 @@
+"""Answering for the people and services that a test has not."""
+
+from flowfabric import db, payloads
+from flowfabric.calls import about
+from flowfabric.db import Connection
+from flowfabric.engine import executions, waits
+from flowfabric.errors import WaitpointNotFound
+from flowfabric.ids import ExecutionId, shown
+from flowfabric.model import Delivered, SignalToSend
+
+
+async def decide(
+    conn: Connection, execution_id: ExecutionId, decision: str, title: str | None, *, by: str, note: str | None
+) -> Delivered:
+    """Decide on the approval an execution asks for, having seen what it shows. Raises `WaitpointNotFound`."""
+    found = await executions.describe(conn, execution_id)
+    if found.suspension is None or found.suspension.reason_code != "waiting_for_approval":
+        raise WaitpointNotFound(f"{execution_id} asks for no approval: {found.explanation.sentence}")
+    digest = found.suspension.about_digest
+    return await waits.deliver_approval(
+        conn,
+        execution_id,
+        title or found.suspension.waitpoint_keys[0],
+        decision,
+        by=by,
+        digest=bytes.fromhex(digest) if digest else None,
+        payload=None if note is None else payloads.encode(note),
+        note=note,
+    )
+
+
+async def signal(conn: Connection, execution_id: ExecutionId, name: str, payload: object, *, source: str) -> Delivered:
+    """Send a signal to the open waitpoint of that name, as whoever was given its token. Raises `WaitpointNotFound`."""
+    found = await db.rows(conn, "open_waitpoint", **about(execution_id), key=name)
+    if not found:
+        explained = (await executions.describe(conn, execution_id)).explanation
+        raise WaitpointNotFound(f"{execution_id} has no open waitpoint {shown(name)}: {explained.sentence}")
+    [point] = found
+    wanted = SignalToSend(
+        execution_id=execution_id,
+        waitpoint_id=point["waitpoint_id"],
+        token=point["token"],
+        name=name,
+        source_identity=source,
+        payload=None if payload is None else payloads.encode(payload),
+    )
+    return await waits.deliver_signal(conn, wanted)

@@ -1,0 +1,151 @@
+"""The Postgres of a test run: one server, a migrated template, and a copy of it for each test."""
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from flowfabric import db, embedded, migrate
+from flowfabric.config import Config
+from flowfabric.db import Database
+from flowfabric.errors import DatabaseUnavailable
+from flowfabric.testing import clock
+
+VARIABLE = "FLOWFABRIC_TEST_URL"
+TEMPLATE = "flowfabric_template_"
+LOCK = {"key1": 17990, "key2": 99}
+PLACE = re.compile(r"(?P<server>^\w+://[^/?]*)(?:/[^?]*)?")
+
+# Waits for the end of its standard input, which comes with the end of the test run, however that ends. Unless it was
+# told that all is well, it joins the server and leaves it again: the last to leave stops it.
+CARETAKER = """
+import sys
+if not sys.stdin.read():
+    from pathlib import Path
+    from flowfabric import embedded
+    data = Path(sys.argv[1])
+    if data.exists():
+        embedded.start(data, durable=False).stop()
+"""
+
+
+class Server:
+    """A Postgres for tests: embedded, or the one that FLOWFABRIC_TEST_URL names."""
+
+    def __init__(self, url: str, binaries: Path | None = None) -> None:
+        self._url = url
+        self.binaries = binaries
+
+    def url(self, database: str) -> str:
+        """Where a client finds a database of this server."""
+        return PLACE.sub(rf"\g<server>/{database}", self._url, count=1)
+
+    async def execute(self, statement: str) -> None:
+        """Run a statement that belongs to no database of a test, such as making one."""
+        async with self._administered() as conn:
+            await db.script(conn, statement)
+
+    async def make_template(self, tables: str = "") -> str:
+        """A migrated database with a clock that can be moved and these tables besides; made once, by one process.
+
+        Its name says what is in it, so that another version makes another one.
+        """
+        name = TEMPLATE + _digest(tables)
+        async with self._administered() as conn:
+            await db.builtin(conn, "pg_advisory_lock", **LOCK)
+            there = f"select 1 from pg_database where datname = '{name}' and not datallowconn"  # noqa: S608 - our own
+            if await conn.fetch(there):
+                return name
+            await db.script(conn, f"drop database if exists {name} with (force)")
+            await db.script(conn, f"create database {name}")
+            await self._fill(name, tables)
+            await db.script(conn, f"alter database {name} with allow_connections false")
+        return name
+
+    @asynccontextmanager
+    async def _administered(self) -> AsyncIterator[db.Connection]:
+        try:
+            async with _connected(self.url("postgres")) as conn:
+                yield conn
+        except DatabaseUnavailable as unavailable:
+            if VARIABLE in os.environ:
+                unavailable.add_note(f"The Postgres of tests is the one that {VARIABLE} names.")
+            raise
+
+    async def _fill(self, name: str, tables: str) -> None:
+        async with _connected(self.url(name)) as conn:
+            await migrate.migrate(conn, Config())
+            await clock.install_clock(conn)
+            await db.script(conn, clock.text("fresh.sql"))
+            if tables:
+                await db.script(conn, tables)
+
+    @asynccontextmanager
+    async def database(self, template: str | None = None) -> AsyncIterator[str]:
+        """The URL of a new database, an empty one or a copy; it is dropped at the end, whoever still uses it."""
+        name = await self.create(template)
+        try:
+            yield self.url(name)
+        finally:
+            await self.drop(name)
+
+    async def create(self, template: str | None = None) -> str:
+        """Make a database, an empty one or a copy, and return its name."""
+        name = f"test_{uuid.uuid4().hex}"
+        await self.execute(f"create database {name}" + (f" template {template}" if template else ""))
+        return name
+
+    async def drop(self, name: str) -> None:
+        """Remove a database, whoever still uses it."""
+        await self.execute(f"drop database if exists {name} with (force)")
+
+
+@contextmanager
+def running(data: Path) -> Iterator[Server]:
+    """The server that FLOWFABRIC_TEST_URL names, or an embedded one, shared by all processes that name the same data.
+
+    The last of them to leave stops it, and so does the end of the last that was killed.
+    """
+    given = os.environ.get(VARIABLE)
+    if given:
+        yield Server(given)
+        return
+    with _cared_for(data), _start(data) as postgres:
+        yield Server(postgres.url(), postgres.binaries)
+
+
+def _start(data: Path) -> embedded.Server:
+    try:
+        return embedded.start(data, durable=False)
+    except embedded.EmbeddedUnavailable as unavailable:
+        unavailable.add_note(f"Tests take another Postgres from {VARIABLE}.")
+        raise
+
+
+@contextmanager
+def _cared_for(data: Path) -> Iterator[None]:
+    command = [sys.executable, "-S", "-c", CARETAKER, str(data)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(  # noqa: S603 - ourselves
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as caretaker:
+        try:
+            yield
+        finally:
+            caretaker.communicate(b"all is well")
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[db.Connection]:
+    async with Database(Config(), url).own_connection() as conn:
+        yield conn
+
+
+def _digest(tables: str) -> str:
+    made_of = [migrate.digest(), *(step.text for step in migrate.migrations()), clock.text("clock.sql"), tables]
+    return hashlib.sha256("\0".join(made_of).encode()).hexdigest()[:12]
