@@ -1,16 +1,21 @@
 """Write the reference pages that follow from the code; with `--check`, only say which of them are out of date."""
 
 import ast
+import inspect
 import re
 import sys
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import click
 import msgspec
 
+from docs import api
 from flowfabric import config, errors
+from flowfabric.cli.group import ff
 from flowfabric.config import Config
 from flowfabric.errors import Refusal
 
@@ -40,6 +45,17 @@ that cannot be read is refused at the start, with the name of its variable.
 |---|---|---|---|
 """
 
+COMMANDS = """# Commands
+
+All that `ff` can do. [The command](../concepts/command.md) says what holds for all of them. Every one takes:
+
+| Option | |
+|---|---|
+| `--url URL` | where Postgres is, instead of `FLOWFABRIC_URL`; with neither, the embedded one in `./.flowfabric` |
+| `--json` | answer in JSON, and refuse in it |
+| `-h`, `--help` | what it does, with an example |
+"""
+
 EVENTS = """# Kinds of events
 
 What the [log](../concepts/events.md) can hold, and the operations that write it. Those that run by themselves are the
@@ -57,6 +73,8 @@ def pages() -> dict[str, str]:
         "errors.md": "\n".join([ERRORS, *_families()]),
         "settings.md": SETTINGS + "\n".join(_settings()) + "\n",
         "events.md": EVENTS + "\n".join(_kinds()) + "\n",
+        "commands.md": COMMANDS + "".join(f"\n{part}\n" for part in _commands()),
+        "api.md": api.page(),
     }
 
 
@@ -85,6 +103,58 @@ def _kinds() -> Iterator[str]:
                 writers[kind].add(function)
     for kind, functions in sorted(writers.items()):
         yield f"| `{kind}` | {', '.join(f'`{function}`' for function in sorted(functions))} |"
+
+
+def _commands(command: click.Command = ff, path: str = "ff") -> Iterator[str]:
+    """The commands below this one, each with what its help says."""
+    if not isinstance(command, click.Group):
+        yield from _command(command, path)
+        return
+    if path != "ff":
+        yield f"## `{path}`\n\n{_help(command)}"
+    for name, each in sorted(command.commands.items()):
+        yield from _commands(each, f"{path} {name}")
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
+    yield f"{'#' * path.count(' ')}# `{' '.join([path, *arguments])}`\n\n{_help(command)}"
+    options = [
+        f"| `{_cell(_spelling(each))}` | {_cell(_meaning(each))} |"
+        for each in command.params
+        if isinstance(each, click.Option) and not each.hidden and each.name not in ("url", "as_json")
+    ]
+    if options:
+        yield "\n".join(["| Option | |", "|---|---|", *options])
+
+
+def _help(command: click.Command) -> str:
+    """What the help says, with its example as such."""
+    said, _, example = inspect.cleandoc(command.help or "").partition("\b\nExample:\n")
+    said = re.sub(r"(?<!\n)\n(?!\n)", " ", said.strip())
+    return f"{said}\n\n```\n{textwrap.dedent(example).rstrip()}\n```" if example else said
+
+
+def _argument(argument: click.Argument) -> str:
+    name = argument.metavar or (argument.name or "").upper()
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def _spelling(option: click.Option) -> str:
+    spelled = " / ".join(["`, `".join(option.opts), *option.secondary_opts])
+    if option.is_flag:
+        return spelled
+    if isinstance(option.type, click.Choice):
+        return f"{spelled} {'|'.join(option.type.choices)}"
+    return f"{spelled} {option.metavar or option.type.name.split()[0].upper()}"
+
+
+def _meaning(option: click.Option) -> str:
+    """Its help, with the default that it would show."""
+    said = re.sub(r"  \[default: (.*)\]$", r" Default: \1.", option.help or "")
+    if isinstance(option.show_default, str):
+        return f"{said} Default: {option.show_default}."
+    return f"{said} Default: `{option.default}`." if option.show_default else said
 
 
 def _docstrings() -> dict[str, str]:

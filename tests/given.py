@@ -16,7 +16,9 @@ from flowfabric.model import Claim, FailureClass, Submission, Terms
 TERMS = Terms(kind="report")
 TERM_FIELDS = set(Terms.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
-TABLES += ["suspensions", "waitpoints", "signals", "keys"]
+TABLES += ["suspensions", "waitpoints", "signals", "keys", "schedules"]
+TABLES += ["quotas", "quota_slots", "quota_entries"]
+TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps"]
 
 
 def submission(**options: object) -> Submission:

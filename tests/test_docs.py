@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+
 from flowfabric import errors
 from flowfabric.config import Config, variable
 from tests import sources
+from tests.cli.test_looks import commands
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
@@ -30,6 +33,15 @@ def test_every_kind_of_event_is_in_the_docs() -> None:
     kinds = set().union(*(function.says("emits") for function in sources.sql_functions()))
 
     assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
+
+
+def test_every_command_and_option_is_in_the_docs() -> None:
+    page = (REFERENCE / "commands.md").read_text()
+
+    for path, command in commands():
+        assert f"`ff {path}" in page, path
+        shown = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+        assert [option for each in shown for option in each.opts if f"`{option}" not in page] == [], path
 
 
 def test_every_setting_is_in_the_docs() -> None:

@@ -29,7 +29,10 @@ CHOSEN_BY_ARGUMENT = {
 }
 
 # Codes that a function passes on from another but that cannot happen there, with the reason.
-CANNOT_HAPPEN = {"register_worker": {"invalid_lease": "it asks for no lease, and passes one that is good"}}
+CANNOT_HAPPEN = {
+    "register_worker": {"invalid_lease": "it asks for no lease, and passes one that is good"},
+    "_report_fault": {"payload_too_large": "a report keeps no result of its sender's"},
+}
 
 # Operations with another name in Python than in SQL, with the reason.
 RENAMED = {
@@ -38,10 +41,11 @@ RENAMED = {
 }
 
 # Tables that hold no executions' data: few rows, or, like the log, ordered by one number.
-REFERENCE_TABLES = {"consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "workers"}
+REFERENCE_TABLES = {"consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "schedules", "workers"}
 
 SQL_IN_PYTHON = {
     "db.py": "builds the call of a function",
+    "servers.py": "makes and drops the databases of tests, before there is a function to call",
     "embedded.py": "sets the password of a new cluster, in single-user mode, before there is a server to call",
 }
 
@@ -94,7 +98,7 @@ def test_no_function_hides_from_these_tests() -> None:
     written = [*re.findall(r"\bcreate (?:or replace )?(?:function|procedure) flowfabric\.(\w+)", text, re.IGNORECASE)]
 
     assert sorted(written) == sorted(f.name for f in FUNCTIONS)
-    assert {f.name for f in FUNCTIONS if f.computes} - CHOSEN_BY_ARGUMENT.keys() == {"_refuse", "_append_about"}
+    assert {f.name for f in FUNCTIONS if f.computes} - CHOSEN_BY_ARGUMENT.keys() == {"_refuse", "_append_about", "_append_budget"}
     assert CHOSEN_BY_ARGUMENT.keys() | CANNOT_HAPPEN.keys() <= BY_NAME.keys()
 
 
@@ -163,7 +167,7 @@ def test_there_are_no_triggers_and_no_foreign_keys() -> None:
 
 
 def test_python_calls_only_functions_that_exist_and_all_the_public_ones() -> None:
-    anywhere = [*sources.sql_files(ENGINE), SRC / "migrations" / "journal.sql", SRC / "testing.sql"]
+    anywhere = [*sources.sql_files(ENGINE), SRC / "migrations" / "journal.sql", SRC / "testing" / "clock.sql"]
     exist = {function.name for function in sources.sql_functions(*anywhere)}
     called = {name for file in sources.python_files(SRC) for name in sources.called(file)}
 
@@ -196,7 +200,7 @@ def test_every_operation_says_what_it_does_in_a_line() -> None:
 
 def test_what_a_docstring_says_is_raised_exists() -> None:
     names = {refusal.__name__ for refusal in _refusals()} | {kind.__name__ for kind in FAILURES.values()}
-    names |= {"ValueError", "TypeError", "TimeoutError"}
+    names |= {"ValueError", "TypeError", "TimeoutError", "ChildFailed"}
     for file in sources.python_files(SRC):
         for said in re.findall(r"Raises ([^.]*)\.", file.read_text()):
             assert set(re.findall(r"`([A-Z]\w+)`", said)) - names == set(), f"{shown(file)}: {said}"

@@ -3,8 +3,10 @@
 from flowfabric.app import App
 from flowfabric.approvals import Verdict
 from flowfabric.blocking import Blocking
-from flowfabric.context import Context, Permanent
+from flowfabric.children import Child, ChildFailed
+from flowfabric.context import Context
 from flowfabric.errors import (
+    BudgetExhausted,
     Conflict,
     Fenced,
     Forbidden,
@@ -16,12 +18,19 @@ from flowfabric.errors import (
 )
 from flowfabric.handle import Execution, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Signal, Suspension
+from flowfabric.metering import metered
+from flowfabric.model import Signal, Suspension, Usage
+from flowfabric.spending import Reservation
 from flowfabric.task import Step, Task
+from flowfabric.tries import Permanent
+from flowfabric.waiting import First, Waiting
 
 __all__ = [
     "App",
     "Blocking",
+    "BudgetExhausted",
+    "Child",
+    "ChildFailed",
     "Conflict",
     "Context",
     "Execution",
@@ -31,16 +40,21 @@ __all__ = [
     "ExecutionId",
     "ExecutionSkipped",
     "Fenced",
+    "First",
     "Forbidden",
     "Invalid",
     "Limited",
     "NotFound",
     "Permanent",
     "Refusal",
+    "Reservation",
     "Signal",
     "Step",
     "Suspension",
     "Task",
     "Unavailable",
+    "Usage",
     "Verdict",
+    "Waiting",
+    "metered",
 ]

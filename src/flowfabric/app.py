@@ -1,63 +1,31 @@
 """The application: what holds the tasks, and the connections they are submitted through."""
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-import msgspec
-
-from flowfabric import blocking, connect, migrate, payloads
-from flowfabric.batch import Batch
+from flowfabric import blocking, connect, declared, migrate, payloads, schedule
 from flowfabric.blocking import Blocking
 from flowfabric.config import Config
-from flowfabric.context import Context
-from flowfabric.db import Database
+from flowfabric.db import Connection, Database
+from flowfabric.declared import Budgets, Quotas
+from flowfabric.decorators import StepDecorator, TaskDecorator
 from flowfabric.ends import Ends
 from flowfabric.engine import executions, routes
-from flowfabric.errors import Refusal
+from flowfabric.errors import Refusal, SchemaBehind
 from flowfabric.handle import Execution
 from flowfabric.hints import Hints
-from flowfabric.ids import ExecutionId, mint_execution_id, parse_execution_id
-from flowfabric.model import Submission, Submitted, Terms
+from flowfabric.ids import ExecutionId, parse_execution_id
+from flowfabric.model import ScheduleChange, Submission, SubmitOutcome, Submitted, Terms
+from flowfabric.schedule import Declaration, Scheduled, TimingOptions
+from flowfabric.submitting import Submitter
 from flowfabric.subscriptions import EventLog
 from flowfabric.task import Options, Step, Task, TaskFunction, read_policy, submission
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Decorator(Protocol):
-    """Makes a function a task."""
-
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> TaskFunction[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[Blocking[Context], P], R], /
-    ) -> TaskFunction[P, R, Concatenate[Blocking[Context], P], R]: ...
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[Context, P], R], /
-    ) -> TaskFunction[P, R, Concatenate[Context, P], R]: ...
-    @overload
-    def __call__(self, handler: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
-
-
-class StepDecorator(Protocol):
-    """Makes a function a step."""
-
-    @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
 
 
 class Connections(NamedTuple):
@@ -67,7 +35,7 @@ class Connections(NamedTuple):
     hints: Hints
     log: EventLog
     ends: Ends
-    submit: Batch[Submission, Submitted]
+    submit: Submitter
     close: AsyncExitStack
 
 
@@ -76,72 +44,43 @@ class App:
 
     Settings come from the arguments, then from the environment (`FLOWFABRIC_URL`, …). Without a URL an embedded
     Postgres is started under `./.flowfabric` and brought to this version; a database of yours is only checked.
+
+    `budgets` and `quotas` are made when the app is opened, or changed to what is said here:
+    `App(budgets={"team-a": {"tokens": 1_000_000}}, quotas={"model": {"max_concurrent": 20}})`.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, budgets: Budgets | None = None, quotas: Quotas | None = None, **settings: Any) -> None:
         self.config = Config.read(**settings)
+        self._declared = declared.read(budgets, quotas)
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.schedules: dict[tuple[str, str], Declaration] = {}
         self._opening = False
         self._connections: Connections | None = None
 
     def __repr__(self) -> str:
         return f"<app with {', '.join(self.tasks) or 'no tasks'}>"
 
-    @overload
-    def task(
-        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> TaskFunction[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
-    @overload
-    def task(
-        self, handler: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
-    @overload
-    def task(
-        self, handler: Callable[Concatenate[Blocking[Context], P], R], /
-    ) -> TaskFunction[P, R, Concatenate[Blocking[Context], P], R]: ...
-    @overload
-    def task(
-        self, handler: Callable[Concatenate[Context, P], R], /
-    ) -> TaskFunction[P, R, Concatenate[Context, P], R]: ...
-    @overload
-    def task(self, handler: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
-    @overload
-    def task(
-        self,
-        *,
-        name: str | None = None,
-        lane: str = "default",
-        namespace: str = "default",
-        needs: Collection[str] = (),
-        budgets: Collection[str] = (),
-        quotas: Collection[str] = (),
-        priority: int = 0,
-        retries: int = 0,
-        backoff: str | timedelta | Mapping[str, object] | None = None,
-        timeout: str | timedelta | None = None,
-        permanent: Sequence[type[Exception]] = (),
-        policy: Mapping[str, object] | None = None,
-    ) -> Decorator: ...
-    def task(self, handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
+    @property
+    def task(self) -> TaskDecorator:
         """Make a function a task: `@app.task` or `@app.task(lane="research", retries=3, timeout="10m")`.
 
         The name is the function's unless one is given; it is what is stored, so it should stay as it is. `timeout` is
-        for one attempt. `permanent` lists exceptions that are not worth a retry.
+        for one attempt. `permanent` lists exceptions that are not worth a retry. At most `limit` runs of it go on at
+        once in one worker; for all workers together there are quotas.
         """
-        if handler is None:
-            return partial(self._add, **options)
-        return self._add(handler)
+        return cast(TaskDecorator, self._task)
+
+    def _task(self, handler: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        return partial(self._add, **options) if handler is None else self._add(handler)
 
     def _add(self, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
         name = options.pop("name", None) or getattr(handler, "__name__", "")
         if name in self.tasks:
             there = self.tasks[name].handler.__qualname__
             raise ValueError(f"there is a task {name!r} already, {there}; give this one a name of its own")
-        permanent, priority = options.pop("permanent", ()), options.pop("priority", 0)
+        own = {option: options.pop(option) for option in ("permanent", "priority", "limit") if option in options}
         policy = read_policy(options)
-        task: Task[..., Any] = TaskFunction(
-            self, handler, Terms(kind=name, policy=policy, **options), priority=priority, permanent=permanent
-        )
+        task: Task[..., Any] = TaskFunction(self, handler, Terms(kind=name, policy=policy, **options), **own)
         if not name.isprintable() or "<" in name:
             raise ValueError(f"{name} is no name to find a task by; give one: @app.task(name=...)")
         self.tasks[name] = task
@@ -164,6 +103,16 @@ class App:
             return partial(_step, **options)
         return _step(function)
 
+    def schedule(
+        self, *, name: str | None = None, arguments: Mapping[str, object] | None = None, **timing: Unpack[TimingOptions]
+    ) -> Callable[[Scheduled], Scheduled]:
+        """Have a task submitted again and again: `@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin")`, above it.
+
+        The name is the task's unless one is given. A worker of this app makes the schedule, or changes it, when it
+        starts. Raises `InvalidSchedule`.
+        """
+        return schedule.declaring(self.schedules, name, arguments, schedule.read_timing(timing))
+
     async def __aenter__(self) -> Self:
         if self._opening or self._connections is not None:
             raise RuntimeError("this app is open already; one `async with` is enough for a process")
@@ -178,18 +127,27 @@ class App:
     async def _open(self, opening: AsyncExitStack) -> Connections:
         database = await opening.enter_async_context(connect.open_database(self.config))
         async with database.connection() as conn:
-            if self.config.url is None:
-                await migrate.migrate(conn, self.config)
-            await migrate.check(conn, self.config)
+            await self._prepare(conn)
+            lanes = await declared.make(conn, self._declared, (task.terms for task in self.tasks.values()), self.config)
             for task in self.tasks.values():
                 await routes.register_route(conn, task.terms)
         hints = await opening.enter_async_context(Hints(database))
+        hints.send(lanes=lanes)
         log = await opening.enter_async_context(EventLog(database, hints))
         ends = Ends(hints, lambda waited: database.run(lambda conn: executions.list_ended(conn, waited), repeat=True))
         opening.push_async_callback(ends.close)
-        submit = Batch(self._submit_all, size=lambda asked: len(asked.payload or b""), in_flight=2)
-        opening.push_async_callback(submit.close)
+        submit = Submitter(self.config, database, hints)
+        opening.push_async_callback(submit.one.close)
         return Connections(database, hints, log, ends, submit, opening.pop_all())
+
+    async def _prepare(self, conn: Connection) -> None:
+        """Bring an embedded database to this version when it is behind; one of yours is only checked."""
+        try:
+            await migrate.check(conn, self.config)
+        except SchemaBehind:
+            if self.config.url is not None:
+                raise
+            await migrate.migrate(conn, self.config)
 
     async def __aexit__(self, *exc: object) -> None:
         try:
@@ -236,23 +194,47 @@ class App:
         if task is not None:
             return await task.using(**(options or {})).submit(**arguments)
         asked = submission(Terms(kind=name), payloads.encode(arguments), options or {})
-        return Execution(self, (await self._opened.submit(asked)).execution_id)
+        return self._handle(await self._opened.submit.one(asked), Any)
 
     async def send(self, task: Task[..., R], asked: Submission) -> Execution[R]:
         """Submit for a task; what is submitted at the same time goes together."""
-        return Execution(self, (await self._opened.submit(asked)).execution_id, task.returns)
+        return self._handle(await self._opened.submit.one(asked), task.returns)
 
     async def send_many(self, task: Task[..., R], asked: Sequence[Submission]) -> list[Execution[R]]:
         """Submit many for a task. Raises an exception group of the refusals, when there are any; the others are in."""
-        answers = await self._submit_all(asked)
+        answers = await self._opened.submit.many(asked)
         refused = [answer for answer in answers if isinstance(answer, Refusal)]
         if refused:
             raise ExceptionGroup(f"{len(refused)} of {len(asked)} submissions were refused", refused)
-        return [Execution(self, answer.execution_id, task.returns) for answer in cast(list[Submitted], answers)]
+        return [self._handle(answer, task.returns) for answer in cast(list[Submitted], answers)]
+
+    def _handle(self, answer: Submitted, returns: Any) -> Execution[Any]:
+        return Execution(self, answer.execution_id, returns, fresh=answer.outcome is SubmitOutcome.CREATED)
 
     def execution(self, execution_id: str | ExecutionId) -> Execution[Any]:
         """The handle of an execution that somebody else submitted. Raises `InvalidId`."""
         return Execution(self, parse_execution_id(str(execution_id), self.config.execution_partitions))
+
+    async def create_schedule(
+        self,
+        name: str,
+        task: Task[..., Any] | str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        by: str | None = None,
+        paused: bool = False,
+        **timing: Unpack[TimingOptions],
+    ) -> ScheduleChange:
+        """Have a task submitted again and again, by `cron` and `tz` or `every` span, until the schedule is deleted.
+
+        Safe to repeat: the same schedule answers `NOOP`. Raises `InvalidSchedule`, `ScheduleAlreadyExists`.
+        """
+        asked = schedule.submitted(self, task, arguments)
+        return await schedule.create(self, name, asked, schedule.read_timing(timing), by=by, paused=paused)
+
+    async def declare_schedules(self) -> None:
+        """Make the schedules of `@app.schedule` what the code says; a worker does so when it starts."""
+        await schedule.make_declared(self)
 
     async def wake(self, lane: str) -> None:
         """Tell workers that a lane has work: after the commit of a transaction of yours that submitted some."""
@@ -263,21 +245,6 @@ class App:
         ended = list(execution_ids)
         self.ends.tell(ended)
         self.hints.send(ended=ended)
-
-    async def _submit_all(self, asked: Sequence[Submission]) -> list[Submitted | Refusal]:
-        partitions, limit = self.config.execution_partitions, self.config.payload_limit
-        # With ids of our own the call can be repeated when a reply is lost: what was taken is not taken again.
-        minted = [self._with_id(submission) for submission in asked]
-        answers = await self.database.run(
-            lambda conn: executions.submit_many(conn, minted, partitions=partitions, payload_limit=limit), repeat=True
-        )
-        self.hints.send(lanes={submission.terms.lane for submission in asked})
-        return answers
-
-    def _with_id(self, asked: Submission) -> Submission:
-        if asked.execution_id is not None:
-            return asked
-        return msgspec.structs.replace(asked, execution_id=mint_execution_id(self.config.execution_partitions))
 
 
 def _step(function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Step[..., Any]:

@@ -118,6 +118,8 @@ def span(given: timedelta | None, what: str) -> int | None:
 def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int | None, datetime | None]:
     """Whole milliseconds for a span, a moment as it is: Postgres has its own clock. Raises `InvalidTime`."""
     match given:
+        case None:
+            return None, None
         case datetime() if given.utcoffset() is None:
             raise InvalidTime(f"{what} {given} has no time zone; give one, such as datetime.now(UTC)")
         case datetime():
@@ -125,7 +127,7 @@ def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int |
                 return None, given.astimezone(UTC)
             except OverflowError:
                 raise InvalidTime(f"{what} {given} is no moment in UTC; give one at most ten years ahead") from None
-        case None | timedelta():
+        case timedelta():
             return span(given, what), None
         case _:
             raise InvalidTime(f"{what} {shown(str(given))} is no time; give a timedelta or a datetime")

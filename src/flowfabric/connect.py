@@ -24,4 +24,7 @@ async def open_database(config: Config) -> AsyncIterator[Database]:
         async with Database(config, server.url()) as database:
             yield database
     finally:
-        await asyncio.to_thread(server.stop)
+        try:
+            await asyncio.to_thread(server.stop)
+        except RuntimeError:  # the process is ending, and begins no threads any more
+            server.stop()

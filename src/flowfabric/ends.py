@@ -45,15 +45,16 @@ class Ends:
             await asyncio.wait([self._looking])
         self.tell(list(self._waiting))
 
-    async def wait(self, execution_id: ExecutionId) -> None:
+    async def wait(self, execution_id: ExecutionId, *, fresh: bool = False) -> None:
         """Return when the execution may have ended: it is looked at after this is called, never before.
 
+        One that is fresh has only just been submitted: the first look at it is a little later, when it may have ended.
         Raises `ShuttingDown` when this process waits no more.
         """
         ended = asyncio.Event()
         _, waiting = self._waiting.setdefault(str(execution_id), (execution_id, set()))
         waiting.add(ended)
-        self._look_soon(str(execution_id))
+        self._look_soon(str(execution_id), SHORTEST_PAUSE if fresh else 0.0)
         try:
             if not self._closed:
                 await ended.wait()
@@ -77,8 +78,8 @@ class Ends:
             for execution_id in self._waiting:
                 self._look_soon(execution_id)
 
-    def _look_soon(self, execution_id: str) -> None:
-        self._push(asyncio.get_running_loop().time(), SHORTEST_PAUSE, execution_id)
+    def _look_soon(self, execution_id: str, pause: float = 0.0) -> None:
+        self._push(asyncio.get_running_loop().time() + pause, SHORTEST_PAUSE, execution_id)
         self._stir.set()
         if self._looking is None and not self._closed:
             self._looking = asyncio.create_task(self._look_for_ever(), name="ends: look")

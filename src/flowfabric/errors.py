@@ -170,6 +170,22 @@ class InvalidSignal(Invalid):
     """A field of a signal is missing, too long, or not the sender's to use; `field` names it."""
 
 
+class InvalidSchedule(Invalid):
+    """A schedule cannot be: its cron, zone, span or what it submits; `field` names it."""
+
+
+class InvalidQuota(Invalid):
+    """A quota cannot have such limits, or has none; `field` names the one that is wrong."""
+
+
+class InvalidBudget(Invalid):
+    """A budget cannot be defined like this; `field` names what is wrong."""
+
+
+class InvalidUsage(Invalid):
+    """An amount is no whole number from 0 to 2^53 - 1, or a sum would pass that; `dimension` names it."""
+
+
 class InvalidKid(Invalid):
     """The name of a key is 1 to 64 letters, digits, dots, underscores or hyphens."""
 
@@ -223,11 +239,19 @@ class LaneNotFound(NotFound):
 
 
 class BudgetNotFound(NotFound):
-    """The execution names a budget that does not exist; it is refused rather than run without it."""
+    """There is no such budget; an execution that names one is refused rather than run without it."""
+
+
+class ReservationNotFound(NotFound):
+    """The reservation is not there, or has ended; `report_usage` says what was spent without it."""
 
 
 class QuotaNotFound(NotFound):
-    """The execution names a quota that does not exist; it is refused rather than run without it."""
+    """There is no such quota; an execution that names one is refused rather than run without it."""
+
+
+class ScheduleNotFound(NotFound):
+    """There is no schedule of that name in that namespace."""
 
 
 class WaitpointNotFound(NotFound):
@@ -252,6 +276,18 @@ class MaxReplaysExhausted(Conflict):
 
 class LaneDraining(Conflict):
     """The lane finishes what it has and takes no new work; `resume_lane` opens it again."""
+
+
+class ScheduleAlreadyExists(Conflict):
+    """There is another schedule of that name; `change_schedule` changes it."""
+
+
+class BudgetAlreadyExists(Conflict):
+    """There is a budget of that name with another definition; `change_budget` changes it."""
+
+
+class QuotaAlreadyExists(Conflict):
+    """There is a quota of that name with other limits; `change_quota` changes them."""
 
 
 class InstanceReassigned(Conflict):
@@ -318,6 +354,10 @@ class TooManySteps(Limited):
     """The execution has as many steps as it may have; split it into children."""
 
 
+class BudgetExhausted(Limited):
+    """What was to be spent is more than the budget has left; its fields say of what, and the figures."""
+
+
 class SignalLimitExceeded(Limited):
     """The execution has had as many signals as it may have."""
 
@@ -344,6 +384,10 @@ class StreamDisconnected(Unavailable):
 
 class DatabaseUnavailable(Unavailable):
     """Postgres could not be reached, or ended the connection, and repeating did not help."""
+
+
+class DatabaseMissing(Unavailable):
+    """There is no database yet: no URL is given, and no embedded one has been made in the data directory."""
 
 
 class PrivilegeMissing(Unavailable):

@@ -55,9 +55,10 @@ class ExecutionSkipped(ExecutionFailed):
 class Execution(Generic[R]):
     """One piece of work that was submitted."""
 
-    def __init__(self, app: "App", execution_id: ExecutionId, returns: Any = Any) -> None:
+    def __init__(self, app: "App", execution_id: ExecutionId, returns: Any = Any, *, fresh: bool = False) -> None:
         self._app = app
         self._returns = returns
+        self._fresh = fresh  # only just submitted: there is no end to look for yet
         self.execution_id = execution_id
 
     def __repr__(self) -> str:
@@ -162,7 +163,8 @@ class Execution(Generic[R]):
 
     async def _ended(self) -> Result:
         while True:
-            await self._app.ends.wait(self.execution_id)
+            await self._app.ends.wait(self.execution_id, fresh=self._fresh)
+            self._fresh = False
             found = await self._run(lambda conn: executions.get_result(conn, self.execution_id))
             if found.outcome is not None:
                 return found

@@ -4,15 +4,16 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from flowfabric import payloads, spans
 from flowfabric.blocking import Blocking
 from flowfabric.context import Context
+from flowfabric.errors import InvalidBody
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Submission, Terms
+from flowfabric.model import OnParentEnd, Submission, Terms
 from flowfabric.payloads import Arguments
 
 if TYPE_CHECKING:
@@ -38,6 +39,15 @@ class Options(TypedDict, total=False):
     budgets: Collection[str]
     quotas: Collection[str]
     execution_id: str | ExecutionId
+    on_parent_end: OnParentEnd
+
+
+class ChildCall(msgspec.Struct, frozen=True):
+    """What a handler submits with `ctx.submit`, and the type of what it will return."""
+
+    submission: Submission
+    on_parent_end: OnParentEnd
+    returns: Any
 
 
 OF_TERMS = ("lane", "namespace", "budgets", "quotas")
@@ -54,13 +64,17 @@ class Task(Generic[P, R]):
         *,
         priority: int = 0,
         permanent: Sequence[type[Exception]] = (),
+        limit: int | None = None,
     ) -> None:
         _check_handler(handler)
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is {limit}; a worker runs one of a task at once, or more")
         self.app = app
         self.handler = handler
         self.terms = terms
         self.priority = priority
         self.permanent = tuple(permanent)
+        self.limit = limit
         self.injected = injected_parameter(handler)
         self.arguments = Arguments(handler, self.injected)
         self.returns = payloads.returned(handler)
@@ -113,6 +127,11 @@ class Task(Generic[P, R]):
         payload = self.arguments.encode(args, kwargs)
         return submission(self.terms, payload, {"priority": self.priority, **self._options})
 
+    def child_call(self, *args: P.args, **kwargs: P.kwargs) -> ChildCall:
+        """What would be submitted by this call in a handler, as a child. Raises `InvalidBody` for what no child has."""
+        payload = self.arguments.encode(args, kwargs)
+        return child_call(self.terms, payload, {"priority": self.priority, **self._options}, self.returns)
+
 
 class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
     """A task with the types of calling it, where the context is an argument and an async function gives a coroutine."""
@@ -155,8 +174,24 @@ class Step(Generic[P, R]):
 def submission(terms: Terms, payload: bytes, options: Options) -> Submission:
     """A submission with these options."""
     given = read_options(options)
+    if "on_parent_end" in given:
+        raise ValueError("on_parent_end is for children; submit it in a handler, by ctx.submit")
     changed = {name: given.pop(name) for name in OF_TERMS if name in given}
     return Submission(terms=msgspec.structs.replace(terms, **changed) if changed else terms, payload=payload, **given)
+
+
+def child_call(terms: Terms, payload: bytes, options: Options, returns: Any = Any) -> ChildCall:
+    """A child with these options. Raises `InvalidBody` for what no child has."""
+    given: dict[str, Any] = dict(options)
+    on_parent_end = given.pop("on_parent_end", "cancel")
+    for name in ("key", "execution_id"):
+        if name in given:
+            raise InvalidBody(
+                f"{name}: the id of a child follows from its parent, so it has none of its own", field=name
+            )
+    if on_parent_end not in ("cancel", "let_run"):
+        raise InvalidBody(f"on_parent_end {on_parent_end!r}: give cancel or let_run", field="on_parent_end")
+    return ChildCall(submission(terms, payload, cast(Options, given)), on_parent_end, returns)
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:

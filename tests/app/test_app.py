@@ -14,9 +14,10 @@ from tests.conftest import Server
 from tests.given import Given
 
 PUBLIC = [
-    "App", "Blocking", "Conflict", "Context", "Execution", "ExecutionCancelled", "ExecutionExpired", "ExecutionFailed",
-    "ExecutionId", "ExecutionSkipped", "Fenced", "Forbidden", "Invalid", "Limited", "NotFound", "Permanent", "Refusal",
-    "Signal", "Step", "Suspension", "Task", "Unavailable", "Verdict",
+    "App", "Blocking", "BudgetExhausted", "Child", "ChildFailed", "Conflict", "Context", "Execution",
+    "ExecutionCancelled", "ExecutionExpired", "ExecutionFailed", "ExecutionId", "ExecutionSkipped", "Fenced", "First",
+    "Forbidden", "Invalid", "Limited", "NotFound", "Permanent", "Refusal", "Reservation", "Signal", "Step",
+    "Suspension", "Task", "Unavailable", "Usage", "Verdict", "Waiting", "metered",
 ]  # fmt: skip
 
 

@@ -60,6 +60,16 @@ def test_what_would_be_awaited_is_waited_for() -> None:
     assert thing.closed
 
 
+def test_what_is_entered_by_async_with_is_entered_by_with() -> None:
+    with opened(Thing()) as sync:
+        inner, seen = Thing(), list[bool]()
+        with sync(inner):
+            seen.append(inner.closed)
+        assert [*seen, inner.closed] == [False, True]
+        with pytest.raises(TypeError, match="is not to be entered; use it without `with`"), sync(3):
+            raise AssertionError("it was entered")
+
+
 def test_what_is_iterated_half_way_is_ended() -> None:
     thing = Thing()
     with opened(thing) as sync:

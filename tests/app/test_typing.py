@@ -9,12 +9,17 @@ from mypy import api
 BEFORE = """
 from flowfabric import App, Blocking, Context
 
-app = App(url="postgresql://localhost/none")
+app = App(
+    budgets={"team-a": {"tokens": 1_000}, "team-b": {"hard_limits": {"tokens": 5}, "reset_interval": "1d"}},
+    quotas={"model": {"max_concurrent": 3}},
+    url="postgresql://localhost/none",
+)
 
 @app.task(lane="research")
 async def report(ctx: Context, topic: str, pages: int = 1) -> list[str]:
     return [topic]
 
+@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin", arguments={"n": 3}, overlap="skip")
 @app.task
 def plain(n: int) -> float:
     return n / 2
@@ -60,6 +65,9 @@ BAD = {
     "y: str = await search(ctx, 'tides')": 'has type "dict[str, int]", variable has type "str"',
     "await search(ctx, 3)": "No overload variant",
     "z: str = await ctx.step('count', count, 'tides')": "incompatible type",
+    "app.schedule(evry='1h')": 'Unexpected keyword argument "evry"',
+    "app.schedule(every='1h', overlap='maybe')": 'Argument "overlap" to "schedule"',
+    "await app.create_schedule('hourly', report, every=3)": 'incompatible type "int"',
     "w: str = (await ctx.approval('x')).approved": 'has type "bool", variable has type "str"',
 }
 

@@ -18,7 +18,7 @@ from flowfabric.errors import (
     Refusal,
     TooManySteps,
 )
-from flowfabric.model import Claim, Delay, Saved, Step, Suspension
+from flowfabric.model import Claim, Delay, Journal, Saved, Step, Suspension
 from tests.conftest import Connect
 from tests.given import Given
 
@@ -268,3 +268,47 @@ async def test_retention_removes_the_steps_with_their_execution(given: Given) ->
     await executions.remove_ended(given.conn)
 
     assert (await given.count("executions"), await given.count("steps")) == (0, 0)
+
+
+async def again(given: Given, claims: list[Claim]) -> list[Claim]:
+    """The same executions, handed back and claimed once more."""
+    await attempts.delay_many(given.conn, [Delay(fence=claim.fence) for claim in claims])
+    return sorted(await given.claim(take=len(claims)), key=lambda claim: claim.execution_id)
+
+
+async def test_a_claim_brings_the_journal_of_what_may_have_run(given: Given) -> None:
+    claim = await given.claimed()
+    await steps.save_step(given.conn, step(claim, "search", result=b'"found"'))
+
+    [resumed] = await again(given, [claim])
+    assert claim.journal is None
+    assert resumed.journal is not None
+    assert [(entry.name, entry.result) for entry in resumed.journal.entries] == [("search", b'"found"')]
+    assert not resumed.journal.more
+
+
+async def test_a_claim_brings_journals_up_to_a_mebibyte_and_the_rest_is_read_on_demand(given: Given) -> None:
+    for _ in range(3):
+        await given.submitted()
+    claims = sorted(await given.claim(take=3), key=lambda claim: claim.execution_id)
+    for claim in claims:
+        await steps.save_step_many(given.conn, [step(claim, "page", n, b"x" * 300_000) for n in (1, 2)])
+
+    resumed = await again(given, claims)
+    assert sorted(claim.journal is None for claim in resumed) == [False, True, True]
+    for claim in resumed:
+        journal = await steps.read_journal(given.conn, claim.execution_id, begun=claim.journal)
+        assert [entry.occurrence for entry in journal] == [1, 2]
+
+
+async def test_a_journal_that_goes_on_is_read_from_where_the_claim_left_it(given: Given) -> None:
+    claim = await given.claimed()
+    await steps.save_step_many(given.conn, [step(claim, "page", n, b"x" * 400_000) for n in (1, 2, 3)])
+    begun = await steps.read_journal(given.conn, claim.execution_id)
+
+    first = Journal(entries=begun[:1], more=True)
+    assert await steps.read_journal(given.conn, claim.execution_id, begun=first) == begun
+    assert (
+        await steps.read_journal(given.conn, claim.execution_id, begun=Journal(entries=begun[:1], more=False))
+        == (begun[:1])
+    )

@@ -35,7 +35,7 @@ def test_the_agent_searches_and_publishes_once_although_its_worker_was_killed(st
     assert [what for _, what in calls] == [
         *("search 'tides: what'", "search 'tides: why'", "search 'tides: how'"),
         *("write about tides, from 3 notes", "write about tides, from 3 notes"),
-        "publish 'Tides, in 3 chapters'",
+        *("translate 'Tides, in 3 chapters'", "publish 'Tides, in 3 chapters, translated'"),
     ]
     assert len({process for process, _ in calls}) == 3
     assert calls[3][0] != calls[4][0]
@@ -48,7 +48,8 @@ def test_the_agent_searches_and_publishes_once_although_its_worker_was_killed(st
         ("kill -9", r"the worker is gone; the searches are saved\. attempt 1 runs on worker .*"),
         ("waits", r"and nothing runs any more: has 0 of 1 approvals on waitpoint publish; .*"),
         ("approved", r"by ann, .*"),
-        ("result", r"published: Tides, in 3 chapters"),
+        ("result", r"published: Tides, in 3 chapters, translated"),
+        ("spent", r"2,700 tokens, each counted once; budget research has 997,300 left"),
         ("its life", r"execution_submitted, lease_acquired, lease_expired, lease_acquired, .*, execution_completed"),
     ],
 )
@@ -71,6 +72,19 @@ def dev(tmp_path: Path) -> Iterator[Path]:
 
 def test_hello_is_answered_by_the_worker_of_another_process(dev: Path) -> None:
     assert run(dev, "hello.py", "world") == "hello world\n"
+
+
+def test_schedules_tick_by_themselves_and_by_hand(tmp_path: Path) -> None:
+    *pulses, by_hand, pulse, report = run(tmp_path, "schedule.py").splitlines()
+
+    assert pulses == ["pulse 1", "pulse 2", "pulse 3"]
+    assert by_hand == "report by hand: all about tides"
+    assert re.fullmatch(r"pulse \(every 0:00:01\): active, next .* UTC", pulse)
+    assert re.fullmatch(r"report \(0 9 \* \* 1-5 Europe/Berlin\): active, next .*0[78]:00, .*0[78]:00 UTC", report)
+
+
+def test_a_book_is_counted_by_as_many_children_as_it_has_pages(tmp_path: Path) -> None:
+    assert run(tmp_path, "fan_out.py", "40") == "9864 words on 39 pages, 1 torn\n"
 
 
 def test_make_demo_runs_the_agent_and_the_tour() -> None:

@@ -4,6 +4,8 @@ import asyncio
 import threading
 from functools import partial
 
+import pytest
+
 from flowfabric.app import App
 from flowfabric.context import Context
 from flowfabric.worker import Worker
@@ -27,6 +29,34 @@ async def test_never_more_handlers_run_at_once_than_the_concurrency(database_url
         assert [await execution.result(20) for execution in executions] == list(range(20))
 
     assert gate.most_inside == 3
+
+
+async def test_no_more_of_a_task_run_at_once_than_its_limit_and_others_go_on(database_url: str, given: Given) -> None:
+    app, gate = App(url=database_url), Gate()
+    heavy = gated(app, gate, limit=2)
+
+    @app.task
+    async def light() -> str:
+        return "done"
+
+    async with working(app, concurrency=10):
+        executions = await heavy.submit_many([()] * 7)
+        await until(lambda: _delayed(given, 3))  # two run, two wait for their turn
+        assert await (await light.submit()).result(20) == "done"
+        gate.open.set()
+        await given.time_passes(seconds=1)
+        for execution in executions:
+            await execution.result(20)
+
+    assert gate.most_inside == 2
+    assert {row["number"] for row in await given.rows("select number from flowfabric.attempts")} == {1}
+
+
+def test_a_limit_is_one_or_more(database_url: str) -> None:
+    app = App(url=database_url)
+
+    with pytest.raises(ValueError, match="limit is 0; a worker runs one of a task at once, or more"):
+        gated(app, Gate(), limit=0)
 
 
 async def test_nothing_is_claimed_ahead_while_nothing_ends(database_url: str, given: Given) -> None:
@@ -156,6 +186,11 @@ async def _costs(given: Given) -> tuple[int, int, int]:
 
 async def _ended(given: Given, count: int) -> bool:
     [row] = await given.rows("select count(*) from flowfabric.executions where outcome is not null")
+    return bool(row["count"] == count)
+
+
+async def _delayed(given: Given, count: int) -> bool:
+    [row] = await given.rows("select count(*) from flowfabric.tickets where eligibility = 'not_eligible_until_time'")
     return bool(row["count"] == count)
 
 

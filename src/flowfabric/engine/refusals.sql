@@ -51,12 +51,13 @@ language sql immutable as $$
     select case
         when _family.code in ('missing_token', 'invalid_token', 'token_expired', 'invalid_grant', 'wrong_lane') then '403'
         when _family.code in ('execution_not_found', 'flow_not_found', 'lane_not_found', 'budget_not_found', 'quota_not_found',
-                              'waitpoint_not_found')
+                              'waitpoint_not_found', 'schedule_not_found', 'reservation_not_found')
             then '404'
         when _family.code in ('execution_ended', 'execution_not_runnable', 'lane_draining', 'execution_not_terminal',
                               'max_replays_exhausted', 'instance_reassigned', 'cursor_expired', 'execution_not_suspended',
                               'target_not_signalable', 'waitpoint_closed', 'approval_digest_mismatch', 'waitpoint_not_pending',
-                              'pending_waitpoint_expired', 'waitpoint_of_other_execution', 'another_key_active', 'rotation_conflict')
+                              'pending_waitpoint_expired', 'waitpoint_of_other_execution', 'another_key_active', 'rotation_conflict', 'quota_already_exists', 'budget_already_exists',
+                              'schedule_already_exists')
             then '409'
         when _family.code in ('lease_lost', 'execution_not_active', 'grant_expired') then '412'
         when _family.code in ('signal_limit_exceeded', 'too_many_steps') then '429'

@@ -27,10 +27,13 @@ $$;
 --   returns  the sorted set
 create or replace function flowfabric._sorted_set(words jsonb)
 returns text[]
-language sql immutable as $$
-    select coalesce(array_agg(distinct w.word collate "C" order by w.word collate "C"), '{}')
-    from jsonb_array_elements_text(_sorted_set.words) w (word)
-$$;
+language plpgsql immutable as $$
+begin
+    if words = '[]' then
+        return '{}';
+    end if;
+    return array(select distinct w.word collate "C" from jsonb_array_elements_text(_sorted_set.words) w (word) order by 1);
+end $$;
 
 -- The route of these words, if it is known.
 --
@@ -70,13 +73,84 @@ begin
     return found_id;
 end $$;
 
+-- The budgets that are named by a list of words.
+--
+--   returns  their ids, each once, in order; those that are not there are left out
+create or replace function flowfabric._budget_ids(namespace text, words jsonb)
+returns uuid[]
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if words = '[]' then
+        return '{}';
+    end if;
+    return array(
+        select distinct b.id from jsonb_array_elements_text(_budget_ids.words) w (word)
+        cross join lateral flowfabric._find_budget(_budget_ids.namespace, w.word) b (id)
+        where b.id is not null order by b.id);
+end $$;
+
+-- What is wrong with the budgets that an execution names. One that is not there is refused, never ignored.
+--
+--   refuses  invalid_body, budget_not_found, as a value
+--   returns  the fault, or null when they are good
+create or replace function flowfabric._budgets_fault(namespace text, words jsonb)
+returns jsonb
+language sql stable as $$
+    select case
+        when _budgets_fault.words = '[]' then null
+        when jsonb_typeof(_budgets_fault.words) <> 'array' or jsonb_path_exists(_budgets_fault.words, '$[*] ? (@.type() != "string")')
+             or jsonb_array_length(_budgets_fault.words) > 16 then
+            flowfabric._fault('invalid_body', format('budgets %s: give a list of up to 16 names', flowfabric._shown(_budgets_fault.words::text)),
+                              '{"field": "budgets"}')
+        else (
+            select flowfabric._fault('budget_not_found', format(
+                'no budget %s in namespace %s; make it first, or leave it out', flowfabric._shown(w.word), _budgets_fault.namespace))
+            from jsonb_array_elements_text(_budgets_fault.words) with ordinality as w (word, place)
+            where flowfabric._find_budget(_budgets_fault.namespace, w.word) is null order by w.place limit 1)
+    end
+$$;
+
+-- The quotas that are named by a list of words.
+--
+--   returns  their ids, each once, in order; those that are not there are left out
+create or replace function flowfabric._quota_ids(namespace text, words jsonb)
+returns uuid[]
+language sql stable as $$
+    select case when _quota_ids.words = '[]' then '{}' else array(
+        select distinct q.id from jsonb_array_elements_text(_quota_ids.words) w (word)
+        cross join lateral flowfabric._find_quota(_quota_ids.namespace, w.word) q
+        where q.id is not null order by q.id) end
+$$;
+
+-- What is wrong with the quotas that an execution names.
+--
+--   refuses  invalid_body, quota_not_found, as a value
+--   returns  the fault, or null when they are good
+create or replace function flowfabric._quotas_fault(namespace text, words jsonb)
+returns jsonb
+language sql stable as $$
+    select case
+        when _quotas_fault.words = '[]' then null
+        when jsonb_typeof(_quotas_fault.words) <> 'array' or jsonb_path_exists(_quotas_fault.words, '$[*] ? (@.type() != "string")')
+             or jsonb_array_length(_quotas_fault.words) > 16 then
+            flowfabric._fault('invalid_body', format('quotas %s: give a list of up to 16 names', flowfabric._shown(_quotas_fault.words::text)),
+                              '{"field": "quotas"}')
+        else (
+            select flowfabric._missing_quota(_quotas_fault.namespace, w.word)
+            from jsonb_array_elements_text(_quotas_fault.words) w (word)
+            where (flowfabric._find_quota(_quotas_fault.namespace, w.word)).id is null limit 1)
+    end
+$$;
+
 -- Make those routes of a call that are new and wanted, in the order of their words, so that two calls that make the same
 -- routes cannot wait for each other.
 --
 --   moves    lane – → active, when it is new
 --   emits    lane_registered, when it is new
 --   returns  the routes, with the numbers of the new ones filled in
-create or replace function flowfabric._make_routes(routes int[], lanes text[], namespaces text[], needs jsonb[], wanted int[])
+create or replace function flowfabric._make_routes(
+    routes int[], lanes text[], namespaces text[], needs jsonb[], budgets text[], quotas text[], wanted int[])
 returns int[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -84,13 +158,13 @@ declare
     fresh record;
 begin
     for fresh in
-        select x.number, x.lane, x.namespace, flowfabric._sorted_set(x.needs) as needs
-        from unnest(_make_routes.routes, _make_routes.lanes, _make_routes.namespaces, _make_routes.needs)
-             with ordinality as x (route, lane, namespace, needs, number)
+        select x.number, x.lane, x.namespace, flowfabric._sorted_set(x.needs) as needs, x.budgets::uuid[] as budgets, x.quotas::uuid[] as quotas
+        from unnest(_make_routes.routes, _make_routes.lanes, _make_routes.namespaces, _make_routes.needs, _make_routes.budgets, _make_routes.quotas)
+             with ordinality as x (route, lane, namespace, needs, budgets, quotas, number)
         where x.route is null and x.number = any (_make_routes.wanted)
-        order by x.lane collate "C", x.namespace collate "C", 4
+        order by x.lane collate "C", x.namespace collate "C", 4, 5, 6
     loop
-        routes[fresh.number] := flowfabric._make_route(fresh.lane, fresh.namespace, fresh.needs, '{}', '{}');
+        routes[fresh.number] := flowfabric._make_route(fresh.lane, fresh.namespace, fresh.needs, fresh.budgets, fresh.quotas);
     end loop;
     return routes;
 end $$;
@@ -105,10 +179,13 @@ returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    cause text := flowfabric._capabilities_cause(needs);
+    cause text;
     lane_state flowfabric.lane_state;
 begin
     select l.state into lane_state from flowfabric.lanes l where l.name = _route_fault.lane;
+    if needs <> '[]' then
+        cause := flowfabric._capabilities_cause(needs);
+    end if;
     return case
         when lane !~ '^[\x20-\x7e]{1,64}$' then
             flowfabric._fault('invalid_lane', format('lane %s: a lane is 1 to 64 printable ASCII characters', flowfabric._shown(lane)))
@@ -119,16 +196,10 @@ begin
             flowfabric._fault('invalid_capabilities',
                 format('needs %s: give a list of up to 256 words without comma, space or control character, 4 096 bytes in all',
                        flowfabric._shown(needs::text)), jsonb_build_object('cause', cause))
-        when jsonb_typeof(budgets) <> 'array' then
-            flowfabric._fault('invalid_body', format('budgets %s: give a list of names', flowfabric._shown(budgets::text)), '{"field": "budgets"}')
-        when jsonb_typeof(quotas) <> 'array' then
-            flowfabric._fault('invalid_body', format('quotas %s: give a list of names', flowfabric._shown(quotas::text)), '{"field": "quotas"}')
-        when budgets <> '[]' then
-            flowfabric._fault('budget_not_found',
-                format('no budget %s in namespace %s; make it first, or leave it out', flowfabric._shown(budgets ->> 0), namespace))
-        when quotas <> '[]' then
-            flowfabric._fault('quota_not_found',
-                format('no quota %s in namespace %s; make it first, or leave it out', flowfabric._shown(quotas ->> 0), namespace))
+        when budgets <> '[]' and flowfabric._budgets_fault(namespace, budgets) is not null then
+            flowfabric._budgets_fault(namespace, budgets)
+        when quotas <> '[]' and flowfabric._quotas_fault(namespace, quotas) is not null then
+            flowfabric._quotas_fault(namespace, quotas)
         when lane_state = 'draining' then
             flowfabric._fault('lane_draining', format('lane %s is draining and takes no new work; resume_lane opens it', flowfabric._shown(lane)))
     end;
@@ -150,5 +221,7 @@ begin
     perform flowfabric._raise(flowfabric._route_fault(
         register_route.lane, register_route.namespace, register_route.needs::jsonb, register_route.budgets::jsonb, register_route.quotas::jsonb));
     return flowfabric._make_route(
-        register_route.lane, register_route.namespace, flowfabric._sorted_set(register_route.needs::jsonb), '{}', '{}');
+        register_route.lane, register_route.namespace, flowfabric._sorted_set(register_route.needs::jsonb),
+        flowfabric._budget_ids(register_route.namespace, register_route.budgets::jsonb),
+        flowfabric._quota_ids(register_route.namespace, register_route.quotas::jsonb));
 end $$;

@@ -28,15 +28,21 @@ async def save_step_many(
     return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit)
 
 
-async def read_journal(conn: Connection, execution_id: ExecutionId) -> list[JournalEntry]:
-    """Everything a handler need not do again: saved steps, sleeps, and waits that have ended."""
-    entries: list[JournalEntry] = []
-    while True:
+async def read_journal(
+    conn: Connection, execution_id: ExecutionId, *, begun: Journal | None = None
+) -> list[JournalEntry]:
+    """Everything a handler need not do again: saved steps, sleeps, and waits that have ended.
+
+    `begun` is the beginning of it, where a claim has brought that.
+    """
+    entries = list(begun.entries) if begun else []
+    more = begun is None or begun.more
+    while more:
         place = {"after_name": entries[-1].name, "after_occurrence": entries[-1].occurrence} if entries else {}
         journal = db.read(Journal, await db.value(conn, "read_journal", **calls.about(execution_id), **place))
         entries += journal.entries
-        if not journal.more:
-            return entries
+        more = journal.more
+    return entries
 
 
 def _act(step: Step) -> Act:

@@ -92,9 +92,12 @@ begin
         where s.partition = read_journal.partition and s.execution = read_journal.id
           and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
         union all
-        select s.name collate "C", s.occurrence, s.id, 1000
+        select s.name collate "C", s.occurrence, s.id, 1000 + case when s.child is null then 0 else coalesce((
+            select sum(octet_length(g.payload)) from unnest(s.satisfiers) as x (id)
+            cross join lateral flowfabric._signal(s.partition, s.execution, x.id) g), 0)::int end
         from flowfabric.suspensions s
-        where s.partition = read_journal.partition and s.execution = read_journal.id and s.ended_at is not null and s.name is not null
+        where s.partition = read_journal.partition and s.execution = read_journal.id and s.name is not null
+          and (s.ended_at is not null or s.is_sleep)
           and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
     ), measured as (
         select e.*, sum(e.bytes) over (order by e.name, e.occurrence) as size, row_number() over (order by e.name, e.occurrence) as place
@@ -127,7 +130,8 @@ begin
     end if;
     return (
         select jsonb_build_object(
-            'kind', 'wait', 'name', s.name, 'occurrence', s.occurrence, 'by', s.ended_by,
+            'kind', case when s.is_sleep then 'sleep' else 'wait' end, 'name', s.name, 'occurrence', s.occurrence, 'by', s.ended_by,
+            'due_at', case when s.is_sleep then coalesce(s.timeout_at, s.ended_at) end,
             'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)
         from flowfabric.suspensions s
         where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution and s.id = _journal_entry.suspension);

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from flowfabric.ids import ExecutionId
+from flowfabric.model.journal import Journal
 from flowfabric.model.waits import Resumed
 
 
@@ -58,6 +59,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """It goes on with the same attempt after a wait or a delay."""
     resumed_by: Resumed | None = None
     """What ended the wait it goes on from."""
+    journal: Journal | None = None
+    """What its handler has done before, where it may have run and all of that fits into the answer."""
     attempt_deadline: datetime | None = None
     deadline_at: datetime | None = None
 

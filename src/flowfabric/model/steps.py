@@ -1,13 +1,11 @@
 """Steps: what a handler has done so far."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
 from flowfabric.model.claims import Fence
-from flowfabric.model.waits import Signal
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,23 +26,3 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Literal["saved", "duplicate"]
     result: bytes | None = None
     encoding: str = "json"
-
-
-class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing a handler need not do again: a saved step, a sleep, or a wait that has ended."""
-
-    kind: Literal["step", "sleep", "wait"]
-    name: str
-    occurrence: int
-    encoding: str = "json"
-    result: bytes | None = None
-    due_at: datetime | None = None
-    by: str | None = None
-    signals: Sequence[Signal] = ()
-
-
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of what a handler has done, and whether there is more."""
-
-    entries: Sequence[JournalEntry]
-    more: bool

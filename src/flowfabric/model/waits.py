@@ -96,6 +96,23 @@ class Suspended(msgspec.Struct, frozen=True, kw_only=True):
     signals: Sequence[Signal] = ()
 
 
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several waits of a run, at its place in the journal: for a child, a moment, or a condition."""
+
+    name: str
+    occurrence: int
+    what: ExecutionId | datetime | Suspension
+    choice: int | None = None
+    """Those of one number are alternatives: the first that is over takes the others out."""
+
+
+class SuspendedTogether(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a wish to step aside for several waits; already satisfied, the execution keeps its lease."""
+
+    outcome: Literal["suspended", "already_satisfied"]
+    suspension_id: UUID
+
+
 class SuspensionSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The suspension an execution is in."""
 

@@ -9,7 +9,19 @@ import msgspec
 
 from flowfabric.config import Config
 from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, events, executions, keys, waits, workers
+from flowfabric.engine import (
+    attempts,
+    budgets,
+    children,
+    claims,
+    events,
+    executions,
+    keys,
+    quotas,
+    schedules,
+    waits,
+    workers,
+)
 from flowfabric.model import Swept
 
 
@@ -32,9 +44,12 @@ def sweeps(config: Config) -> Sequence[Sweep]:
     """Every sweep there is, with the settings of this process."""
     remove_ended = partial(executions.remove_ended, retention=timedelta(milliseconds=config.retention_ms))
     trim_events = partial(events.trim_events, retention=timedelta(milliseconds=config.event_retention_ms))
+    fire_schedules = partial(schedules.fire_schedules, partitions=config.execution_partitions)
     return [
         Sweep("return_orphans", timedelta(milliseconds=250), workers.return_orphans),
+        Sweep("deliver_child_ends", timedelta(milliseconds=250), children.deliver_child_ends),
         Sweep("promote_due", timedelta(seconds=1), executions.promote_due),
+        Sweep("fire_schedules", timedelta(seconds=1), fire_schedules, limit=100),
         Sweep("expire_leases", timedelta(seconds=2), claims.expire_leases),
         Sweep("expire_grants", timedelta(seconds=2), claims.expire_grants),
         Sweep("time_out_waits", timedelta(seconds=2), waits.time_out_waits),
@@ -42,6 +57,10 @@ def sweeps(config: Config) -> Sequence[Sweep]:
         Sweep("retire_keys", timedelta(seconds=60), keys.retire_keys),
         Sweep("time_out_attempts", timedelta(seconds=2), attempts.time_out_attempts),
         Sweep("expire_executions", timedelta(seconds=5), executions.expire_executions),
+        Sweep("resume_budget_waits", timedelta(seconds=5), budgets.resume_budget_waits),
+        Sweep("reset_budgets", timedelta(seconds=15), budgets.reset_budgets),
+        Sweep("expire_reservations", timedelta(seconds=15), budgets.expire_reservations),
+        Sweep("trim_windows", timedelta(seconds=30), quotas.trim_windows),
         Sweep("expire_workers", timedelta(seconds=30), workers.expire_workers),
         Sweep("forget_keys", timedelta(seconds=60), executions.forget_keys),
         Sweep("remove_ended", timedelta(seconds=60), remove_ended),

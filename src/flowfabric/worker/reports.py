@@ -2,17 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TypeVar, assert_never
-
-import msgspec
+from typing import Any, TypeVar, assert_never
 
 from flowfabric.app import App
 from flowfabric.batch import Batch
-from flowfabric.context import Sleep, Wait
 from flowfabric.db import Connection
 from flowfabric.engine import attempts, clock, steps, waits
 from flowfabric.errors import (
@@ -24,6 +21,7 @@ from flowfabric.errors import (
     Refusal,
     Unavailable,
 )
+from flowfabric.ids import ExecutionId
 from flowfabric.model import (
     Claim,
     Completion,
@@ -35,8 +33,13 @@ from flowfabric.model import (
     Fence,
     JournalEntry,
     Step,
+    Suspension,
+    Wish,
 )
+from flowfabric.task import ChildCall, Task
+from flowfabric.worker.families import Families
 from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Waiting
+from flowfabric.worker.spending import Spending
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -44,8 +47,10 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-MONTH = timedelta(days=30)
+MOST_CHILDREN = 10_000
+MOST_WAITS = 1_000
 PAUSE = 0.1
+SOON = timedelta(seconds=5)
 
 
 class Reports:
@@ -60,11 +65,18 @@ class Reports:
         self._fail = self._merged(attempts.fail_many)
         self._delay = self._merged(attempts.delay_many)
         self._save = self._merged(partial(steps.save_step_many, result_limit=limit))
+        self._families = Families(app)
+        self.spending = Spending(app, self._persist, self._ended)
+        self._soon: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Return when everything that was said has arrived."""
         for batch in (self._complete, self._fail, self._delay, self._save):
             await batch.close()
+        await self._families.close()
+        await self.spending.close()
+        for late in tuple(self._soon):
+            late.cancel()
 
     async def report(self, claim: Claim, outcome: Outcome) -> None:
         """Tell the engine how the run ended, whatever comes in between."""
@@ -123,31 +135,37 @@ class Reports:
         await self._delay(Delay(fence=claim.fence))
         self._app.hints.send(lanes=[claim.lane])
 
-    async def wait(self, claim: Claim, wishes: Sequence[Sleep | Wait]) -> None:
-        """Step aside for what a run asked for. Of several at once the first is waited for; the waitpoints of the others
-        are made now, so that what arrives there meanwhile is found when the run asks again, and sleeps begin now.
-        """
-        first, *others = sorted(wishes, key=lambda wish: wish.until.timestamp() if isinstance(wish, Sleep) else 0)
-        for wish in others:
-            if isinstance(wish, Sleep):
-                step = Step(fence=claim.fence, name=wish.name, occurrence=wish.occurrence, due_at=wish.until)
-                await self._persist(claim, partial(self._save, step))
-                continue
-            for point in wish.suspension.waitpoints:
-                await self.create_waitpoint(claim, point if isinstance(point, str) else point[0], MONTH)
-        if isinstance(first, Sleep):
-            wanted = Delay(fence=claim.fence, until=first.until, name=first.name, occurrence=first.occurrence)
-            self._due((await self._put_off(claim, wanted)).due_at)
-        else:
-            await self._suspend(claim, first)
-
-    async def _suspend(self, claim: Claim, wait: Wait) -> None:
+    async def wait(self, claim: Claim, wishes: Sequence[Sequence[Wish]]) -> None:
+        """Step aside for what a run asked for: for sleeps until the first of them ends, for anything else suspended."""
+        asked = [wish for choice in _first_turn(wishes) for wish in choice]
+        sleeps = sorted((wish.what, wish.name, wish.occurrence) for wish in asked if isinstance(wish.what, datetime))
+        if len(sleeps) == len(asked) and all(wish.choice is None for wish in asked):
+            await self._sleep(claim, sleeps)
+            return
         # A run suspends once at most. With a key, a call whose reply was lost is answered as the first time.
-        key = f"run {claim.fence.epoch}"
-        wish = msgspec.structs.replace(wait.suspension, name=wait.name, occurrence=wait.occurrence, idempotency_key=key)
-        answer = await self._call(claim, lambda conn: waits.suspend(conn, claim.fence, wish))
+        suspend = partial(waits.suspend_together, idempotency_key=f"run {claim.fence.epoch}")
+        answer = await self._call(claim, lambda conn: suspend(conn, claim.fence, asked))
         if answer.outcome == "already_satisfied":
             await self._persist(claim, lambda: self.hand_back(claim))
+        elif (span := _shortest(asked)) <= SOON:
+            self._soon.add(late := asyncio.create_task(self._time_out_after(span), name="waits: time out soon"))
+            late.add_done_callback(self._soon.discard)
+
+    async def _time_out_after(self, span: timedelta) -> None:
+        """Act on a time that is near when it comes; what lies further ahead, and what this misses, is the sweep's."""
+        await asyncio.sleep(span.total_seconds())
+        with suppress(Unavailable):
+            swept = await self._app.database.run(waits.time_out_waits)
+            self._app.hints.send(lanes=swept.lanes)
+            self._app.tell_ended(swept.ended)
+
+    async def _sleep(self, claim: Claim, sleeps: Sequence[tuple[datetime, str, int]]) -> None:
+        (until, name, occurrence), *others = sleeps
+        for due_at, later, number in others:  # they begin now
+            step = Step(fence=claim.fence, name=later, occurrence=number, due_at=due_at)
+            await self._persist(claim, partial(self._save, step))
+        wanted = Delay(fence=claim.fence, until=until, name=name, occurrence=occurrence)
+        self._due((await self._put_off(claim, wanted)).due_at)
 
     async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes:
         """Keep the result of a step and return the one that counts."""
@@ -155,17 +173,27 @@ class Reports:
         answer = await self._persist(claim, lambda: self._save(step))
         return result if answer.outcome == "saved" else answer.result or b"null"
 
+    def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
+        """What a handler submits, by its task or by name."""
+        return self._families.read_call(task, args, kwargs)
+
+    async def submit_child(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
+        """Submit a child once: whatever is repeated, the same place of a journal has the same child."""
+        return await self._families.submit(claim, name, occurrence, asked, self._persist)
+
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint:
         """Make a waitpoint ahead of its wait."""
         return await self._call(
             claim, lambda conn: waits.create_waitpoint(conn, claim.fence, key, expires_in=expires_in)
         )
 
-    async def read_journal(self, claim: Claim) -> list[JournalEntry]:
+    async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
         """What an earlier run has done; nothing when there was none."""
         if not claim.resumed and claim.attempt.number == 1:
             return []
-        return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id))
+        if claim.journal is not None and not claim.journal.more:
+            return claim.journal.entries
+        return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id, begun=claim.journal))
 
     async def clock(self) -> datetime:
         """What time it is, however long that takes to find out: a run that has lost its lease is cancelled here."""
@@ -192,9 +220,8 @@ class Reports:
             await asyncio.sleep(PAUSE)
 
     def _ended(self, claim: Claim) -> None:
-        ended = [str(claim.execution_id)]
-        self._app.ends.tell(ended)
-        self._app.hints.send(ended=ended)
+        self._app.tell_ended([str(claim.execution_id)])
+        self._families.ended(claim.execution_id)
 
     def _merged(
         self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | Refusal]]]
@@ -203,6 +230,23 @@ class Reports:
             return await self._app.database.run(lambda conn: operation(conn, items), repeat=True)
 
         return Batch(run, in_flight=2)
+
+
+def _first_turn(wishes: Sequence[Sequence[Wish]]) -> Sequence[Sequence[Wish]]:
+    """As many as go into one suspension. A run that waits for all of them may well wait for the rest afterwards."""
+    children = [choice for choice in wishes if all(isinstance(wish.what, ExecutionId) for wish in choice)]
+    others = [choice for choice in wishes if not all(isinstance(wish.what, ExecutionId) for wish in choice)]
+    return [*children[:MOST_CHILDREN], *others[:MOST_WAITS]]
+
+
+def _shortest(wishes: Sequence[Wish]) -> timedelta:
+    """How long it is until the first time of these comes, as far as this machine's clock can tell."""
+    now = datetime.now(UTC)
+    times = [wish.what.timeout if isinstance(wish.what, Suspension) else wish.what for wish in wishes]
+    spans = [
+        time - now if isinstance(time, datetime) else time for time in times if isinstance(time, datetime | timedelta)
+    ]
+    return max(min(spans, default=timedelta.max), timedelta())
 
 
 def _is_ours(fence: Fence, refused: ExecutionNotActive) -> bool:

@@ -21,6 +21,7 @@ from flowfabric.model import Claim, Fence, Swept
 from flowfabric.reconcilers import run_sweeps, sweeps
 from flowfabric.worker.ahead import Ahead
 from flowfabric.worker.heartbeat import Heartbeat, Registration
+from flowfabric.worker.limits import Limits, within
 from flowfabric.worker.pauses import Pauses
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, PutOff, run
@@ -29,6 +30,7 @@ from flowfabric.worker.threads import Threads
 log = logging.getLogger("flowfabric.worker")
 
 UNKNOWN_TASK_DELAY = timedelta(seconds=5)
+FULL_TASK_DELAY = timedelta(seconds=1)
 UNWINDING = 5.0  # seconds for a cancelled handler to leave
 MOST_REPORTING = 2_000
 
@@ -74,8 +76,10 @@ class Worker:
         self._names: set[str] = set()
         self._reporting: set[asyncio.Task[None]] = set()
         self._threads = Threads()
+        self._limits = Limits(app.tasks.values())
         self._route = 0
         self._pauses = Pauses()
+        self._full = False
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
 
@@ -110,6 +114,7 @@ class Worker:
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
+            await self._app.declare_schedules()
             await self._until_registered()
             await self._claim_until_stopped()
             await self._drain()
@@ -142,6 +147,7 @@ class Worker:
             self._ahead.add(await self._hand_back(self._ahead.stale()))
             room = self._room()
             taken = await self._claim(room) if room else 0
+            self._full = taken == room
             if taken:
                 self._pauses.found()
             if (taken < room or not room) and not self._stopping.is_set():
@@ -219,7 +225,8 @@ class Worker:
             self._names.discard(str(claim.execution_id))
         self._reporting.discard(going)
         self._fill()
-        self._pauses.stir()
+        if self._full:
+            self._pauses.stir()
         if not going.cancelled() and (error := going.exception()) is not None:
             log.error("%s is left to its lease", going.get_name(), exc_info=error)
 
@@ -228,16 +235,13 @@ class Worker:
         if task is None:
             log.warning("no task %s here; %s goes to another worker", claim.kind, claim.execution_id)
             return PutOff(UNKNOWN_TASK_DELAY)
-        journal = await self._reports.read_journal(claim)
-        running = run(task, claim, Context(self._reports, claim, journal), self._threads)
-        if claim.attempt_deadline is None:
-            return await running
-        # The sweep fails an attempt whose time is up; all there is to do here is to stop the handler.
-        began_at = claim.expires_at - self.lease
-        with suppress(TimeoutError):
-            async with asyncio.timeout((claim.attempt_deadline - began_at).total_seconds()):
-                return await running
-        return Lost()
+        if self._limits.is_full(task.name):
+            return PutOff(FULL_TASK_DELAY)
+        async with self._limits.turn(task.name):
+            journal = await self._reports.read_journal(claim)
+            running = run(task, claim, Context(self._reports, claim, journal), self._threads)
+            began_at = claim.expires_at - self.lease
+            return await within(claim.attempt_deadline - began_at if claim.attempt_deadline else None, running)
 
     def _lose(self, fence: Fence) -> None:
         """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""

@@ -3,16 +3,29 @@
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, events, executions, keys, lanes, operator, waits, workers
+from flowfabric.engine import (
+    attempts,
+    budgets,
+    claims,
+    events,
+    executions,
+    keys,
+    lanes,
+    operator,
+    quotas,
+    schedules,
+    waits,
+    workers,
+)
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Claim, EventFilter, Suspension
+from flowfabric.model import Claim, EventFilter, Suspension, Timing, UsageReport
 from tests import sources
-from tests.given import Given
+from tests.given import Given, submission
 
 HOUR = timedelta(hours=1)
 TAGS = {"billing.customer": "acme"}
@@ -147,6 +160,107 @@ async def rotate(given: Given) -> None:
     await keys.rotate_key(given.conn, "reports", "ab" * 32, by="ops")
 
 
+async def schedule(given: Given, **options: Any) -> None:
+    timing = Timing(every=HOUR)
+    await schedules.create_schedule(given.conn, "reports", submission(**options), timing, by="ops")
+
+
+async def change_schedule(given: Given) -> None:
+    await schedule(given)
+    await schedules.change_schedule(given.conn, "reports", timing=Timing(every=2 * HOUR), by="ops")
+
+
+async def pause_schedule(given: Given) -> None:
+    await schedule(given)
+    await schedules.pause_schedule(given.conn, "reports", by="ops")
+
+
+async def resume_schedule(given: Given) -> None:
+    await pause_schedule(given)
+    await schedules.resume_schedule(given.conn, "reports", by="ops")
+
+
+async def delete_schedule(given: Given) -> None:
+    await schedule(given)
+    await schedules.delete_schedule(given.conn, "reports", by="ops")
+
+
+async def fire_schedule(given: Given) -> None:
+    await schedule(given)
+    await schedules.fire_schedule(given.conn, "reports", by="ops")
+
+
+async def miss_tick(given: Given) -> None:
+    timing = Timing(every=HOUR, catch_up="none")
+    await schedules.create_schedule(given.conn, "reports", submission(), timing)
+    await given.time_passes(hours=1, minutes=30)
+    await schedules.fire_schedules(given.conn)
+
+
+async def refuse_tick(given: Given) -> None:
+    await schedule(given, lane="reports")
+    await drain(given)
+    await given.time_passes(hours=1)
+    await schedules.fire_schedules(given.conn)
+
+
+async def quota(given: Given) -> None:
+    await quotas.create_quota(given.conn, "reports", max_concurrent=1, by="ops")
+
+
+async def change_quota(given: Given) -> None:
+    await quota(given)
+    await quotas.change_quota(given.conn, "reports", max_concurrent=2, by="ops")
+
+
+async def budget(given: Given, **options: Any) -> None:
+    limits = {"hard_limits": {"tokens": 10}, "soft_limits": {"tokens": 5}}
+    await budgets.create_budget(given.conn, "reports", **{**limits, **options}, by="ops")
+
+
+async def change_budget(given: Given) -> None:
+    await budget(given)
+    await budgets.change_budget(given.conn, "reports", mode="observe", by="ops")
+
+
+async def reset_budget(given: Given) -> None:
+    await budget(given)
+    await budgets.reset_budget(given.conn, "reports", by="ops")
+
+
+async def spend(given: Given, tokens: int, claim: Claim | None = None) -> None:
+    await budget(given)
+    report = UsageReport(budget="reports", amounts={"tokens": tokens}, fence=claim.fence if claim else None)
+    await budgets.report_usage(given.conn, report)
+
+
+async def take_back(given: Given) -> None:
+    claim = await claimed(given)
+    await spend(given, 1, claim)
+    await budgets.release_usage(given.conn, "reports", claim.execution_id, by="ops")
+
+
+async def reserve(given: Given) -> UUID:
+    await budget(given)
+    reserved = await budgets.reserve(given.conn, "reports", {"tokens": 1})
+    assert reserved.reservation_id is not None
+    return reserved.reservation_id
+
+
+async def settle(given: Given) -> None:
+    await budgets.settle(given.conn, await reserve(given), {"tokens": 1})
+
+
+async def release(given: Given) -> None:
+    await budgets.release(given.conn, await reserve(given))
+
+
+async def lapse_reservation(given: Given) -> None:
+    await reserve(given)
+    await given.time_passes(hours=2)
+    await budgets.expire_reservations(given.conn)
+
+
 ABOUT_AN_EXECUTION: Mapping[str, Provoke] = {
     "execution_submitted": lambda given: given.submitted(**OPTIONS),
     "execution_completed": lambda given: given.completed(**OPTIONS),
@@ -173,7 +287,7 @@ ABOUT_AN_EXECUTION: Mapping[str, Provoke] = {
     "waitpoint_closed": resume,
     "signal_delivered": approve,
 }
-# Lane, worker or key: each is called "reports" here.
+# Lane, worker, key or schedule: each is called "reports" here.
 ABOUT_SOMETHING_ELSE: Mapping[str, Provoke] = {
     "lane_registered": lambda given: lanes.configure_lane(given.conn, "reports"),
     "lane_paused": pause,
@@ -184,6 +298,26 @@ ABOUT_SOMETHING_ELSE: Mapping[str, Provoke] = {
     "worker_expired": lapse_worker,
     "key_seeded": seed,
     "key_rotated": rotate,
+    "quota_created": quota,
+    "quota_changed": change_quota,
+    "budget_created": budget,
+    "budget_changed": change_budget,
+    "budget_reset": reset_budget,
+    "budget_soft_breached": lambda given: spend(given, 6),
+    "budget_hard_breached": lambda given: spend(given, 11),
+    "usage_released": take_back,
+    "reservation_made": reserve,
+    "reservation_settled": settle,
+    "reservation_released": release,
+    "reservation_expired": lapse_reservation,
+    "schedule_created": schedule,
+    "schedule_changed": change_schedule,
+    "schedule_paused": pause_schedule,
+    "schedule_resumed": resume_schedule,
+    "schedule_deleted": delete_schedule,
+    "schedule_fired": fire_schedule,
+    "schedule_skipped": miss_tick,
+    "schedule_refused": refuse_tick,
 }
 ENDS = {"completed": "success", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 
@@ -258,7 +392,18 @@ async def test_an_end_says_how_in_which_attempt_and_under_which_epoch(conn: Conn
         "lane_drain_started",
         "lane_resumed",
         "worker_marked_dead",
+        "quota_changed",
         "key_rotated",
+        "budget_created",
+        "budget_changed",
+        "budget_reset",
+        "usage_released",
+        "schedule_created",
+        "schedule_changed",
+        "schedule_paused",
+        "schedule_resumed",
+        "schedule_deleted",
+        "schedule_fired",
     ],
 )
 async def test_what_an_operator_did_says_who_it_was(conn: Connection, given: Given, kind: str) -> None:

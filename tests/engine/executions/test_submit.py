@@ -201,7 +201,7 @@ REFUSED: list[tuple[Option, type[Refusal], str, str]] = [
     ({"namespace": "line\n"}, errors.InvalidNamespace, "line", "1 to 64 printable"),
     ({"needs": ["a b"]}, errors.InvalidCapabilities, "a b", "without comma"),
     ({"budgets": ["team-a"]}, errors.BudgetNotFound, "team-a", "make it first"),
-    ({"quotas": ["vendor"]}, errors.QuotaNotFound, "vendor", "make it first"),
+    ({"quotas": ["vendor"]}, errors.QuotaNotFound, "vendor", "create_quota makes one"),
     ({"budgets": "team-a"}, errors.InvalidBody, "team-a", "give a list"),
     ({"quotas": {"vendor": 1}}, errors.InvalidBody, "vendor", "give a list"),
     ({"policy": {"colour": "red"}}, errors.InvalidPolicy, "colour", "leave it out"),

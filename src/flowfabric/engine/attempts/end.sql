@@ -1,6 +1,10 @@
 -- Ending an attempt: done, failed, or put off; many in one call, each under its fence.
 
--- Keep the attempts under way as attempts that are over. The caller has locked the tickets and moves them next.
+-- Keep the attempts under way as attempts that are over, and give back what they had set aside of budgets. The caller has
+-- locked the tickets and moves them next.
+--
+--   locks    the budgets of what they had set aside, in key order
+--   emits    reservation_released
 create or replace function flowfabric._close_attempts(
     partitions smallint[], ids uuid[], lifecycle flowfabric.lifecycle, failures jsonb[])
 returns void
@@ -14,6 +18,7 @@ begin
     from unnest(_close_attempts.partitions, _close_attempts.ids, _close_attempts.failures) as x (partition, id, failure)
     join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
     where t.attempt_state in ('running_attempt', 'attempt_interrupted');
+    perform flowfabric._return_reservations(_close_attempts.partitions, _close_attempts.ids);
 end $$;
 
 -- Report that the work is done, with its result.
@@ -44,7 +49,8 @@ begin
             select f.item, complete.partitions[f.item] as partition, complete.ids[f.item] as id, r.result, r.encoding,
                    coalesce(f.fault, flowfabric._result_fault(octet_length(r.result), r.encoding, complete.result_limit)) as fault
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs, complete.attempts, rounds, round, now) f
-            cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)) x;
+            cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
+            offset 0) x; -- judged once each, not once for every array
         if judged.ids is not null then
             perform flowfabric._end(judged.partitions::smallint[], judged.ids, 'success', judged.results, judged.encodings);
         end if;
@@ -60,13 +66,15 @@ end $$;
 --   returns  the fault, or null when it is good
 create or replace function flowfabric._result_fault(bytes int, encoding text, most int)
 returns jsonb
-language sql immutable as $$
-    select case
-        when bytes > most then flowfabric._oversize_fault('result', bytes, most)
-        when octet_length(encoding) not between 1 and 64 then
-            flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(encoding)), '{"field": "encoding"}')
-    end
-$$;
+language plpgsql immutable as $$
+begin
+    if bytes > most then
+        return flowfabric._oversize_fault('result', bytes, most);
+    elsif octet_length(encoding) not between 1 and 64 then
+        return flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(encoding)), '{"field": "encoding"}');
+    end if;
+    return null;
+end $$;
 
 -- Report that an attempt failed. The stored policy decides whether it is tried again.
 --
@@ -100,7 +108,8 @@ begin
                        'class', fail.classes[f.item], 'category', coalesce(fail.categories[f.item], fail.classes[f.item]),
                        'reason', flowfabric._kept_text(fail.reasons[f.item]), 'traceback', left(fail.tracebacks[f.item], 16384))) as failure,
                    coalesce(f.fault, flowfabric._failure_fault(fail.classes[f.item], fail.categories[f.item], fail.retry_afters_ms[f.item])) as fault
-            from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds, round, now) f) x;
+            from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds, round, now) f
+            offset 0) x;
 
         return query
         select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text

@@ -55,7 +55,8 @@ end $$;
 -- Let failed attempts wait for their retry. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt, retries + 1
---   emits    attempt_failed
+--   locks    the budgets of what they had set aside, in key order
+--   emits    attempt_failed, reservation_released
 create or replace function flowfabric._schedule_retries(partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
 returns void
 language plpgsql set enable_seqscan = off as $$
@@ -84,7 +85,8 @@ end $$;
 -- Settle attempts that failed: those with a retry left wait for it, the others end. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt; or → ended
---   emits    attempt_failed, execution_failed, execution_expired
+--   locks    the budgets of what they had set aside, in key order
+--   emits    attempt_failed, execution_failed, execution_expired, reservation_released
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'
 create or replace function flowfabric._settle_failures(
     partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome, now timestamptz)
@@ -96,6 +98,8 @@ declare
     retried record;
     final record;
 begin
+    -- Of all at once, since budgets are locked in order: tried again or not, the attempt is over.
+    perform flowfabric._return_reservations(_settle_failures.partitions, _settle_failures.ids);
     select array_agg(flowfabric._retry_at(e.policy, x.failure, t.retries, x.retry_after_ms, t.deadline_at, _settle_failures.now)
                      order by x.item) as dues,
            array_agg(t.attempt order by x.item) as attempts

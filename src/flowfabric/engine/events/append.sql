@@ -25,10 +25,12 @@ create or replace function flowfabric._append_each(
 returns void
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    now constant timestamptz := flowfabric.clock();
 begin
     perform pg_advisory_xact_lock_shared(17990, 1);
     insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
-    select flowfabric.clock(), _append_each.kind, x.partition, x.execution, x.route, x.tags, x.detail, _append_each.by, x.flow
+    select now, _append_each.kind, x.partition, x.execution, x.route, x.tags, x.detail, _append_each.by, x.flow
     from unnest(_append_each.partitions, _append_each.executions, _append_each.routes, _append_each.tags,
                 _append_each.details, _append_each.flows) with ordinality
          as x (partition, execution, route, tags, detail, flow, item)

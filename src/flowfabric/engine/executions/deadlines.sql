@@ -3,6 +3,7 @@
 -- End executions whose deadline has passed. The caller has locked the tickets.
 --
 --   moves    any phase → ended: expired
+--   locks    the budgets of what they had set aside, in key order
 --   emits    execution_expired
 create or replace function flowfabric._expire(partitions smallint[], ids uuid[])
 returns void

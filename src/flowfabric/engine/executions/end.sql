@@ -1,10 +1,11 @@
 -- Ending: the one way an execution ends, whoever ends it.
 
 -- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
--- and say so in the log. No caller does any of that by hand.
+-- give back what it had set aside of budgets, and say so in the log. No caller does any of that by hand.
 --
 --   moves    any phase → ended
---   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, waitpoint_closed
+--   locks    the budgets of what they had set aside, in key order
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, waitpoint_closed, reservation_released
 --   returns  how many ended
 create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
@@ -36,11 +37,16 @@ begin
             retries = g.retries, reclaims = g.reclaims, replays = g.replays
         from gone g
         where e.partition = g.partition and e.id = g.id
-        returning e.partition, e.id, g.suspension, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+        returning e.partition, e.id, e.parent_partition, e.parent, e.has_children, g.suspension, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
                   (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
         select w.partition, w.id, now, now + w.retention from written w
+    ), noted as (
+        insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
+        select w.partition, w.id, w.parent_partition, w.parent, now from written w where w.parent is not null
+        union all
+        select w.partition, w.id, null, null, now from written w where w.has_children and _end.outcome <> 'success'
     )
     select array_agg(w.partition) as partitions, array_agg(w.id) as ids, array_agg(w.route) as routes, array_agg(w.tags) as tags,
            array_agg(w.flow) as flows, array_agg(w.suspension) as suspensions,
@@ -52,6 +58,7 @@ begin
         return 0;
     end if;
     perform flowfabric._close_waits(ended.partitions, ended.ids, ended.suspensions, _end.outcome);
+    perform flowfabric._return_reservations(ended.partitions, ended.ids);
     perform flowfabric._append_each(
         case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end,
         ended.partitions, ended.ids, ended.routes, ended.tags, ended.details, _end.by, ended.flows);

@@ -69,6 +69,33 @@ language sql immutable as $$
         'released_by', _explanation.released_by, 'releases_at', _explanation.releases_at))
 $$;
 
+-- Why a budget or a quota keeps work of a route waiting, and what opens it again.
+--
+--   returns  the explanation
+create or replace function flowfabric._explain_limited(route flowfabric.routes, by_budget boolean, since timestamptz, now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+declare
+    budget jsonb;
+    quota flowfabric.quotas;
+    opens_at timestamptz;
+begin
+    if by_budget then
+        budget := flowfabric._budget_words(route.budgets, now);
+        opens_at := budget ->> 'next_reset_at';
+        return flowfabric._explanation(
+            case when budget is null then 'a budget of it cannot be found'
+                 else format('budget %s has used %s of %s %s%s; ', budget ->> 'name', budget ->> 'used', budget ->> 'hard_limit', budget ->> 'dimension',
+                             ' and reserved ' || nullif((budget ->> 'reserved')::bigint, 0))
+                      || coalesce('it resets at ' || flowfabric._moment(opens_at), 'raise or reset it') end,
+            'budget', since, case when opens_at is null then 'change_budget' else 'time' end, opens_at);
+    end if;
+    quota := flowfabric._full_quota(route.quotas, now);
+    opens_at := flowfabric._next_room_at(quota, now);
+    return flowfabric._explanation(flowfabric._explain_full(quota, opens_at, now), 'quota', since,
+                                   case when opens_at is null then 'complete' else 'time' end, opens_at);
+end $$;
+
 -- What an execution that could be claimed, or soon can, waits for.
 --
 --   returns  the explanation
@@ -80,10 +107,11 @@ declare
     lane flowfabric.lanes;
     route flowfabric.routes;
     since timestamptz := greatest(ticket.created_at, ticket.due_at);
+    eligibility_state text := flowfabric._eligibility_state(ticket, now);
 begin
     select l.* into lane from flowfabric.lanes l where l.name = ticket.lane;
     select r.* into route from flowfabric.routes r where r.id = ticket.route;
-    case flowfabric._eligibility_state(ticket, now)
+    case eligibility_state
         when 'not_eligible_until_time' then
             return flowfabric._explain_delay(ticket);
         when 'blocked_by_operator' then
@@ -99,6 +127,8 @@ begin
         when 'blocked_by_route' then
             return flowfabric._explanation(
                 flowfabric._explain_uncovered(route, now) || '; start a worker that has them', 'capable_worker', since, 'register_worker');
+        when 'blocked_by_budget', 'blocked_by_quota' then
+            return flowfabric._explain_limited(route, eligibility_state = 'blocked_by_budget', since, now);
         else
             if ticket.eligibility = 'granted' and ticket.expires_at > now then
                 return flowfabric._explanation(

@@ -1,13 +1,53 @@
 -- Listing: any filter, either order, page by page.
 
--- The condition that finds executions by public state.
+-- The routes that a budget or a quota closes now. Each budget and quota is asked once, however many routes have it, and
+-- none is held against each route in turn.
+--
+--   returns  their numbers, among those given; among all where none are
+create or replace function flowfabric._limited_routes(routes int[], now timestamptz)
+returns int[]
+language plpgsql stable set enable_nestloop = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+declare
+    closed uuid[];
+begin
+    if not exists (select from flowfabric.routes r where r.budgets <> '{}' or r.quotas <> '{}') then
+        return '{}';
+    end if;
+    closed := array(
+        select b.id from (
+            select distinct u.id from flowfabric.routes r cross join lateral unnest(r.budgets) u (id)
+            where r.budgets <> '{}' and (_limited_routes.routes is null or r.id = any (_limited_routes.routes)) offset 0) b
+        where coalesce(flowfabric._budgets_closed(array[b.id], _limited_routes.now), true)
+        union all
+        select q.id from (
+            select distinct u.id from flowfabric.routes r cross join lateral unnest(r.quotas) u (id)
+            where r.quotas <> '{}' and (_limited_routes.routes is null or r.id = any (_limited_routes.routes)) offset 0) q
+        left join flowfabric.quotas k on k.id = q.id
+        where coalesce(flowfabric._quota_room(k, _limited_routes.now, _limited_routes.now, 1), 0) = 0);
+    return array(
+        select distinct r.id from (
+            select r.id, r.lane, r.needs, r as route, u.id as limit_id
+            from flowfabric.routes r cross join lateral unnest(r.budgets || r.quotas) u (id)
+            where (r.budgets <> '{}' or r.quotas <> '{}') and (_limited_routes.routes is null or r.id = any (_limited_routes.routes))) r
+        join unnest(closed) c (id) on c.id = r.limit_id
+        join flowfabric.lanes l on l.name = r.lane
+        -- What a paused lane or a lack of workers blocks is said to be blocked by that.
+        where l.state <> 'paused' and (r.needs = '{}' or flowfabric._is_covered(r.route, _limited_routes.now)));
+end $$;
+
+-- The condition that finds executions by public state. With no route that a budget or a quota closes, nothing is
+-- rate_limited and nobody has to look.
 --
 --   refuses  invalid_body, for a word that is no public state
 --   returns  the condition, over e (executions) and t (tickets); no state at all is a condition that nothing meets
-create or replace function flowfabric._state_condition(states text[])
+create or replace function flowfabric._state_condition(states text[], limited_count int)
 returns text
 language plpgsql immutable as $$
 declare
+    rate_limited constant text := case when limited_count = 0 then 'false' else
+        't.phase = ''runnable'' and t.route = any ($14) and (t.eligibility = ''eligible_now'' or '
+        || 't.eligibility = ''not_eligible_until_time'' and t.due_at <= $1 or t.eligibility = ''granted'' and t.expires_at <= $1)' end;
     conditions text[] := '{false}';
     state text;
 begin
@@ -24,7 +64,8 @@ begin
             when 'delayed' then 't.phase = ''runnable'' and t.eligibility = ''not_eligible_until_time'' and t.due_at > $1'
             when 'waiting' then 't.phase = ''runnable'' and (t.eligibility in (''eligible_now'', ''granted'', ''blocked_by_operator'')'
                              || ' or t.eligibility = ''not_eligible_until_time'' and t.due_at <= $1)'
-            when 'rate_limited' then 'false'
+                             || case when limited_count > 0 then ' and not (' || rate_limited || ')' else '' end
+            when 'rate_limited' then rate_limited
         end;
         if conditions[cardinality(conditions)] is null then
             perform flowfabric._refuse('invalid_body', format('state %s: there is no such public state', flowfabric._shown(state)),
@@ -111,8 +152,8 @@ $$;
 --   refuses  invalid_body
 --   returns  the query, of partition and id; its parameters are those that list_executions gives it
 create or replace function flowfabric._list_query(
-    route_count int, kind text, states text[], flow uuid, tag_key text, created_after timestamptz, created_before timestamptz,
-    newest_first boolean, after_id uuid)
+    route_count int, limited_count int, kind text, states text[], flow uuid, tag_key text, created_after timestamptz,
+    created_before timestamptz, newest_first boolean, after_id uuid)
 returns text
 language plpgsql immutable as $$
 declare
@@ -133,7 +174,7 @@ declare
             case when after_id is not null and newest_first then
                 '%1$s.created_at <= $10 and (%1$s.created_at, %1$s.partition, %1$s.id) < ($10, $11, $12)' end,
             case when after_id is not null and not newest_first then '(%1$s.partition, %1$s.id) > ($11, $12)' end), source);
-    state_where constant text := case when states is not null then flowfabric._state_condition(states) end;
+    state_where constant text := case when states is not null then flowfabric._state_condition(states, limited_count) end;
     route_where constant text := case when route_count is not null and walk <> 'route' then '%s.route = any ($2)' end;
     kind_where constant text := case when kind is not null and walk <> 'kind' then 'e.kind = $3' end;
     flow_where constant text := case when flow is not null then 'e.flow = $5' end;
@@ -163,16 +204,23 @@ returns table (summary text)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
+    now timestamptz := flowfabric.clock();
     routes int[];
+    limited int[] := '{}';
 begin
     if namespace is not null or lane is not null then
         select coalesce(array_agg(r.id), '{}') into routes from flowfabric.routes r
         where r.namespace = coalesce(list_executions.namespace, r.namespace) and r.lane = coalesce(list_executions.lane, r.lane);
     end if;
 
+    if states && '{waiting,rate_limited}' then
+        limited := flowfabric._limited_routes(routes, now);
+    end if;
+
     return query execute format(
         'select flowfabric._summary(x.partition, x.id, $1)::text from (%s) x',
-        flowfabric._list_query(cardinality(routes), kind, states, flow, tag_key, created_after, created_before, newest_first, after_id))
-    using flowfabric.clock(), routes, kind, flow_partition::smallint, flow, tag_key, tag_value, created_after, created_before,
-          after_created, after_partition::smallint, after_id, flowfabric._page(take);
+        flowfabric._list_query(
+            cardinality(routes), cardinality(limited), kind, states, flow, tag_key, created_after, created_before, newest_first, after_id))
+    using now, routes, kind, flow_partition::smallint, flow, tag_key, tag_value, created_after, created_before,
+          after_created, after_partition::smallint, after_id, flowfabric._page(take), limited;
 end $$;

@@ -43,13 +43,15 @@ begin
         delete from flowfabric.waitpoints w using removed r where w.partition = r.partition and w.execution = r.id
     ), signals_removed as (
         delete from flowfabric.signals s using removed r where s.partition = r.partition and s.execution = r.id
+    ), spending_removed as (
+        delete from flowfabric.spending s using removed r where s.partition = r.partition and s.execution = r.id
     ), tags_removed as (
         delete from flowfabric.tags g using removed r where g.partition = r.partition and g.execution = r.id
     )
     select count(*) into moved from taken;
 end $$;
 
--- Forget idempotency keys whose window is over and whose execution is not unfinished.
+-- Forget idempotency keys whose window is over and whose execution is not unfinished, and the keys of usage reports after a day.
 --
 --   locks    the keys it removes; skips those that are locked
 --   returns  how many were forgotten
@@ -67,4 +69,5 @@ begin
         delete from flowfabric.idempotency_keys k where k.ctid = any (array(select l.place from lapsed l)) returning 1
     )
     select count(*) into moved from forgotten;
+    moved := moved + flowfabric._forget_usage_keys(greatest(forget_keys.take - moved, 0));
 end $$;

@@ -22,6 +22,8 @@ language sql stable as $$
     select case
         when l.state = 'paused' then 'blocked_by_lane_state'
         when r.needs <> '{}' and not flowfabric._is_covered(r, _admission.now) then 'blocked_by_route'
+        when r.budgets <> '{}' and coalesce(flowfabric._budgets_closed(r.budgets, _admission.now), true) then 'blocked_by_budget'
+        when r.quotas <> '{}' and flowfabric._are_full(r.quotas, _admission.now) then 'blocked_by_quota'
         else 'eligible_now'
     end
     from flowfabric.routes r join flowfabric.lanes l on l.name = r.lane
@@ -55,6 +57,7 @@ language sql immutable as $$
         when (ticket).phase <> 'runnable' then (ticket).phase::text
         when eligibility_state = 'not_eligible_until_time' then 'delayed'
         when eligibility_state = 'blocked_by_dependencies' then 'waiting_children'
+        when eligibility_state in ('blocked_by_budget', 'blocked_by_quota') then 'rate_limited'
         else 'waiting'
     end
 $$;
@@ -97,6 +100,8 @@ begin
         'blocking_reason', case
             when eligibility_state = 'blocked_by_lane_state' then 'paused_by_policy'
             when eligibility_state = 'blocked_by_route' then 'waiting_for_capable_worker'
+            when eligibility_state = 'blocked_by_budget' then 'waiting_for_budget'
+            when eligibility_state = 'blocked_by_quota' then 'waiting_for_quota'
             when eligibility_state = 'eligible_now' then 'waiting_for_worker'
             else ticket.reason::text end,
         'terminal_outcome', 'none',

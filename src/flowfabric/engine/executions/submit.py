@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from math import isfinite
 from typing import TypeVar
 
@@ -50,18 +51,23 @@ async def submit(
 
 
 async def submit_many(
-    conn: Connection, submissions: Sequence[Submission], *, partitions: int = 256, payload_limit: int = PAYLOAD_LIMIT
+    conn: Connection,
+    submissions: Sequence[Submission],
+    *,
+    partitions: int = 256,
+    payload_limit: int = PAYLOAD_LIMIT,
+    counted_from: datetime | None = None,
 ) -> list[Submitted | Refusal]:
     """Take many pieces of work in, as if one after the other, and answer each in its place.
 
     One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement; outside a transaction of the
-    caller's each statement commits by itself.
+    caller's each statement commits by itself. Ages, and so turns, are counted from now unless another moment is given.
     """
     texts: dict[int, str] = {}
     return await calls.each(
         submissions,
         lambda submission: _prepare(submission, texts, partitions, payload_limit),
-        lambda items: _send(conn, items, partitions, payload_limit),
+        lambda items: _send(conn, items, partitions, payload_limit, counted_from),
         lambda item: item.weight,
     )
 
@@ -151,21 +157,22 @@ def _execution_id(given: ExecutionId | str | None, partitions: int) -> Execution
 
 
 async def _send(
-    conn: Connection, items: Sequence[_Item], partitions: int, payload_limit: int
+    conn: Connection, items: Sequence[_Item], partitions: int, payload_limit: int, counted_from: datetime | None
 ) -> list[Submitted | Refusal]:
     numbers = {text: number for number, text in enumerate(dict.fromkeys(item.terms for item in items), 1)}
     answered = await db.rows(
         conn,
         "submit",
         terms=list(numbers),
-        term_of=[numbers[item.terms] for item in items],
+        term_of=[numbers[item.terms] for item in items] if len(numbers) > 1 else None,
         partitions=[item.execution_id.partition for item in items],
         ids=[item.execution_id.uuid for item in items],
         payload_limit=payload_limit,
+        counted_from=counted_from,
         payloads=_column([item.payload for item in items]),
         keys=_column([item.key for item in items]),
         key_partitions=_column([item.key_partition for item in items]),
-        priorities=[item.priority for item in items],
+        priorities=_column([item.priority or None for item in items]),
         delays_ms=_column([item.delay_ms for item in items]),
         delays_until=_column([item.delay_until for item in items]),
         deadlines_ms=_column([item.deadline_ms for item in items]),
@@ -183,7 +190,12 @@ def _column(values: list[T | None]) -> list[T | None] | None:
 def _answer(row: db.Row, item: _Item, partitions: int) -> Submitted | Refusal:
     if row["refusal"] is not None:
         return db.refusal(row["refusal"], row["detail"])
-    detail = msgspec.json.decode(row["detail"], type=dict[str, str])
-    if row["outcome"] == SubmitOutcome.DUPLICATE:
-        return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(detail["execution_id"], partitions))
-    return Submitted(SubmitOutcome.CREATED, item.execution_id, PublicState(detail["public_state"]))
+    if row["outcome"] == "duplicate":
+        first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
+        return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(first, partitions))
+    return Submitted(SubmitOutcome.CREATED, item.execution_id, _public_state(row["detail"]))
+
+
+@cache
+def _public_state(detail: str) -> PublicState:
+    return PublicState(msgspec.json.decode(detail, type=dict[str, str])["public_state"])

@@ -7,8 +7,8 @@
 --            budget_not_found, quota_not_found, lane_draining, as a value
 --   returns  the terms as they are stored, with their route if it is known; or the fault
 create or replace function flowfabric._read_terms(
-    given jsonb, out kind text, out lane text, out namespace text, out needs jsonb, out encoding text, out creator text,
-    out policy jsonb, out dedup_window interval, out route int, out fault jsonb)
+    given jsonb, out kind text, out lane text, out namespace text, out needs jsonb, out budgets uuid[], out quotas uuid[], out encoding text,
+    out creator text, out policy jsonb, out dedup_window interval, out route int, out fault jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
@@ -28,38 +28,47 @@ begin
     dedup_window := coalesce((policy ->> 'dedup_window_ms')::bigint, 86400000) * interval '1 ms';
     fault := flowfabric._route_fault(lane, namespace, needs, coalesce(given -> 'budgets', '[]'), coalesce(given -> 'quotas', '[]'));
     if fault is null then
-        route := flowfabric._known_route(lane, namespace, flowfabric._sorted_set(needs), '{}', '{}');
+        budgets := flowfabric._budget_ids(namespace, coalesce(given -> 'budgets', '[]'));
+        quotas := flowfabric._quota_ids(namespace, coalesce(given -> 'quotas', '[]'));
+        route := flowfabric._known_route(lane, namespace, flowfabric._sorted_set(needs), budgets, quotas);
     end if;
 end $$;
 
--- What is wrong with terms, besides the words of their route.
+-- What is wrong with terms, besides the words of their route. Plain expressions, so that good terms cost next to nothing.
 --
 --   refuses  invalid_body, invalid_name, invalid_policy, as a value
 --   returns  the fault, or null when they are good
 create or replace function flowfabric._terms_fault(given jsonb)
 returns jsonb
-language sql immutable as $$
-    select coalesce(
-        (select flowfabric._fault('invalid_body', format('%s: there is no such field; leave it out', flowfabric._shown(f.name)),
-                                  jsonb_build_object('field', f.name))
-         from jsonb_object_keys(given) f (name)
-         where f.name not in ('kind', 'namespace', 'lane', 'needs', 'budgets', 'quotas', 'policy', 'encoding', 'creator') limit 1),
-        (select flowfabric._fault('invalid_body', format('%s %s: give a text', f.name, flowfabric._shown(f.value::text)),
-                                  jsonb_build_object('field', f.name))
-         from jsonb_each(given) f (name, value)
-         where f.name in ('kind', 'namespace', 'lane', 'encoding', 'creator') and jsonb_typeof(f.value) <> 'string' limit 1),
-        case
-            when coalesce(octet_length(given ->> 'kind'), 0) not between 1 and 256 then
-                flowfabric._fault('invalid_name', format('kind %s: a kind is 1 to 256 bytes', flowfabric._shown(given ->> 'kind')))
-            when octet_length(given ->> 'encoding') not between 1 and 64 then
-                flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(given ->> 'encoding')),
-                                  '{"field": "encoding"}')
-            when octet_length(given ->> 'creator') > 256 then
-                flowfabric._fault('invalid_body', format('creator %s: a creator is at most 256 bytes', flowfabric._shown(given ->> 'creator')),
-                                  '{"field": "creator"}')
-        end,
-        flowfabric._policy_fault(given -> 'policy'))
-$$;
+language plpgsql immutable as $$
+declare
+    unknown constant jsonb := given - '{kind,namespace,lane,needs,budgets,quotas,policy,encoding,creator}'::text[];
+    field text;
+begin
+    if unknown <> '{}' then
+        field := (select min(f.name) from jsonb_object_keys(unknown) f (name));
+        return flowfabric._fault('invalid_body', format('%s: there is no such field; leave it out', flowfabric._shown(field)),
+                                 jsonb_build_object('field', field));
+    end if;
+    foreach field in array '{kind,namespace,lane,encoding,creator}'::text[] loop
+        if jsonb_typeof(given -> field) <> 'string' then
+            return flowfabric._fault('invalid_body', format('%s %s: give a text', field, flowfabric._shown((given -> field)::text)),
+                                     jsonb_build_object('field', field));
+        end if;
+    end loop;
+    if coalesce(octet_length(given ->> 'kind'), 0) not between 1 and 256 then
+        return flowfabric._fault('invalid_name', format('kind %s: a kind is 1 to 256 bytes', flowfabric._shown(given ->> 'kind')));
+    elsif octet_length(given ->> 'encoding') not between 1 and 64 then
+        return flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(given ->> 'encoding')),
+                                 '{"field": "encoding"}');
+    elsif octet_length(given ->> 'creator') > 256 then
+        return flowfabric._fault('invalid_body', format('creator %s: a creator is at most 256 bytes', flowfabric._shown(given ->> 'creator')),
+                                 '{"field": "creator"}');
+    elsif given ? 'policy' then
+        return flowfabric._policy_fault(given -> 'policy');
+    end if;
+    return null;
+end $$;
 
 -- What is wrong with one submission besides its terms.
 --
@@ -238,49 +247,52 @@ language sql stable as $$
 $$;
 
 -- Write records and tickets for these items, with their tags and their line in the log. An id that is in use, or comes a
--- second time, is passed over. Each item is a microsecond younger than the one before: order within a call is age.
+-- second time, is passed over. Each item is a microsecond younger than the one before: order within a call is age, and
+-- the age says which item a record is of.
 --
 --   moves    – → runnable
 --   emits    execution_submitted
 --   returns  the numbers of the items that were written
 create or replace function flowfabric._write_submissions(
-    items int[], partitions int[], ids uuid[], routes int[], kinds text[], payloads bytea[], encodings text[], creators text[],
-    policies jsonb[], priorities int[], dues timestamptz[], deadlines timestamptz[], tags jsonb[], now timestamptz)
+    items int[], partitions int[], ids uuid[], routes int[], lanes text[], kinds text[], payloads bytea[], encodings text[],
+    creators text[], policies jsonb[], priorities int[], dues timestamptz[], deadlines timestamptz[], tags jsonb[], now timestamptz)
 returns int[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    ages timestamptz[];
     fresh record;
 begin
-    with asked as (
-        select x.*, _write_submissions.now + x.item * interval '1 microsecond' as created_at
-        from unnest(_write_submissions.items, partitions, ids, routes, kinds, payloads, encodings, creators, policies,
-                    priorities, dues, deadlines, _write_submissions.tags)
-             as x (item, partition, id, route, kind, payload, encoding, creator, policy, priority, due_at, deadline_at, tags)
-    ), recorded as (
+    with recorded as (
         insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, tags, policy, created_at)
-        select a.partition, a.id, a.route, a.kind, a.payload, a.encoding, a.creator, a.tags, a.policy, a.created_at
-        from asked a order by a.partition, a.id, a.item -- by key, so that two batches with the same ids cannot deadlock
+        select x.partition, x.id, x.route, x.kind, x.payload, x.encoding, x.creator, x.tags, x.policy,
+               _write_submissions.now + x.item * interval '1 microsecond'
+        from unnest(items, partitions, ids, routes, kinds, payloads, encodings, creators, _write_submissions.tags, policies)
+             as x (item, partition, id, route, kind, payload, encoding, creator, tags, policy)
+        order by x.partition, x.id, x.item -- by key, so that two batches with the same ids cannot deadlock
         on conflict do nothing
-        returning partition, id
-    ), mine as (
-        select distinct on (a.partition, a.id) a.* from asked a join recorded r on r.partition = a.partition and r.id = a.id
-        order by a.partition, a.id, a.item
+        returning created_at
+    )
+    select array_agg(r.created_at) into ages from recorded r;
+
+    with mine as (
+        select x.*, _write_submissions.now + x.item * interval '1 microsecond' as created_at
+        from unnest(items, partitions, ids, routes, lanes, kinds, priorities, dues, deadlines, _write_submissions.tags)
+             as x (item, partition, id, route, lane, kind, priority, due_at, deadline_at, tags)
+        where cardinality(ages) = cardinality(items) or _write_submissions.now + x.item * interval '1 microsecond' = any (ages)
     ), ticketed as (
         insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, eligibility, reason)
-        select m.partition, m.id, m.route, r.lane, least(greatest(coalesce(m.priority, 0), 0), 9000), m.created_at, m.due_at, m.deadline_at,
-               case when m.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
-               case when m.due_at is null then 'waiting_for_worker' else 'waiting_for_delay' end::flowfabric.reason
-        from mine m join flowfabric.routes r on r.id = m.route
+        select m.partition, m.id, m.route, m.lane, least(greatest(coalesce(m.priority, 0), 0), 9000), m.created_at, m.due_at, m.deadline_at,
+               case when m.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
+               case when m.due_at is null then 'waiting_for_worker'::flowfabric.reason else 'waiting_for_delay' end
+        from mine m
     ), tagged as (
         insert into flowfabric.tags (partition, execution, key, value, created_at)
         select m.partition, m.id, t.key, t.value, m.created_at from mine m cross join lateral jsonb_each_text(m.tags) t
         where m.tags is not null
     )
-    select array_agg(m.item order by m.item) as items, array_agg(m.partition::smallint order by m.item) as partitions,
-           array_agg(m.id order by m.item) as ids, array_agg(m.route order by m.item) as routes,
-           array_agg(m.tags order by m.item) as tags,
-           array_agg(jsonb_build_object('kind', m.kind) order by m.item) as details
+    select array_agg(m.item) as items, array_agg(m.partition::smallint) as partitions, array_agg(m.id) as ids,
+           array_agg(m.route) as routes, array_agg(m.tags) as tags, array_agg(jsonb_build_object('kind', m.kind)) as details
     into fresh from mine m;
 
     if fresh.items is not null then
@@ -295,19 +307,33 @@ end $$;
 --            budget_not_found, quota_not_found, lane_draining, as a value
 --   returns  a column each, in the order given
 create or replace function flowfabric._read_all_terms(
-    given text[], out kinds text[], out lanes text[], out namespaces text[], out needs jsonb[], out encodings text[], out creators text[],
-    out policies jsonb[], out windows interval[], out routes int[], out faults jsonb[])
-language sql stable as $$
-    select array_agg(t.kind order by g.number), array_agg(t.lane order by g.number), array_agg(t.namespace order by g.number),
-           array_agg(t.needs order by g.number), array_agg(t.encoding order by g.number), array_agg(t.creator order by g.number),
-           array_agg(t.policy order by g.number), array_agg(t.dedup_window order by g.number), array_agg(t.route order by g.number),
-           array_agg(t.fault order by g.number)
-    from unnest(_read_all_terms.given) with ordinality as g (text, number) cross join lateral flowfabric._read_terms(g.text::jsonb) t
-$$;
+    given text[], out kinds text[], out lanes text[], out namespaces text[], out needs jsonb[], out budgets text[], out quotas text[],
+    out encodings text[], out creators text[], out policies jsonb[], out windows interval[], out routes int[], out faults jsonb[])
+language plpgsql stable as $$
+declare
+    term record;
+begin
+    for number in 1 .. cardinality(given) loop
+        term := flowfabric._read_terms(given[number]::jsonb);
+        kinds[number] := term.kind;
+        lanes[number] := term.lane;
+        namespaces[number] := term.namespace;
+        needs[number] := term.needs;
+        budgets[number] := term.budgets;
+        quotas[number] := term.quotas;
+        encodings[number] := term.encoding;
+        creators[number] := term.creator;
+        policies[number] := term.policy;
+        windows[number] := term.dedup_window;
+        routes[number] := term.route;
+        faults[number] := term.fault;
+    end loop;
+end $$;
 
 -- Take work in, many items at once: as if one after the other, and one bad item harms no other. `terms` holds what
--- items have in common, once each; `term_of` says which of them an item has, from 1. A lane or a route that is new is
--- made only for an item that is written.
+-- items have in common, once each; `term_of` says which of them an item has, from 1, and may be null where there is
+-- one. A lane or a route that is new is made only for an item that is written. Ages are counted from now, or from the
+-- moment given, which keeps the order of a call that goes in several statements side by side.
 --
 --   moves    – → runnable: eligible_now, or not_eligible_until_time if it is due later; lane – → active, when it is new
 --   locks    idempotency keys, in key order
@@ -320,7 +346,7 @@ create or replace function flowfabric.submit(
     terms text[], term_of int[], partitions int[], ids uuid[], payloads bytea[] default null, keys text[] default null,
     key_partitions int[] default null, priorities int[] default null, delays_ms bigint[] default null,
     delays_until timestamptz[] default null, deadlines_ms bigint[] default null, deadlines_at timestamptz[] default null,
-    tags text[] default null, payload_limit int default 1048576)
+    tags text[] default null, payload_limit int default 1048576, counted_from timestamptz default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -338,6 +364,7 @@ begin
     if cardinality(ids) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(ids)));
     end if;
+    term_of := coalesce(term_of, array_fill(1, array[cardinality(ids)]));
 
     select array_agg(coalesce(term.faults[x.term], f.fault) order by x.item),
            array_agg(case when f.fault is null then nullif(greatest(coalesce(x.delay_until, now + x.delay_ms * interval '1 ms'), now), now) end order by x.item),
@@ -357,7 +384,7 @@ begin
     end if;
 
     if array_position(routes, null) is not null then
-        routes := flowfabric._make_routes(routes, term.lanes, term.namespaces, term.needs, array(
+        routes := flowfabric._make_routes(routes, term.lanes, term.namespaces, term.needs, term.budgets, term.quotas, array(
             select distinct on (x.partition, x.id) x.term
             from unnest(submit.term_of, submit.partitions, submit.ids, faults, owners)
                  with ordinality as x (term, partition, id, fault, owner, item)
@@ -367,9 +394,10 @@ begin
     end if;
 
     select flowfabric._write_submissions(
-        array_agg(x.item::int), array_agg(x.partition), array_agg(x.id), array_agg(routes[x.term]), array_agg(term.kinds[x.term]),
-        array_agg(x.payload), array_agg(term.encodings[x.term]), array_agg(term.creators[x.term]), array_agg(term.policies[x.term]),
-        array_agg(x.priority), array_agg(x.due_at), array_agg(x.deadline_at), array_agg(x.tags::jsonb), now)
+        array_agg(x.item::int), array_agg(x.partition), array_agg(x.id), array_agg(routes[x.term]), array_agg(term.lanes[x.term]),
+        array_agg(term.kinds[x.term]), array_agg(x.payload), array_agg(term.encodings[x.term]), array_agg(term.creators[x.term]), array_agg(term.policies[x.term]),
+        array_agg(x.priority), array_agg(x.due_at), array_agg(x.deadline_at), array_agg(x.tags::jsonb),
+        coalesce(counted_from, now))
     into written
     from unnest(submit.term_of, submit.partitions, submit.ids, submit.payloads, submit.priorities, dues, deadlines, submit.tags, faults, owners)
          with ordinality as x (term, partition, id, payload, priority, due_at, deadline_at, tags, fault, owner, item)
@@ -391,12 +419,12 @@ begin
 
     return query
     select x.item::int,
-           case when x.fault is not null then null when w.item is not null then 'created' else 'duplicate' end,
+           case when x.fault is not null then null when x.made then 'created' else 'duplicate' end,
            x.fault ->> 'code',
            case when x.fault is not null then (x.fault - 'code')::text
-                when w.item is null then jsonb_build_object('execution_id', coalesce(x.owner, flowfabric._id(x.partition, x.id)))::text
+                when not x.made then jsonb_build_object('execution_id', coalesce(x.owner, flowfabric._id(x.partition, x.id)))::text
                 when x.due_at is null then '{"public_state": "waiting"}' else '{"public_state": "delayed"}' end
-    from unnest(submit.partitions, submit.ids, dues, faults, owners) with ordinality as x (partition, id, due_at, fault, owner, item)
-    left join unnest(written) w (item) on w.item = x.item
+    from (select x.*, cardinality(written) = cardinality(ids) or x.item = any (written) as made
+          from unnest(submit.partitions, submit.ids, dues, faults, owners) with ordinality as x (partition, id, due_at, fault, owner, item)) x
     order by x.item;
 end $$;

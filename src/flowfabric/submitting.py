@@ -1,0 +1,75 @@
+"""Submitting for an app: single calls are merged, large ones are cut into statements that go side by side."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from flowfabric.batch import Batch
+from flowfabric.config import Config
+from flowfabric.db import Database
+from flowfabric.engine import clock, executions
+from flowfabric.errors import Refusal
+from flowfabric.hints import Hints
+from flowfabric.ids import mint_execution_id
+from flowfabric.model import Submission, Submitted
+
+MOST = 1_000  # in one statement
+MOST_BYTES = 4 * 2**20
+SIDE_BY_SIDE = 3  # one is prepared while two are written
+
+
+class Submitter:
+    """Takes what the tasks of an app submit to Postgres, and tells workers about it."""
+
+    def __init__(self, config: Config, database: Database, hints: Hints) -> None:
+        self._config = config
+        self._database = database
+        self._hints = hints
+        self.one = Batch(self._together, size=_size, in_flight=2)
+
+    async def many(self, asked: Sequence[Submission]) -> list[Submitted | Refusal]:
+        """Submit many, as if one after the other, and answer each in its place.
+
+        Without keys and ids of the caller's no item can meet another, so the statements need not wait for each other;
+        ages are counted from one moment, so that the order of the call stays the order of their turns.
+        """
+        pieces = [asked[start : start + MOST] for start in range(0, len(asked), MOST)]
+        apart = all(item.key is None and item.execution_id is None for item in asked)
+        if len(pieces) < 2 or not apart or any(sum(map(_size, piece)) > MOST_BYTES for piece in pieces):
+            return await self._together(asked)
+        began = await self._database.run(clock.clock, repeat=True)
+        room = asyncio.Semaphore(SIDE_BY_SIDE)
+
+        async def send(number: int, piece: Sequence[Submission]) -> list[Submitted | Refusal]:
+            async with room:
+                return await self._together(piece, began + timedelta(microseconds=number * MOST))
+
+        answers = await asyncio.gather(*(send(number, piece) for number, piece in enumerate(pieces)))
+        return [answer for piece in answers for answer in piece]
+
+    async def _together(
+        self, asked: Sequence[Submission], counted_from: datetime | None = None
+    ) -> list[Submitted | Refusal]:
+        partitions, limit = self._config.execution_partitions, self._config.payload_limit
+        # With ids of our own the call can be repeated when a reply is lost: what was taken is not taken again.
+        minted = [_with_id(submission, partitions) for submission in asked]
+        answers = await self._database.run(
+            lambda conn: executions.submit_many(
+                conn, minted, partitions=partitions, payload_limit=limit, counted_from=counted_from
+            ),
+            repeat=True,
+        )
+        self._hints.send(lanes={submission.terms.lane for submission in asked})
+        return answers
+
+
+def _size(asked: Submission) -> int:
+    return len(asked.payload or b"")
+
+
+def _with_id(asked: Submission, partitions: int) -> Submission:
+    if asked.execution_id is not None:
+        return asked
+    return msgspec.structs.replace(asked, execution_id=mint_execution_id(partitions))

@@ -1,0 +1,50 @@
+"""Limits of single runs: how many of a task go on at once here, and for how long each may."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from typing import Any
+
+from flowfabric.task import Task
+from flowfabric.worker.run import Lost, Outcome
+
+
+class Limits:
+    """How many runs of each task go on at once here. As many again may wait for their turn, holding a slot."""
+
+    def __init__(self, tasks: Iterable[Task[..., Any]]) -> None:
+        self._most = {task.name: task.limit for task in tasks if task.limit is not None}
+        self._free = {name: asyncio.Semaphore(most) for name, most in self._most.items()}
+        self._inside: Counter[str] = Counter()
+
+    def is_full(self, name: str) -> bool:
+        """Whether so many run and wait that another had better be put off."""
+        return name in self._most and self._inside[name] >= 2 * self._most[name]
+
+    @asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        """Wait until one more may run."""
+        if name not in self._free:
+            yield
+            return
+        self._inside[name] += 1
+        try:
+            async with self._free[name]:
+                yield
+        finally:
+            self._inside[name] -= 1
+
+
+async def within(span: timedelta | None, running: Awaitable[Outcome]) -> Outcome:
+    """What comes of a run that may take so long.
+
+    The sweep fails an attempt whose time is up; all there is to do here is to stop the handler.
+    """
+    if span is None:
+        return await running
+    with suppress(TimeoutError):
+        async with asyncio.timeout(span.total_seconds()):
+            return await running
+    return Lost()

@@ -1,0 +1,51 @@
+"""Submitting for an app: what goes in several statements is as if one after the other."""
+
+from flowfabric import App
+from flowfabric.ids import ExecutionId
+from flowfabric.model import Submission, Submitted
+from flowfabric.submitting import Submitter
+from tests.given import Given
+
+MANY = 2_500
+
+
+async def test_thousands_that_go_side_by_side_are_served_in_the_order_of_the_call(app: App, given: Given) -> None:
+    @app.task
+    async def report(number: int) -> None: ...
+
+    async with app:
+        made = await report.submit_many([(number,) for number in range(MANY)])
+
+        first, *_, last = await given.claim(take=MANY // 5, lanes=["default"])
+    in_order = await given.rows("select partition, id from flowfabric.tickets order by created_at")
+    assert [execution.execution_id for execution in made] == [
+        ExecutionId(row["partition"], row["id"]) for row in in_order
+    ]
+    assert [first.execution_id, last.execution_id] == [made[0].execution_id, made[MANY // 5 - 1].execution_id]
+
+
+async def test_of_thousands_with_one_key_the_first_is_taken(app: App, given: Given) -> None:
+    @app.task
+    async def report() -> None: ...
+
+    async with app:
+        submit = Submitter(app.config, app.database, app.hints)
+        answers = await submit.many([Submission(terms=report.terms, key="one") for _ in range(MANY)])
+
+    taken = [answer for answer in answers if isinstance(answer, Submitted)]
+    assert [str(answer.outcome) for answer in taken] == ["created"] + ["duplicate"] * (MANY - 1)
+    assert len({answer.execution_id for answer in taken}) == await given.count("executions") == 1
+
+
+async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given: Given) -> None:
+    @app.task
+    async def report() -> None: ...
+
+    async with app:
+        submit = Submitter(app.config, app.database, app.hints)
+        asked = [Submission(terms=report.terms, tags={} if n % 500 else {"no": "key"}) for n in range(MANY)]
+        answers = await submit.many(asked)
+
+    refused = [number for number, answer in enumerate(answers) if getattr(answer, "code", None) == "invalid_tag_key"]
+    assert refused == [0, 500, 1000, 1500, 2000]
+    assert await given.count("executions") == MANY - len(refused)
