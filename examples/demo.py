@@ -32,9 +32,7 @@ def main() -> None:
         server = embedded.start(config.data)
     with server:
         asyncio.run(tell(config, server.url()))
-    print(
-        f"\nThe data stays in {config.data}/ and grows with every run. `make test` is next; docs/index.md tells more."
-    )
+    print(f"\nThe data stays in {config.data}/ and grows with every run. Next: docs/quickstart.md.")
 
 
 async def tell(config: Config, url: str) -> None:

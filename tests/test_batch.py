@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flowfabric.batch import Batch
 from flowfabric.errors import LaneNotFound, LeaseLost, Refusal, ShuttingDown
+from tests.conftest import SOAK
 
 Outcomes = Sequence[str | Refusal]
 Call = asyncio.Task[str]
@@ -487,14 +488,13 @@ class Play:
             assert sum(item.size for item in run.items) <= self.most_bytes or len(run.items) == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=1_000 if SOAK else 40, deadline=None)
 @given(most=st.integers(1, 8), most_bytes=st.integers(4, 40), in_flight=st.integers(1, 3), schedule=schedules)
 def test_whatever_the_schedule_everyone_gets_their_own_and_nothing_is_lost_or_repeated(
     most: int, most_bytes: int, in_flight: int, schedule: list[Move]
 ) -> None:
     play = Play(most, most_bytes, in_flight)
     assert complaints_of(play.play(schedule)) == []
-
     play.everyone_got_their_own()
     play.nothing_was_lost_repeated_or_reordered()
     play.limits_were_kept()

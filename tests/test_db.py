@@ -409,7 +409,9 @@ async def test_a_url_that_cannot_be_read_is_refused_without_being_shown(url: str
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    with pytest.raises(DatabaseUnavailable, match=r"cannot connect: .*; check FLOWFABRIC_URL") as raised:
+    with pytest.raises(
+        DatabaseUnavailable, match=r"cannot connect to 127\.0\.0\.1: .*; check FLOWFABRIC_URL$"
+    ) as raised:
         await Database(Config(), "postgresql://me:secret@127.0.0.1:1/x").__aenter__()
 
     assert "secret" not in str(raised.value)

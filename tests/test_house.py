@@ -98,7 +98,11 @@ def test_no_function_hides_from_these_tests() -> None:
     written = [*re.findall(r"\bcreate (?:or replace )?(?:function|procedure) flowfabric\.(\w+)", text, re.IGNORECASE)]
 
     assert sorted(written) == sorted(f.name for f in FUNCTIONS)
-    assert {f.name for f in FUNCTIONS if f.computes} - CHOSEN_BY_ARGUMENT.keys() == {"_refuse", "_append_about", "_append_budget"}
+    assert {f.name for f in FUNCTIONS if f.computes} - CHOSEN_BY_ARGUMENT.keys() == {
+        "_refuse",
+        "_append_about",
+        "_append_budget",
+    }
     assert CHOSEN_BY_ARGUMENT.keys() | CANNOT_HAPPEN.keys() <= BY_NAME.keys()
 
 

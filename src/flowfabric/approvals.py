@@ -41,10 +41,10 @@ def approval(title: str, *, of: object, approvers: int, timeout: timedelta | dat
 
 def read_verdict(signals: Sequence[Signal]) -> Verdict:
     """What the signals that ended an approval amount to; where a yes and a no came together, the no counts."""
-    said = [signal for signal in signals if signal.category != "system"]
+    said = [signal for signal in signals if signal.source_type != "system"]
     return Verdict(
         approved=bool(said) and all(signal.name == "approve" for signal in said),
-        timed_out=any(signal.name == "timeout" for signal in signals if signal.category == "system"),
+        timed_out=any(signal.name == "timeout" for signal in signals if signal.source_type == "system"),
         by=[signal.source_identity for signal in said],
         note=next((note for signal in reversed(said) if (note := _note(signal)) is not None), None),
     )

@@ -231,7 +231,7 @@ class Context:
     @property
     def asked(self) -> Sequence[Sequence[Wish]]:
         """What the run waits for, when it was unwound: all of these, and of each the first that is over."""
-        return self._leaving.asked
+        return self._leaving.asked if self._leaving.left else ()
 
     def _ask(self, kind: str, name: str) -> Place:
         if self._leaving.left:
@@ -288,4 +288,4 @@ class Context:
 
 
 def _first_signal(signals: Sequence[Signal]) -> Signal | None:
-    return next((signal for signal in signals if signal.category != "system"), None)
+    return next((signal for signal in signals if signal.source_type != "system"), None)

@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import Any, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
@@ -138,7 +139,9 @@ class Database:
             # What the driver says of it may quote the password.
             raise BadSetting(f"FLOWFABRIC_URL cannot be read; {URL_SHAPE}") from None
         except DRIVER as error:
-            raise errors.DatabaseUnavailable(f"cannot connect: {self._why(error)}; check FLOWFABRIC_URL") from error
+            raise errors.DatabaseUnavailable(
+                f"cannot connect{self._where()}: {self._why(error)}; check FLOWFABRIC_URL"
+            ) from error
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -175,7 +178,7 @@ class Database:
         try:
             conn = await asyncpg.connect(self._url, timeout=self.config.patience, **pooled)
         except DRIVER as error:
-            raise errors.DatabaseUnavailable(f"cannot connect: {self._why(error)}") from error
+            raise errors.DatabaseUnavailable(f"cannot connect{self._where()}: {self._why(error)}") from error
         try:
             with _failing(conn, DRIVER[:-1]):
                 if self.config.pooler:
@@ -215,6 +218,10 @@ class Database:
             await self._pool.release(conn)
             raise errors.ShuttingDown("the connections of this process were closed meanwhile")
         return conn
+
+    def _where(self) -> str:
+        host = urlsplit(self._url).hostname  # and no more of it: a badly escaped password can look like a port
+        return f" to {host}" if host else ""
 
     def _why(self, error: Exception) -> str:
         if not isinstance(error, TimeoutError):

@@ -48,7 +48,9 @@ class Places:
     """The places of one run in its journal, counted as they are asked for."""
 
     def __init__(self, journal: Sequence[JournalEntry]) -> None:
-        self._entries = {(entry.name, entry.occurrence): entry for entry in journal}
+        # A sleep that goes on beside other waits is there twice: as it was saved, and as it ended.
+        told = sorted(journal, key=lambda entry: entry.by is not None)
+        self._entries = {(entry.name, entry.occurrence): entry for entry in told}
         self._unasked = set(self._entries)
         self._uses: Counter[str] = Counter()
 

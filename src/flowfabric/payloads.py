@@ -35,6 +35,8 @@ class Arguments:
         types = hints(handler)
         taken = [parameter for parameter in parameters if parameter.name != injected]
         self._signature = inspect.Signature(taken)
+        named_only = any(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in taken)
+        self._by_position = None if named_only else [parameter.name for parameter in taken]
         fields = [_field(parameter, types.get(parameter.name, Any)) for parameter in taken]
         struct = msgspec.defstruct(f"{handler.__name__}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
         try:
@@ -44,6 +46,8 @@ class Arguments:
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """The payload of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""
+        if self._by_position is not None and len(args) == len(self._by_position) and not kwargs:
+            return encode(dict(zip(self._by_position, args, strict=True)))
         return encode(self._signature.bind(*args, **kwargs).arguments)
 
     def decode(self, payload: bytes | None) -> dict[str, Any]:

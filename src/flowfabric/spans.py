@@ -30,6 +30,15 @@ def read_moment(given: datetime) -> datetime:
     return given
 
 
+def write_span(span: timedelta) -> str:
+    """A span as it is written to be read: `1h30m`."""
+    left, parts = span // timedelta(milliseconds=1), []
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, left = divmod(left, timedelta(**{UNITS[unit]: 1}) // timedelta(milliseconds=1))
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts) or "0s"
+
+
 def _parse(given: object) -> timedelta:
     text = given.replace(" ", "") if isinstance(given, str) else ""
     if not SPAN.fullmatch(text):

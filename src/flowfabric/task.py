@@ -102,6 +102,7 @@ class Task(Generic[P, R]):
         read_options(options)
         changed = type(self).__new__(type(self))
         changed.__dict__.update(self.__dict__, _options={**self._options, **options})
+        changed.__dict__.pop("_asked", None)
         return changed
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
@@ -124,8 +125,12 @@ class Task(Generic[P, R]):
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """What would be submitted by this call: for `executions.submit` in a transaction of yours."""
-        payload = self.arguments.encode(args, kwargs)
-        return submission(self.terms, payload, {"priority": self.priority, **self._options})
+        return msgspec.structs.replace(self._asked, payload=self.arguments.encode(args, kwargs))
+
+    @functools.cached_property
+    def _asked(self) -> Submission:
+        """What all submissions of it have in common."""
+        return submission(self.terms, b"", {"priority": self.priority, **self._options})
 
     def child_call(self, *args: P.args, **kwargs: P.kwargs) -> ChildCall:
         """What would be submitted by this call in a handler, as a child. Raises `InvalidBody` for what no child has."""

@@ -116,7 +116,12 @@ class Leaving:
         if self._unwinding is None:
             self._unwinding = asyncio.get_running_loop().create_future()
             self._leaving = asyncio.create_task(self._leave(self._unwinding))
-        await asyncio.shield(self._unwinding)
+        try:
+            await asyncio.shield(self._unwinding)
+        except asyncio.CancelledError:
+            if not self.left:  # given up before the run left: by a timeout, or since a task beside it failed
+                self.asked.remove(wishes)
+            raise
 
     async def _leave(self, unwinding: "asyncio.Future[None]") -> None:
         # Those that were called together ask one after the other in this same turn of the loop, or the next few.
@@ -127,7 +132,10 @@ class Leaving:
                 break
             self._idle.clear()
             await self._idle.wait()
-        unwinding.set_exception(Unwind())
+        if self.asked:
+            unwinding.set_exception(Unwind())
+        else:
+            self._unwinding = None
 
 
 def sleeping(

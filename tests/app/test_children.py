@@ -9,7 +9,7 @@ from flowfabric import App, Blocking, ChildFailed, Context, Execution, Execution
 from flowfabric.engine import children
 from flowfabric.ids import ExecutionId
 from flowfabric.task import Task
-from tests.app.scene import PATIENCE, happens, working
+from tests.app.scene import PATIENCE, happens, later, working
 from tests.conftest import SOAK
 from tests.given import Given
 
@@ -228,6 +228,30 @@ async def test_a_parent_that_completes_leaves_its_children_running(app: App, giv
         assert (await children.deliver_child_ends(given.conn)).moved == 0
         [child] = await family(given, execution)
         assert await app.execution(child).state() == "waiting"
+
+
+async def test_a_replay_submits_anew_what_was_cancelled_with_its_parent(app: App, given: Given) -> None:
+    square, fails = squares(app), [True]
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        child = await ctx.submit(square.using(delay="1h"), 3)
+        if fails and fails.pop():
+            raise ValueError("no paper")
+        return await child.result()
+
+    async with working(app):
+        execution = await parent.submit()
+        with pytest.raises(ExecutionFailed, match="no paper"):
+            await execution.result(PATIENCE)
+        [child] = await family(given, execution)
+        await happens(app.execution(child), "execution_cancelled")
+        await execution.replay(by="ops")
+        await happens(execution, "execution_suspended")
+        await later(app, given, execution, hours=1)
+        assert await execution.result(PATIENCE) == 9
+    ends = await given.rows("select outcome from flowfabric.executions where kind = 'square' order by created_at")
+    assert [row["outcome"] for row in ends] == ["cancelled", "success"]
 
 
 async def test_a_replay_without_steps_has_children_of_its_own(app: App, given: Given) -> None:

@@ -22,6 +22,11 @@ def test_a_span_reads_as_people_write_it(written: str, meant: timedelta) -> None
     assert spans.read_span(written) == meant
 
 
+@pytest.mark.parametrize("written", ["250ms", "30s", "1h30m", "2d", "14d", "1d12h5ms", "0s"])
+def test_a_span_is_written_as_people_would(written: str) -> None:
+    assert spans.write_span(spans.read_span(written)) == written
+
+
 @pytest.mark.parametrize("written", ["", "5", "m", "-5s", "5 parsecs", "1h30", "٣s", "5s\n5", 5, 1.5, None])
 def test_what_is_no_span_is_refused_with_examples(written: str) -> None:
     with pytest.raises(ValueError, match="is no span of time; write one like 250ms, 30s, 10m"):

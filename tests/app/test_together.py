@@ -4,9 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from flowfabric import App, Blocking, Context, Execution, ExecutionFailed, First, Signal, Suspension
 from flowfabric.engine import waits
+from flowfabric.journal import Places
+from flowfabric.model import JournalEntry
 from tests.app.scene import PATIENCE, happens, later, working
 from tests.given import Given
 
@@ -147,6 +150,14 @@ async def test_an_operator_ends_all_of_them(app: App, given: Given) -> None:
         await waits.resume(given.conn, execution.execution_id, by="ops")
         await app.wake("default")
         assert await execution.result(PATIENCE) == "[None, None]"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_sleep_that_was_saved_and_then_ended_beside_others_is_over(turned: bool) -> None:
+    begun = JournalEntry(kind="sleep", name="nap", occurrence=1)
+    entries = [begun, replace(begun, by="operator")]
+
+    assert Places(entries[::-1] if turned else entries).ask("sleep", "nap").entry == entries[1]
 
 
 async def test_the_first_of_several_wins_in_every_later_run(app: App, given: Given) -> None:

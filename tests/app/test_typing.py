@@ -7,7 +7,7 @@ import pytest
 from mypy import api
 
 BEFORE = """
-from flowfabric import App, Blocking, Context
+from flowfabric import App, Blocking, Context, metered
 
 app = App(
     budgets={"team-a": {"tokens": 1_000}, "team-b": {"hard_limits": {"tokens": 5}, "reset_interval": "1d"}},
@@ -49,9 +49,18 @@ async def good(ctx: Context, sync: Blocking[Context]) -> None:
     counted: int = await ctx.step("count", count, "tides")
     length: int = await ctx.step("length", len, "tides")
     verdict: bool = (await ctx.approval("publish")).approved
+    used: int | None = (await ctx.report_usage("team-a", tokens=5)).used
+    async with ctx.reserve("team-a", tokens=5, ttl="1h") as held:
+        await held.settle(tokens=3)
+    charged: int = await metered(ctx, "team-a", count, tokens=5)("tides")
+    charged_at_once: int = metered(sync, "team-a", len)("tides")
+    charged_step: int = await ctx.step("charged", metered(ctx, "team-a", count), "tides")
 """
 
 BAD = {
+    "await ctx.report_usage('team-a', tokens='many')": 'incompatible type "str"; expected "int"',
+    "await metered(ctx, 'team-a', count)(3)": 'incompatible type "int"; expected "str"',
+    "App(quotas={'model': {'most': 3}})": 'Extra key "most"',
     "await report.submit(3)": 'incompatible type "int"; expected "str"',
     "await report.submit()": 'Missing positional argument "topic"',
     "await report.submit(ctx, 'tides')": "incompatible type",

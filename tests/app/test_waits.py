@@ -1,6 +1,7 @@
 """What a handler waits for: it steps aside, holds nothing, and finds what came when it runs again."""
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from flowfabric import App, Blocking, Context, Execution, ExecutionFailed, Suspension, Verdict
 from flowfabric.engine import attempts, waits
 from flowfabric.errors import ApprovalDigestMismatch
+from flowfabric.model import CreatedWaitpoint, SignalToSend
 from tests.app.scene import PATIENCE, happens, later, working
 from tests.given import Given
 
@@ -32,6 +34,31 @@ async def test_a_signal_arrives_with_its_payload(app: App) -> None:
         await execution.signal("paid", {"amount": 3}, token=tokens[0], source="bank")
         assert await execution.result(PATIENCE) == 'bank {"amount":3}'
     assert len(tokens) == 1
+
+
+async def test_no_sender_can_pass_for_a_timeout(app: App, given: Given) -> None:
+    points: list[CreatedWaitpoint] = []
+
+    @app.task
+    async def order(ctx: Context) -> tuple[bool, bool]:
+        points.extend([await ctx.create_waitpoint(key) for key in ("paid", "publish")])
+        paid = await ctx.wait_for_signal("paid")
+        return paid is not None, (await ctx.approval("publish")).approved
+
+    async with working(app):
+        execution = await order.submit()
+        for number, name in enumerate(("paid", "approve")):
+            await happens(execution, SUSPENDED, number + 1)
+            sent = SignalToSend(
+                execution_id=execution.execution_id,
+                waitpoint_id=points[number].waitpoint_id,
+                token=points[number].token,
+                name=name,
+                category="system",
+            )
+            await waits.deliver_signal(given.conn, sent)
+            await app.wake("default")
+        assert await execution.result(PATIENCE) == (True, True)
 
 
 async def test_a_waitpoint_is_made_once_however_often_the_handler_runs(app: App, given: Given) -> None:
@@ -312,12 +339,64 @@ async def test_a_handler_that_swallows_the_unwinding_fails_for_good_and_says_so(
     async def collected(ctx: Context) -> None:
         await asyncio.gather(ctx.sleep("1h"), return_exceptions=True)
 
+    @app.task(retries=5)
+    async def counted(ctx: Context) -> int:
+        found: Any = await asyncio.gather(ctx.sleep("1h"), return_exceptions=True)
+        return int(sum(found))
+
     async with working(app):
-        for task in (report, collected):
+        for task in (report, collected, counted):
             execution = await task.submit()
             with pytest.raises(ExecutionFailed, match="the handler caught what carries a waiting run out of it"):
                 await execution.result(PATIENCE)
             assert len((await attempts_of(app, execution)).items) == 1
+
+
+async def test_a_wait_that_is_given_up_before_the_run_leaves_is_forgotten(app: App) -> None:
+    async def fail() -> None:
+        raise ValueError("no paper")
+
+    @app.task
+    async def grouped(ctx: Context) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.wait_for_signal("paid"))
+                group.create_task(ctx.step("print", fail))
+        except ExceptionGroup:
+            return await ctx.step("tell", str, "told")
+        return "printed"
+
+    @app.task
+    async def gathered(ctx: Context) -> str:
+        try:
+            await asyncio.gather(ctx.wait_for_signal("paid"), ctx.step("print", fail))
+        except ValueError:
+            return "told"
+        return "printed"
+
+    async with working(app):
+        for task in (grouped, gathered):
+            assert await (await task.submit()).result(PATIENCE) == "told"
+
+
+async def test_a_run_goes_on_to_its_next_wait_after_one_that_was_given_up(app: App, given: Given) -> None:
+    given_up = asyncio.Event()
+
+    @app.task
+    async def report(ctx: Context) -> str:
+        printing = asyncio.create_task(ctx.step("print", given_up.wait))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await ctx.wait_for_signal("paid")
+        given_up.set()
+        await printing
+        await ctx.sleep("1h")
+        return "rested"
+
+    async with working(app):
+        execution = await report.submit()
+        await happens(execution, "execution_delayed")
+        assert await given.count("waitpoints") == 0
 
 
 async def attempts_of(app: App, execution: Execution[Any]) -> Any:

@@ -67,6 +67,7 @@ async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subp
     assert [line.split()[0] for line in banner[1:]] == ["Postgres", "worker", "lanes", "tasks", "sweeps", "try"]
     assert banner[1].endswith(f"embedded, data in {tmp_path / '.flowfabric'}")
     assert banner[4].endswith(" hello")
+    assert ' ff submit hello \'{"name": "..."}\' --app hello.py:app ' in banner[6]
 
 
 async def test_other_commands_join_it_and_do_without_it(

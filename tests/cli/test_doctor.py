@@ -73,4 +73,4 @@ async def test_a_server_that_is_not_there_is_refused(ff: Run) -> None:
     answer: Answer = await ff("doctor", FLOWFABRIC_URL="postgresql://me@127.0.0.1:1/x")
 
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err.startswith("database_unavailable: cannot connect: ")
+    assert answer.err.startswith("database_unavailable: cannot connect to 127.0.0.1: ")

@@ -68,6 +68,16 @@ async def test_it_goes_on_from_the_cursor_of_a_line(here: Run, given: Given) -> 
     assert [msgspec.json.decode(line)["event_id"] for line in rest] == [line["event_id"] for line in lines[3:]]
 
 
+async def test_ids_and_digests_are_left_to_programs(here: Run, given: Given) -> None:
+    await scene.ended(given)
+
+    _, told, _ = await here("events tail --once --kind lease_acquired --limit 1")
+    _, kept, _ = await here("events tail --once --kind lease_acquired --limit 1 --json")
+
+    assert told.endswith("  worker=pool, attempt=1, resumed=false, instance=pool-1, attempt_type=initial\n")
+    assert {"epoch", "lease_id", "worker"} <= set(msgspec.json.decode(kept)["detail"])
+
+
 async def test_more_than_a_page_is_read_to_its_end(here: Run, given: Given) -> None:
     await here("submit greet --each -", stdin="{}\n" * 600)
 

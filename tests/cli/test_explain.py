@@ -56,7 +56,7 @@ async def test_one_that_is_put_off_may_be_of_a_task_that_nobody_has(here: Run, g
     _, out, _ = await here(f"executions explain {claim.execution_id}")
 
     assert out.startswith("delayed until ")
-    assert out.endswith(" UTC; if it is put off again and again, no worker has a task gret\n")
+    assert out.endswith(" UTC; if it is put off again and again, no worker has a task gret: is the name right?\n")
 
 
 async def test_one_that_runs_says_what_to_do_if_its_process_is_gone(here: Run, given: Given) -> None:

@@ -25,6 +25,15 @@ async def test_it_lists_its_commands(here: Run) -> None:
     assert re.search(r"^  migrate +Bring the database to this version\.$", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("group", ["", "executions ", "waitpoints ", "budgets "])
+async def test_a_list_of_commands_cuts_no_sentence_short(here: Run, group: str) -> None:
+    _, out, _ = await here(f"{group}--help")
+
+    listed = out.partition("Commands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
 def test_every_command_has_help_with_an_example_and_answers_in_json() -> None:
     for path, command in commands():
         options = {option for each in command.params for option in each.opts}
@@ -81,7 +90,7 @@ async def test_a_server_that_is_not_there_is_one_line(ff: Run) -> None:
     code, out, err = await ff("migrate", FLOWFABRIC_URL="postgresql://me:hunter2@127.0.0.1:1/x")
 
     assert (code, out) == (1, "")
-    assert err.startswith("database_unavailable: cannot connect: ")
+    assert err.startswith("database_unavailable: cannot connect to 127.0.0.1: ")
     assert err.endswith("; check FLOWFABRIC_URL\n")
     assert "hunter2" not in err
 

@@ -82,9 +82,9 @@ async def test_lanes(look: Looks, given: Given) -> None:
     await look("lanes register", "quick --keep-renewals", "quick --json")
     await look("lanes list", "", "--json --limit 1", "--limit 1")
     await look("lanes show", "mail", "mail --json", "nowhere")
-    await look("lanes pause", "models --why maintenance", "models --json")
+    await look("lanes pause", "models --why maintenance", "models", "models --json")
     await look("lanes drain", "models", "models --json")
-    await look("lanes resume", "models", "models --json")
+    await look("lanes resume", "models", "models", "models --json")
 
 
 async def test_waitpoints(look: Looks, given: Given) -> None:

@@ -20,7 +20,7 @@ async def test_what_is_approved_is_shown_and_its_digest_goes_with_the_answer(her
 
     code, out, err = await here(f"waitpoints approve {ASKING}", stdin="y\n")
 
-    assert (code, out) == (0, "approve by ada on waitpoint publish: accepted, resume_condition_satisfied\n")
+    assert (code, out) == (0, "approve by ada on waitpoint publish: accepted; the execution goes on\n")
     assert err.startswith(f"{ASKING} asks on waitpoint publish:\n{DRAFT}\napprove this? [y/N]: ")
     delivered = await given.event("signal_delivered", ASKING)
     suspended = await given.event("execution_suspended", ASKING)

@@ -9,9 +9,25 @@ import pytest
 from msgspec.structs import replace
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
-from flowfabric.errors import ExecutionNotActive, InvalidSuspension, LeaseLost, Refusal, TooManySteps
+from flowfabric.errors import (
+    ExecutionNotActive,
+    InvalidSuspension,
+    LeaseLost,
+    Refusal,
+    SignalLimitExceeded,
+    TooManySteps,
+)
 from flowfabric.ids import ExecutionId, mint_execution_id
-from flowfabric.model import ChildToSubmit, Claim, FailureClass, FoundChild, JournalEntry, PublicState, Wish
+from flowfabric.model import (
+    ChildToSubmit,
+    Claim,
+    FailureClass,
+    FoundChild,
+    JournalEntry,
+    PublicState,
+    SignalToSend,
+    Wish,
+)
 from tests.conftest import Connect
 from tests.given import Given, submission
 
@@ -104,6 +120,21 @@ async def test_a_child_that_ended_before_satisfies_the_wait_at_once(given: Given
     [entry] = await answers(given, parent)
     assert entry.signals[0].payload == b"1"
     assert (await given.ticket(parent.execution_id))["phase"] == "active"
+
+
+async def test_ends_of_children_leave_room_for_the_signals_that_a_parent_may_have(given: Given) -> None:
+    parent = await given.claimed(policy={"max_signals": 1})
+    point = await waits.create_waitpoint(given.conn, parent.fence, "paid")
+    for child in await born(given, parent, 2):
+        await completed(given)
+        assert await waits_for(given, parent, child) == "already_satisfied"
+    sent = SignalToSend(
+        execution_id=parent.execution_id, waitpoint_id=point.waitpoint_id, token=point.token, name="paid"
+    )
+
+    assert (await waits.deliver_signal(given.conn, sent)).outcome == "accepted"
+    with pytest.raises(SignalLimitExceeded):
+        await waits.deliver_signal(given.conn, sent)
 
 
 async def test_of_two_children_that_have_ended_the_first_wins(given: Given) -> None:
@@ -287,6 +318,21 @@ async def test_a_parent_that_is_replayed_keeps_the_children_it_still_has(given: 
     await children.deliver_child_ends(given.conn)
 
     assert await state(given, child) == "waiting"
+
+
+async def test_a_replay_waits_for_a_sweep_that_cancels_its_children(given: Given, connect: Connect) -> None:
+    parent = await given.claimed()
+    [child] = await born(given, parent)
+    await executions.cancel(given.conn, parent.execution_id)
+    sweeper = await connect()
+    async with sweeper.transaction():
+        await children.deliver_child_ends(sweeper)
+        replaying = asyncio.create_task(executions.replay(given.conn, parent.execution_id, by="ops"))
+        assert (await asyncio.wait([replaying], timeout=0.2))[0] == set()
+    await replaying
+
+    assert await state(given, child) == "cancelled"
+    assert await steps.read_journal(given.conn, parent.execution_id) == []
 
 
 async def test_a_child_that_is_replayed_before_its_end_was_told_is_waited_for_again(given: Given) -> None:

@@ -10,15 +10,19 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from flowfabric import errors
 from flowfabric.db import Connection
-from flowfabric.engine import attempts, budgets, claims, executions
+from flowfabric.engine import attempts, budgets, children, claims, executions, schedules, waits, workers
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, Completion, FailureReport, Fence, PublicState
 from tests.conftest import SOAK, Connect
 from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
 from tests.engine.executions.stored import blocked
+from tests.engine.schedules.scene import create
+from tests.engine.test_children import born
+from tests.engine.waits.scene import OPERATOR_ONLY, wish
 from tests.given import Given, submission
 
 Call = Callable[[Connection], Awaitable[Any]]
@@ -346,6 +350,109 @@ async def test_failures_that_are_tried_again_and_those_that_are_not_give_back_in
 
     assert [answer.outcome for answer in answers] == ["retry_scheduled", "failed"]
     assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_batch_that_names_an_execution_twice_gives_back_in_order(race: Race, fails: bool) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    fences = [(await race.given.claimed()).fence for _ in range(2)]
+    for name, fence in zip((last, first), fences, strict=True):
+        await budgets.reserve(race.given.conn, name, {"tokens": 5}, fence=fence)
+    shown = [replace(fences[1], epoch=9), *fences]
+
+    def batch(conn: Connection) -> Awaitable[Any]:
+        if fails:
+            return attempts.fail_many(conn, [FailureReport(fence=fence, reason="it broke") for fence in shown])
+        return attempts.complete_many(conn, [Completion(fence=fence) for fence in shown])
+
+    answers = await crossing(race, first, last, batch)
+    assert [type(answer) is errors.LeaseLost for answer in answers] == [True, False, False]
+    assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
+
+
+async def test_families_that_give_back_are_let_go_one_in_a_pass(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    orphans = []
+    for name in (last, first):
+        parent = await race.given.claimed()
+        orphans += await born(race.given, parent)
+        [claim] = await race.given.claim(lanes=["nursery"])
+        await budgets.reserve(race.given.conn, name, {"tokens": 5}, fence=claim.fence)
+        await executions.cancel(race.given.conn, parent.execution_id, by="ops")
+
+    async with race.one.transaction():
+        await spend(race.one, 1, first)
+        async with asyncio.timeout(10):
+            assert (await children.deliver_child_ends(race.two)).ended == [str(orphans[0])]
+    assert (await children.deliver_child_ends(race.two)).ended == [str(orphans[1])]
+
+
+async def test_schedules_that_replace_what_has_set_aside_hold_the_budgets_of_one_at_a_time(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    for name in "ab":
+        await create(race.given.conn, name, lane=name, overlap="replace", every=timedelta(hours=1))
+    await race.given.time_passes(hours=1)
+    await schedules.fire_schedules(race.given.conn)
+    for lane, name in (("a", last), ("b", first)):
+        await budgets.reserve(race.given.conn, name, {"tokens": 5}, fence=(await claim(race.given.conn, lane)).fence)
+    await race.given.time_passes(hours=1)
+
+    async with race.one.transaction():
+        await spend(race.one, 1, first)
+        later = asyncio.ensure_future(schedules.fire_schedules(race.two))
+        await blocked(race.given, race.two, later)
+        free = "select from flowfabric.budgets where name = $1 for update skip locked"
+        assert len(await race.given.rows(free, last)) == 1
+    assert ((await later).moved, await figures(race.given.conn, last)) == (2, (0, 0, 0))
+
+
+@pytest.mark.parametrize("behaviors", [("fail", "cancel"), ("cancel", "fail")])
+async def test_waits_that_time_out_in_several_ways_give_back_in_order(race: Race, behaviors: tuple[str, str]) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    for name, behavior in zip((first, last), behaviors, strict=True):
+        claim = await race.given.claimed()
+        await budgets.reserve(race.given.conn, name, {"tokens": 5}, fence=claim.fence)
+        await waits.suspend(
+            race.given.conn, claim.fence, wish(OPERATOR_ONLY, [], timeout=SECOND, timeout_behavior=behavior)
+        )
+    await race.given.time_passes(seconds=2)
+
+    assert (await crossing(race, first, last, waits.time_out_waits)).moved == 2
+    assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
+
+
+async def test_several_orphans_give_back_in_order(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    await race.given.time_passes(minutes=1)
+    for instance, name in (("w-1", last), ("w-2", first)):
+        await workers.hold_lock(race.given.conn, instance)
+        await workers.register_worker(race.given.conn, "w", instance=instance, lanes=["default"], holds_lock=True)
+        await race.given.submitted()
+        [claim] = await race.given.claim(worker="w", instance=instance)
+        await budgets.reserve(race.given.conn, name, {"tokens": 5}, fence=claim.fence)
+    await race.given.rows("select pg_advisory_unlock_all()")
+    await workers.return_orphans(race.given.conn)
+    await race.given.time_passes(seconds=1)
+
+    swept = await crossing(race, first, last, workers.return_orphans)
+    assert (swept.moved, swept.lanes) == (2, ["default"])
+    assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
+
+
+async def test_a_claim_that_holds_budgets_waits_for_no_others_of_what_came_too_late(race: Race) -> None:
+    first, last = await in_key_order(race.given.conn, 2)
+    for name in (last, first):
+        claim = await race.given.claimed(deadline=2 * SECOND)
+        await budgets.reserve(race.given.conn, name, {"tokens": 5}, fence=claim.fence)
+        await attempts.delay(race.given.conn, claim.fence, SECOND)
+    await race.given.time_passes(seconds=3)
+
+    async with race.one.transaction():
+        await spend(race.one, 1, first)
+        async with asyncio.timeout(10):
+            assert await claims.claim(race.two, "w", instance="w-1", lanes=["default"]) == []
+    assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 5, 0), (0, 0, 0)]
+    assert (await executions.expire_executions(race.given.conn)).moved == 1
 
 
 async def test_every_mix_of_spending_ending_and_sweeping_is_free_of_deadlocks(connect: Connect, given: Given) -> None:

@@ -79,7 +79,7 @@ def test_schedules_tick_by_themselves_and_by_hand(tmp_path: Path) -> None:
 
     assert pulses == ["pulse 1", "pulse 2", "pulse 3"]
     assert by_hand == "report by hand: all about tides"
-    assert re.fullmatch(r"pulse \(every 0:00:01\): active, next .* UTC", pulse)
+    assert re.fullmatch(r"pulse \(every 1s\): active, next .* UTC", pulse)
     assert re.fullmatch(r"report \(0 9 \* \* 1-5 Europe/Berlin\): active, next .*0[78]:00, .*0[78]:00 UTC", report)
 
 

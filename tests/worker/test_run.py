@@ -90,6 +90,7 @@ async def test_a_task_that_this_worker_does_not_know_goes_to_another(
     async with working(app):
         execution = await app.submit("unknown")
         await until(lambda: delayed(execution))
+        assert (await execution.explain()).sentence.endswith(": worker worker has no task unknown; start one that has")
     async with working(other):
         assert "no task unknown here" in caplog.text
         await given.time_passes(seconds=6)

@@ -5,9 +5,11 @@ import threading
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from flowfabric.app import App
 from flowfabric.context import Context
+from flowfabric.engine import executions
 from flowfabric.worker import Worker
 from tests.conftest import SOAK
 from tests.given import Given
@@ -50,6 +52,28 @@ async def test_no_more_of_a_task_run_at_once_than_its_limit_and_others_go_on(dat
 
     assert gate.most_inside == 2
     assert {row["number"] for row in await given.rows("select number from flowfabric.attempts")} == {1}
+
+
+async def test_a_run_whose_time_is_up_before_its_turn_gives_its_slot_back(database_url: str, given: Given) -> None:
+    app, gate = App(url=database_url), Gate()
+    heavy = gated(app, gate, limit=1)
+
+    @app.task
+    async def light() -> str:
+        return "done"
+
+    async with working(app, concurrency=2):
+        first = await heavy.submit()
+        await until(lambda: gate.came == 1)
+        asked = heavy.submission()
+        terms = replace(asked.terms, policy={"attempt_timeout_ms": 200})
+        await executions.submit(given.conn, replace(asked, terms=terms))
+        await until(lambda: _active(given, 2))
+        assert await (await light.submit()).result(20) == "done"
+        gate.open.set()
+        await first.result(20)
+
+    assert gate.came == 1
 
 
 def test_a_limit_is_one_or_more(database_url: str) -> None:
@@ -119,13 +143,15 @@ async def test_parked_executions_cost_a_worker_nothing(database_url: str, given:
     async def ask(ctx: Context) -> None:
         await ctx.wait_for_signal("answer")
 
-    async with working(app, concurrency=2):
+    async with working(app, concurrency=2) as worker:
         await ask.submit()
         await until(lambda: _suspended(given, 1))
+        await until(lambda: not worker.busy)  # what is stored may still be on its way back
         before = await _costs(given)
         for parked in range(1_000, count + 1, 1_000):
             await ask.submit_many([()] * 1_000)
             await until(partial(_suspended, given, parked + 1))
+        await until(lambda: not worker.busy)
         after = await _costs(given)
 
     assert [now <= then for now, then in zip(after, before, strict=True)] == [True] * 3

@@ -1,6 +1,9 @@
 """`ff dev`: everything an app needs, in one process."""
 
 import asyncio
+import inspect
+import json
+import shlex
 from typing import Any
 
 import click
@@ -28,10 +31,10 @@ def dev(app: str, url: str | None, as_json: bool, **options: Any) -> None:
     Example:
       ff dev reports.py:app
     """
-    run(_develop(at(url, load_app(app)), as_json=as_json, **options))
+    run(_develop(at(url, load_app(app)), app, as_json=as_json, **options))
 
 
-async def _develop(app: App, *, as_json: bool, **options: Any) -> None:
+async def _develop(app: App, place: str, *, as_json: bool, **options: Any) -> None:
     async with app:
         worker = made(app, **options)
         stop_on_signals(worker.stop)
@@ -39,7 +42,7 @@ async def _develop(app: App, *, as_json: bool, **options: Any) -> None:
         ready = asyncio.create_task(worker.ready.wait())
         await asyncio.wait((working, ready), return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
-            answer(_banner(app, worker), _about(app, worker), as_json=as_json)
+            answer(_banner(app, worker, place), _about(app, worker), as_json=as_json)
         ready.cancel()
         await working
 
@@ -55,7 +58,17 @@ def _about(app: App, worker: Worker) -> dict[str, object]:
     }
 
 
-def _banner(app: App, worker: Worker) -> str:
+def _a_submission(app: App, place: str) -> str:
+    """What to type to have the first of its tasks run, in its lane and with its retries."""
+    for name, task in sorted(app.tasks.items()):
+        parameters = inspect.signature(task.handler).parameters.values()
+        needed = [each.name for each in parameters if each.name != task.injected and each.default is each.empty]
+        payload = [shlex.quote(json.dumps(dict.fromkeys(needed, "..."), ensure_ascii=False))] if needed else []
+        return " ".join(["ff submit", shlex.quote(name), *payload, "--app", shlex.quote(place)])
+    return 'ff submit TASK \'{"name": "value"}\''
+
+
+def _banner(app: App, worker: Worker, place: str) -> str:
     where = "at FLOWFABRIC_URL" if app.config.url else f"embedded, data in {app.config.data.resolve()}"
     lines = {
         "Postgres": where,
@@ -63,6 +76,6 @@ def _banner(app: App, worker: Worker) -> str:
         "lanes": ", ".join(worker.lanes),
         "tasks": ", ".join(sorted(app.tasks)) or "none yet: decorate a function with @app.task",
         "sweeps": "in this process" if worker.sweeps else "left to other processes",
-        "try": 'in another terminal: ff submit TASK \'{"name": "value"}\', ff executions list, ff events tail',
+        "try": f"{_a_submission(app, place)}  (in another terminal)",
     }
     return "\n".join(["FlowFabric is up; ctrl-c ends it.", *(f"  {name:10}{said}" for name, said in lines.items())])

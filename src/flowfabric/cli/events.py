@@ -13,12 +13,20 @@ from flowfabric.cli.texts import cell, moment
 from flowfabric.engine import events as engine
 from flowfabric.model import Event, EventFilter
 
+FOR_PROGRAMS = {"epoch", "lease_id", "suspension_id", "waitpoint_id", "signal_id", "signals", "kid", "digest",
+                "about_digest", "source_identity"}  # fmt: skip
+
+
+def told(event: Event) -> dict[str, object]:
+    """What people want of its detail; ids and digests are in the JSON."""
+    return {key: value for key, value in event.detail.items() if key not in FOR_PROGRAMS}
+
 
 def says(event: Event) -> str:
     """An event as a line."""
     about = str(event.execution_id or event.subject or "")
     by = f"by {event.by}" if event.by else ""
-    return "  ".join(filter(None, [moment(event.at), event.kind, about, by, cell(event.detail)]))
+    return "  ".join(filter(None, [moment(event.at), event.kind, about, by, cell(told(event))]))
 
 
 def read_cursor(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
@@ -64,7 +72,7 @@ async def tail(
 ) -> AsyncIterator[Event]:  # fmt: skip
     """Follow the log until ctrl-c, an event a line. No event is ever left out, also across restarts.
 
-    With --json each line has the `cursor` to go on from behind it.
+    With --json each line has all that is in the log, and the `cursor` to go on from behind it.
 
     \b
     Example:

@@ -6,11 +6,12 @@ import click
 
 from flowfabric import ids
 from flowfabric.app import App
-from flowfabric.cli import acts, remedies
-from flowfabric.cli.answers import answering
-from flowfabric.cli.events import read_cursor
+from flowfabric.cli import acts, remedies, tables
+from flowfabric.cli.answers import answering, more
+from flowfabric.cli.events import read_cursor, told
 from flowfabric.cli.options import moment, one_execution, paged, tag, within
 from flowfabric.cli.refusals import JSON
+from flowfabric.cli.tables import Column
 from flowfabric.engine import attempts as attempt_engine
 from flowfabric.engine import events as event_engine
 from flowfabric.engine import executions as engine
@@ -30,6 +31,12 @@ class Timeline(Page[Event], frozen=True):
     """Events of an execution; truncated when retention has removed its beginning."""
 
     truncated: bool = False
+
+
+def _laid_out(found: Timeline) -> str:
+    columns = [Column.read(column) for column in ("at", "kind", "by", "detail")]
+    lines = [{"at": each.at, "kind": each.kind, "by": each.by, "detail": told(each)} for each in found.items]
+    return "\n".join(filter(None, [tables.table(columns, lines) if lines else "no events of it are kept", more(found)]))
 
 
 @click.group()
@@ -115,9 +122,9 @@ async def explain(app: App, execution: str) -> remedies.Reason:
 @one_execution
 @click.option("--limit", type=click.IntRange(0, 1_000), default=50, show_default=True, help="How many at most.")
 @click.option("--cursor", callback=read_cursor, default="oldest", help="Go on where a page ended.")
-@answering("at", "kind", "by", "detail", none="no events of it are kept")
+@answering(shows=_laid_out)
 async def list_events(app: App, execution: str, limit: int, cursor: str) -> Timeline:
-    """List what has happened to an execution, from its submission on.
+    """List what has happened to an execution, from its submission on. With --json, all that is in the log.
 
     \b
     Example:

@@ -39,14 +39,26 @@ class Group(click.Group):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        super().add_command(cmd, name)
+        _summarise(cmd)
+
+
+def _summarise(command: click.Command) -> None:
+    """List a command, and those below it, with its whole first sentence: click cuts off what is longer than a line."""
+    said = " ".join((command.help or "").partition("\n\n")[0].split())
+    command.short_help = said.partition(". ")[0].rstrip(".") + "."
+    for each in command.commands.values() if isinstance(command, click.Group) else ():
+        _summarise(each)
+
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="flowfabric", prog_name="ff")
 def ff() -> None:
     """FlowFabric: durable execution on Postgres.
 
-    FLOWFABRIC_URL, or --url, says where Postgres is. Without it an embedded one is used, with its data under
-    ./.flowfabric.
+    FLOWFABRIC_URL, or --url behind a command, says where Postgres is. Without it an embedded one is used, with its data
+    under ./.flowfabric.
 
     Every command answers in JSON with --json. It ends with 0, with 1 when it is refused, and with 2 when it is not
     understood; what is refused, and why, goes to standard error.

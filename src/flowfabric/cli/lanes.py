@@ -1,5 +1,7 @@
 """`ff lanes`: where work queues, and the switch that stops it."""
 
+from collections.abc import Callable
+
 import click
 
 from flowfabric.app import App
@@ -15,6 +17,16 @@ COLUMNS = ("lane=name", "state", "waiting=waiting_count", "delayed=delayed_count
 
 one_lane = click.argument("lane")
 why = click.option("--why", help="What for; shown by `ff lanes show` and `ff executions explain`.")
+
+
+def _says(state: str, and_then: str = "") -> Callable[[dict[str, object]], str]:
+    """A lane and what became of it; what it was already is said so."""
+
+    def says(done: dict[str, object]) -> str:
+        outcome = f"{state} already" if done["outcome"] == "noop" else done["outcome"]
+        return f"lane {done['lane']}: {outcome}" + and_then.format_map(done)
+
+    return says
 
 
 @click.group()
@@ -59,7 +71,7 @@ async def show_lane(app: App, lane: str) -> Lane:
 @lanes.command("register")
 @one_lane
 @click.option("--keep-renewals/--drop-renewals", default=None, help="Whether renewals of leases stay in the log.")
-@answering(says=lambda done: f"lane {done['lane']}: {done['outcome']}")
+@answering(says=_says("registered"))
 async def register_lane(app: App, lane: str, keep_renewals: bool | None) -> dict[str, str]:
     """Make a lane before anything is submitted to it, or change how it keeps its history. Safe to repeat.
 
@@ -75,7 +87,7 @@ async def register_lane(app: App, lane: str, keep_renewals: bool | None) -> dict
 @one_lane
 @why
 @acting
-@answering(says=lambda done: f"lane {done['lane']}: {done['outcome']}; `ff lanes resume {done['lane']}` opens it")
+@answering(says=_says("paused", "; `ff lanes resume {lane}` opens it"))
 async def pause_lane(app: App, lane: str, by: str, why: str | None) -> dict[str, str]:
     """Stop claiming from a lane. What runs goes on; what is submitted waits. Safe to repeat.
 
@@ -91,7 +103,7 @@ async def pause_lane(app: App, lane: str, by: str, why: str | None) -> dict[str,
 @one_lane
 @why
 @acting
-@answering(says=lambda done: f"lane {done['lane']}: {done['outcome']}; {done['left_count']} left to finish")
+@answering(says=_says("draining", "; {left_count} left to finish"))
 async def drain_lane(app: App, lane: str, by: str, why: str | None) -> dict[str, object]:
     """Refuse new work for a lane and let it finish what it has. Repeat it to see how much is left.
 
@@ -108,7 +120,7 @@ async def drain_lane(app: App, lane: str, by: str, why: str | None) -> dict[str,
 @one_lane
 @why
 @acting
-@answering(says=lambda done: f"lane {done['lane']}: {done['outcome']}")
+@answering(says=_says("active"))
 async def resume_lane(app: App, lane: str, by: str, why: str | None) -> dict[str, str]:
     """Open a lane again, whether it was paused or draining. Safe to repeat.
 

@@ -70,8 +70,10 @@ def remedy(found: Description, *, served: bool) -> str:
             return _answer(found)
         case "change_budget":
             return "`ff budgets list` shows it; `ff budgets change` raises it, `ff budgets reset` begins anew"
-        case "resume" | "replay" as act:
-            return f"ff executions {act} {execution}"
+        case "resume":
+            return f"ff executions resume {execution}"
+        case "replay":
+            return f"to run it again: ff executions replay {execution}"
         case None:
             return "nothing to do: it has ended"
         case other:
@@ -82,7 +84,8 @@ def _later(found: Description) -> str:
     at = f" at {moment(found.explanation.releases_at)}" if found.explanation.releases_at else ""
     if found.state.attempt_state == "attempt_interrupted" and found.suspension is None:
         # It sleeps, or it was handed back by a worker that does not know its task; the two look alike.
-        return f"nothing to do: it goes on{at}; if it is put off again and again, no worker has a task {found.kind}"
+        why = f"no worker has a task {found.kind}: is the name right?"
+        return f"nothing to do: it goes on{at}; if it is put off again and again, {why}"
     return f"nothing to do: it goes on{at}"
 
 

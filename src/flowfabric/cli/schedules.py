@@ -71,7 +71,8 @@ def submitting(command: F) -> F:
 
 
 def _done(done: dict[str, str]) -> str:
-    return f"schedule {done['schedule']}: {done['outcome']}"
+    outcome = "nothing to change, it is so already" if done["outcome"] == "noop" else done["outcome"]
+    return f"schedule {done['schedule']}: {outcome}"
 
 
 @click.group()

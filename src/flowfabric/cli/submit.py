@@ -168,7 +168,10 @@ async def _warn(app: App, lanes: set[str]) -> None:
     async with app.database.connection() as conn:
         for lane in sorted(lanes):
             if not (await worker_engine.list_workers(conn, lane=lane, limit=1)).items:
-                _note(f"no live worker serves lane {lane} now; `ff workers list` shows who serves what")
+                _note(
+                    f"no live worker serves lane {lane} now: it waits there. `ff workers list` shows who serves what; "
+                    "--app FILE.py:app takes the lane from the task"
+                )
 
 
 def _note(said: str) -> None:

@@ -31,6 +31,17 @@ POINTS = ("waitpoint=key", "state", "takes=required_signal_names", "signals=sign
           "closed=close_reason", "id=waitpoint_id", "kid", "fingerprint")  # fmt: skip
 
 
+EFFECTS = {
+    "resume_condition_satisfied": "the execution goes on",
+    "appended_to_waitpoint": "it counts, and more is needed",
+    "appended_to_waitpoint_duplicate": "it adds nothing new, and more is needed",
+    "buffered_for_pending_waitpoint": "it is kept until the execution asks",
+    "signal_ignored_matcher_failed": "it counts for nothing: this waitpoint asks for another answer",
+    "signal_ignored_not_in_condition": "it counts for nothing: nothing waits on this waitpoint",
+    "no_op": "it counts for nothing: only an operator or the timeout ends this wait",
+}
+
+
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
     """What an execution asks now, and every waitpoint it has had."""
 
@@ -69,7 +80,7 @@ def deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _says_decision(done: Decision) -> str:
     said = f"{done.decision} by {done.by} on waitpoint {done.waitpoint}: {done.outcome}"
-    return f"{said}, {done.effect}" if done.effect else said
+    return f"{said}; {EFFECTS.get(done.effect, done.effect)}" if done.effect else said
 
 
 @click.group()

@@ -111,7 +111,8 @@ begin
 end $$;
 
 -- Tell parents that children have ended, and let children go whose parent has ended otherwise than completed. Many of one
--- family in one pass, and of a large family as many as a pass may take. Waits for no lock: what is locked is left for the next.
+-- family in one pass, and of a large family as many as a pass may take. What is locked is left for the next. Only budgets are
+-- waited for, once: a pass that has given back what orphans had set aside ends there.
 --
 --   moves    suspended → runnable, when a parent waits for nothing more; any phase of an orphan → ended: cancelled
 --   locks    the tickets of parents it tells and of orphans, and the ends of parents; skips those that are locked
@@ -160,6 +161,7 @@ begin
         end if;
         moved := moved + orphans.passed + (not orphans.more)::int;
         ended := ended || orphans.ended;
+        exit when orphans.holds_budgets;
     end loop;
 end $$;
 
@@ -193,10 +195,11 @@ end $$;
 --   moves    any phase → ended: cancelled
 --   locks    the tickets; skips those that are locked
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
---   returns  how many were passed and the last of them, whether there may be more, and those that ended
+--   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether budgets are
+--            locked for that
 create or replace function flowfabric._cancel_orphans(
     partition int, parent uuid, after_partition smallint, after_id uuid, take int,
-    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[])
+    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[], out holds_budgets boolean)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -220,6 +223,7 @@ begin
         join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
         join flowfabric.executions e on e.partition = x.partition and e.id = x.id and e.on_parent_end = 'cancel'
         for update of t skip locked) t;
+    holds_budgets := flowfabric._budgets_at_stake('{}', orphans.partitions, orphans.ids) <> '{}';
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',
@@ -234,4 +238,23 @@ begin
     more := passed < next_ones.amount or next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);
     last_id := coalesce(next_ones.ids[passed], last_id);
+end $$;
+
+-- Forget the children that were cancelled because their parent had ended: run again, it submits them anew. Those that ended
+-- by themselves, or still go on, are found again; from now on, none is cancelled for that end. A sweep that is about to let
+-- them go is waited for.
+create or replace function flowfabric._forget_orphans(partition int, id uuid, ended_at timestamptz)
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    delete from flowfabric.child_ends c
+    where c.parent is null and c.at = _forget_orphans.ended_at and c.execution = _forget_orphans.id;
+    -- Not a join, which might go through all of one side for each of the other.
+    delete from flowfabric.steps s
+    where s.partition = _forget_orphans.partition and s.execution = _forget_orphans.id and s.kind = 'step'
+      and coalesce(s.result in (
+          select convert_to(to_jsonb(flowfabric._id(e.partition, e.id))::text, 'UTF8') from flowfabric.executions e
+          where e.parent_partition = _forget_orphans.partition and e.parent = _forget_orphans.id
+            and e.outcome = 'cancelled' and e.failure ->> 'reason' = 'parent_ended'), false);
 end $$;

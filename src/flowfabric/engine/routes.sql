@@ -180,29 +180,37 @@ language plpgsql stable as $$
 #variable_conflict use_column
 declare
     cause text;
+    fault jsonb;
     lane_state flowfabric.lane_state;
 begin
-    select l.state into lane_state from flowfabric.lanes l where l.name = _route_fault.lane;
+    if lane !~ '^[\x20-\x7e]{1,64}$' then
+        return flowfabric._fault('invalid_lane', format('lane %s: a lane is 1 to 64 printable ASCII characters', flowfabric._shown(lane)));
+    elsif namespace !~ '^[\x20-\x7e]{1,64}$' then
+        return flowfabric._fault('invalid_namespace',
+            format('namespace %s: a namespace is 1 to 64 printable ASCII characters', flowfabric._shown(namespace)));
+    end if;
     if needs <> '[]' then
         cause := flowfabric._capabilities_cause(needs);
-    end if;
-    return case
-        when lane !~ '^[\x20-\x7e]{1,64}$' then
-            flowfabric._fault('invalid_lane', format('lane %s: a lane is 1 to 64 printable ASCII characters', flowfabric._shown(lane)))
-        when namespace !~ '^[\x20-\x7e]{1,64}$' then
-            flowfabric._fault('invalid_namespace',
-                format('namespace %s: a namespace is 1 to 64 printable ASCII characters', flowfabric._shown(namespace)))
-        when cause is not null then
-            flowfabric._fault('invalid_capabilities',
+        if cause is not null then
+            return flowfabric._fault('invalid_capabilities',
                 format('needs %s: give a list of up to 256 words without comma, space or control character, 4 096 bytes in all',
-                       flowfabric._shown(needs::text)), jsonb_build_object('cause', cause))
-        when budgets <> '[]' and flowfabric._budgets_fault(namespace, budgets) is not null then
-            flowfabric._budgets_fault(namespace, budgets)
-        when quotas <> '[]' and flowfabric._quotas_fault(namespace, quotas) is not null then
-            flowfabric._quotas_fault(namespace, quotas)
-        when lane_state = 'draining' then
-            flowfabric._fault('lane_draining', format('lane %s is draining and takes no new work; resume_lane opens it', flowfabric._shown(lane)))
-    end;
+                       flowfabric._shown(needs::text)), jsonb_build_object('cause', cause));
+        end if;
+    end if;
+    if budgets <> '[]' then
+        fault := flowfabric._budgets_fault(namespace, budgets);
+    end if;
+    if fault is null and quotas <> '[]' then
+        fault := flowfabric._quotas_fault(namespace, quotas);
+    end if;
+    if fault is not null then
+        return fault;
+    end if;
+    select l.state into lane_state from flowfabric.lanes l where l.name = _route_fault.lane;
+    if lane_state = 'draining' then
+        return flowfabric._fault('lane_draining', format('lane %s is draining and takes no new work; resume_lane opens it', flowfabric._shown(lane)));
+    end if;
+    return null;
 end $$;
 
 -- Make a route known before its first submission, so that a submission inside a long transaction need not.

@@ -116,7 +116,7 @@ end $$;
 --   returns  {kind, name, occurrence, …}
 create or replace function flowfabric._journal_entry(partition int, execution uuid, name text, occurrence int, suspension uuid)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
     if suspension is null then

@@ -155,15 +155,15 @@ begin
     order by x.number;
 end $$;
 
--- Forget an instance and take back its leases, as lapsed or as revoked. To revoke one that has lapsed would spare it its
--- count, so that is left to its sweep.
+-- Forget instances and take back their leases, as lapsed or as revoked: of all at once, since tickets and budgets are locked
+-- in order. To revoke one that has lapsed would spare it its count, so that is left to its sweep.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap of a lapse → ended: failed
 --   locks    the tickets it moves, in key order
 --   emits    lease_revoked, lease_expired, execution_failed
 --   returns  how many leases were taken back, the lanes with work again, the executions that ended
 create or replace function flowfabric._bury(
-    instance text, how flowfabric.lease_end, by text default null, reason text default null,
+    instances text[], how flowfabric.lease_end, by text default null, reason text default null,
     out moved int, out lanes text[], out ended text[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -171,10 +171,10 @@ declare
     now timestamptz := flowfabric.clock();
     held record;
 begin
-    delete from flowfabric.workers w where w.instance = _bury.instance;
+    delete from flowfabric.workers w where w.instance = any (_bury.instances);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held from (
         select t.partition, t.id, t.lane from flowfabric.tickets t
-        where t.phase = 'active' and t.instance = _bury.instance and (_bury.how = 'expired' or t.expires_at > now)
+        where t.phase = 'active' and t.instance = any (_bury.instances) and (_bury.how = 'expired' or t.expires_at > now)
         order by t.partition, t.id
         for update) x;
     moved := coalesce(cardinality(held.ids), 0);
@@ -211,7 +211,7 @@ begin
         outcome := 'not_registered';
         return;
     end if;
-    select b.moved, b.lanes into revoked, lanes from flowfabric._bury(mark_dead.instance, 'revoked', mark_dead.by, mark_dead.reason) b;
+    select b.moved, b.lanes into revoked, lanes from flowfabric._bury(array[mark_dead.instance], 'revoked', mark_dead.by, mark_dead.reason) b;
     perform flowfabric._append('worker_marked_dead', mark_dead.instance, mark_dead.by,
                                jsonb_build_object('reason', mark_dead.reason, 'revoked', revoked));
     outcome := 'marked';
@@ -277,9 +277,8 @@ declare
     held int[] := flowfabric._held_locks();
     is_early boolean := now < pg_postmaster_start_time() + interval '15 seconds';
     entry record;
-    buried record;
+    dead text[] := '{}';
 begin
-    moved := 0;
     for entry in
         select w.instance, w.lock_missing_since, w.lock_key = any (held) or is_early as is_fine from flowfabric.workers w
         where w.lock_key is not null
@@ -291,14 +290,16 @@ begin
             update flowfabric.workers w set lock_missing_since = null where w.instance = entry.instance;
         elsif entry.lock_missing_since is null then
             update flowfabric.workers w set lock_missing_since = now where w.instance = entry.instance;
-        elsif moved < return_orphans.take then
-            buried := flowfabric._bury(entry.instance, 'expired');
-            perform flowfabric._append('worker_expired', entry.instance, detail => '{"reason": "connection_lost"}');
-            lanes := lanes || buried.lanes;
-            ended := ended || buried.ended;
-            moved := moved + 1;
+        elsif cardinality(dead) < return_orphans.take then
+            dead := dead || entry.instance;
         end if;
     end loop;
+    moved := cardinality(dead);
+    if moved > 0 then
+        select b.lanes, b.ended into lanes, ended from flowfabric._bury(dead, 'expired') b;
+        perform flowfabric._append('worker_expired', d.instance, detail => '{"reason": "connection_lost"}')
+        from unnest(dead) with ordinality as d (instance, number) order by d.number;
+    end if;
 end $$;
 
 -- Say that an instance has stopped of its own accord. It has given back its leases before; any that are left lapse.

@@ -60,6 +60,8 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """Its place in the journal, with the occurrence: a handler that sleeps is not put to sleep there again."""
     occurrence: int | None = None
+    why: str | None = None
+    """What `explain` says of it, when the handler did not ask for it."""
 
 
 class Delayed(msgspec.Struct, frozen=True, kw_only=True):

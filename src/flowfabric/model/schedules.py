@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from flowfabric.model.executions import Terms
+from flowfabric.spans import write_span
 
 
 class CatchUp(StrEnum):
@@ -110,8 +111,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def when(self) -> str:
         """When it ticks, in a few words."""
         timing = self.timing
-        ticks = f"every {timing.every}" if timing.cron is None else f"{timing.cron} {timing.tz}"
-        return f"{ticks}, up to {timing.jitter} later" if timing.jitter else ticks
+        ticks = f"every {write_span(timing.every)}" if timing.every else f"{timing.cron} {timing.tz}"
+        return f"{ticks}, up to {write_span(timing.jitter)} later" if timing.jitter else ticks
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,9 +31,11 @@ class AttentiveWorker(Worker):
         return [going.get_name() for _, going in self._running.values()]
 
     async def idle(self) -> None:
-        """Return when it holds nothing, and has looked for work since this was called and found none."""
+        """Return when it holds nothing, and has looked for work since then and since this was called, in vain."""
         looked = self._looks
         while self.busy or self._last_in_vain <= looked:
+            if self.busy:
+                looked = self._looks
             if self.running is not None and self.running.done():
                 await self.running  # which says why
             self._acted.clear()

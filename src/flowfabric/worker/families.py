@@ -72,12 +72,17 @@ class Families:
                 return parse_execution_id(payloads.decode(found.result, str), partitions)
         raise AssertionError("there are no numbers left")
 
+    @property
+    def telling(self) -> bool:
+        """Whether some parent is being told of an end."""
+        return self._telling is not None and not self._telling.done()
+
     def ended(self, execution_id: ExecutionId) -> None:
         """Let the parent of what has ended here know at once, if it has one; what this misses, the sweep finds."""
         if not may_be_child(execution_id):
             return
         self._untold = True
-        if self._telling is None or self._telling.done():
+        if not self.telling:
             self._telling = asyncio.create_task(self._tell_parents(), name="families: tell parents")
 
     async def _tell_parents(self) -> None:

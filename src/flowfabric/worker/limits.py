@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+from flowfabric.model import Claim
 from flowfabric.task import Task
 from flowfabric.worker.run import Lost, Outcome
 
@@ -35,6 +36,11 @@ class Limits:
                 yield
         finally:
             self._inside[name] -= 1
+
+
+def time_left(claim: Claim, lease: timedelta) -> timedelta | None:
+    """How long an attempt may go on from its claim; the wait for its turn is part of that."""
+    return None if claim.attempt_deadline is None else claim.attempt_deadline - (claim.expires_at - lease)
 
 
 async def within(span: timedelta | None, running: Awaitable[Outcome]) -> Outcome:

@@ -78,6 +78,11 @@ class Reports:
         for late in tuple(self._soon):
             late.cancel()
 
+    @property
+    def telling(self) -> bool:
+        """Whether some parent is being told that its child has ended."""
+        return self._families.telling
+
     async def report(self, claim: Claim, outcome: Outcome) -> None:
         """Tell the engine how the run ended, whatever comes in between."""
         try:
@@ -101,8 +106,8 @@ class Reports:
                 await self.fail(claim, class_, reason, traceback)
             case Waiting(wishes):
                 await self.wait(claim, wishes)
-            case PutOff(span):
-                await self.delay(claim, span)
+            case PutOff(span, why):
+                await self.delay(claim, span, why)
             case Lost():
                 pass  # it belongs to someone else now: anything we said would be false
             case _:
@@ -126,9 +131,9 @@ class Reports:
         elif answer.due_at is not None:
             self._due(answer.due_at)
 
-    async def delay(self, claim: Claim, until: timedelta | datetime) -> None:
+    async def delay(self, claim: Claim, until: timedelta | datetime, why: str) -> None:
         """Put a run off."""
-        self._due((await self._put_off(claim, Delay(fence=claim.fence, until=until))).due_at)
+        self._due((await self._put_off(claim, Delay(fence=claim.fence, until=until, why=why))).due_at)
 
     async def hand_back(self, claim: Claim) -> None:
         """Give a run back, to be gone on with by anyone at once."""

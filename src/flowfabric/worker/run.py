@@ -44,6 +44,7 @@ class PutOff(msgspec.Struct, frozen=True):
     """It cannot be run here; perhaps elsewhere, or later."""
 
     span: timedelta
+    why: str
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     except Fenced:
         return Lost()
     except (Exception, SystemExit) as error:  # a handler may end its run, not the worker
-        return _failed(task, error)
+        return _swallowed(error) if context.asked and not _while_leaving(error) else _failed(task, error)
     if context.asked:
         return _swallowed()
     if unasked := context.unasked():
@@ -120,11 +121,20 @@ def _said(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _swallowed() -> Failed:
-    return Failed(
-        FailureClass.PERMANENT,
-        "the handler caught what carries a waiting run out of it; catch Exception, not BaseException",
-    )
+def _while_leaving(error: BaseException) -> bool:
+    """Whether it was raised while the run was carried out of the handler, as by a `finally`."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, Unwind):
+        inner = inner.__context__
+    return inner is not None
+
+
+def _swallowed(error: BaseException | None = None) -> Failed:
+    what = "the handler caught what carries a waiting run out of it; catch Exception, not BaseException"
+    if error is None:
+        return Failed(FailureClass.PERMANENT, what)
+    traced = "".join(traceback.format_exception(error))
+    return Failed(FailureClass.PERMANENT, f"{what}; it went on and raised {_said(error)}", traced)
 
 
 def _changed(unasked: Sequence[str]) -> ShapeChanged:

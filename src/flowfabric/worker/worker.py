@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 from flowfabric import spans
@@ -19,9 +20,10 @@ from flowfabric.errors import Fenced, Refusal, Unavailable
 from flowfabric.hints import Hint
 from flowfabric.model import Claim, Fence, Swept
 from flowfabric.reconcilers import run_sweeps, sweeps
+from flowfabric.task import Task
 from flowfabric.worker.ahead import Ahead
 from flowfabric.worker.heartbeat import Heartbeat, Registration
-from flowfabric.worker.limits import Limits, within
+from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.pauses import Pauses
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, PutOff, run
@@ -57,9 +59,8 @@ class Worker:
         sweeps: bool = True,
     ) -> None:
         if concurrency < 1 or (prefetch or 0) < 0:
-            raise ValueError(
-                f"concurrency is {concurrency} and prefetch {prefetch}; a worker runs one at a time or more"
-            )
+            given = f"concurrency is {concurrency} and prefetch {prefetch}"
+            raise ValueError(f"{given}; a worker runs one at a time or more")
         needed = {need for task in app.tasks.values() for need in task.terms.needs}
         self._app = app
         self.name = name
@@ -90,8 +91,8 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether it holds anything: running, being reported, or claimed ahead."""
-        return bool(self._running or self._reporting or self._ahead)
+        """Whether it holds anything: running, being reported or told to a parent, or claimed ahead. Once it runs."""
+        return bool(self._running or self._reporting or self._ahead or self._reports.telling)
 
     async def run(self) -> None:
         """Work until `stop`; the database being away is waited out, never a reason to end.
@@ -234,14 +235,15 @@ class Worker:
         task = self._app.tasks.get(claim.kind)
         if task is None:
             log.warning("no task %s here; %s goes to another worker", claim.kind, claim.execution_id)
-            return PutOff(UNKNOWN_TASK_DELAY)
+            return PutOff(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.kind}; start one that has")
         if self._limits.is_full(task.name):
-            return PutOff(FULL_TASK_DELAY)
+            return PutOff(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as their limit allows")
+        return await within(time_left(claim, self.lease), self._run_in_turn(task, claim))
+
+    async def _run_in_turn(self, task: Task[..., Any], claim: Claim) -> Outcome:
         async with self._limits.turn(task.name):
             journal = await self._reports.read_journal(claim)
-            running = run(task, claim, Context(self._reports, claim, journal), self._threads)
-            began_at = claim.expires_at - self.lease
-            return await within(claim.attempt_deadline - began_at if claim.attempt_deadline else None, running)
+            return await run(task, claim, Context(self._reports, claim, journal), self._threads)
 
     def _lose(self, fence: Fence) -> None:
         """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""

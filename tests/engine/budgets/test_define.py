@@ -186,3 +186,15 @@ async def test_a_reset_by_hand_and_a_new_interval_count_from_now(conn: Connectio
     assert (await read(conn)).next_reset_at >= now + 2 * HOUR  # type: ignore[operator]
     await budgets.change_budget(conn, TEAM, reset_interval=timedelta(0), by="ops")
     assert (await read(conn)).next_reset_at is None
+
+
+async def test_to_end_the_resets_takes_back_nothing_that_is_used(conn: Connection, given: Given) -> None:
+    await make(conn, reset_interval=HOUR)
+    await spend(conn, 40)
+
+    await budgets.change_budget(conn, TEAM, reset_interval=timedelta(0), by="ops")
+    await given.time_passes(hours=2)
+
+    assert (await read(conn)).next_reset_at is None
+    assert (await spend(conn, 61)).used == 40
+    assert "budget_reset" not in await given.events()

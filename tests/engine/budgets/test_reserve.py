@@ -90,6 +90,21 @@ async def test_overrun_is_split_dimension_by_dimension_and_nothing_is_forgotten(
     assert (found.used, found.reserved, found.overrun) == ({"calls": 5, "tokens": 30}, {}, {"calls": 15, "other": 7})
 
 
+async def test_what_was_set_aside_is_no_breach_when_the_limit_was_lowered_since(conn: Connection, given: Given) -> None:
+    await make(conn, on_hard_limit="fail")
+    claim = await given.claimed()
+    held_ones = [await budgets.reserve(conn, TEAM, {"tokens": 40}, fence=claim.fence) for _ in range(2)]
+    await budgets.change_budget(conn, TEAM, hard_limits={"tokens": 30}, by="ops")
+    within, above = [each.reservation_id for each in held_ones if each.reservation_id is not None]
+
+    answer = await budgets.settle(conn, within, {"tokens": 35, "calls": 0}, fence=claim.fence)
+    assert (answer.outcome, await figures(conn)) == ("settled", (35, 40, 0))
+    assert ((await read(conn)).is_full, (await read(conn)).breach_count) == (True, 0)
+    answer = await budgets.settle(conn, above, {"tokens": 41}, fence=claim.fence)
+    assert (answer.outcome, answer.action, answer.overrun) == ("hard_breach", "fail", {"tokens": 1})
+    assert await figures(conn) == (75, 0, 1)
+
+
 async def test_nothing_spent_is_a_settlement_too(conn: Connection) -> None:
     await make(conn)
     reservation = await held(conn, 60)

@@ -114,6 +114,7 @@ BAD_AMOUNTS: list[Any] = [
     {"tokens": 1.5},
     {"tokens": MOST + 1},
     {"tokens": 10**400},
+    {"input_tokens": MOST, "output_tokens": 1},
     {"tokens": float("nan")},
     {"tokens": True},
     {"tokens": "7"},

@@ -1,17 +1,19 @@
 """What a quota keeps waiting says so, and is found by it."""
 
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
+from flowfabric import calls
 from flowfabric.db import Connection
-from flowfabric.engine import attempts, budgets, claims, executions, lanes, operator, quotas
+from flowfabric.engine import attempts, budgets, claims, executions, lanes, operator, quotas, waits
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import Explanation, PublicState, UsageReport
-from tests.given import Given
+from tests.given import Given, submission
 
 LIMITED = [PublicState.RATE_LIMITED]
+HOUR = timedelta(hours=1)
 ORDERS: list[Literal["newest", "id"]] = ["newest", "id"]
 
 
@@ -152,3 +154,35 @@ async def test_what_is_rate_limited_is_listed_page_by_page(conn: Connection, giv
         )
         assert (len(first.items), len(rest.items), rest.next_cursor) == (3, 2, None)
         assert {str(shown.execution_id) for shown in [*first.items, *rest.items]} == limited
+
+
+async def test_what_is_submitted_replayed_or_resumed_to_a_closed_route_is_rate_limited_at_once(
+    conn: Connection, given: Given
+) -> None:
+    await quotas.create_quota(conn, "full", max_concurrent=1)
+    await budgets.create_budget(conn, "spent", hard_limits={"tokens": 1}, on_hard_limit="suspend")
+    ended = await given.completed(quotas=["full"])
+    claim = await given.claimed(quotas=["full"], budgets=["spent"])
+    terms: list[dict[str, Any]] = [
+        {"quotas": ["full"]},
+        {"budgets": ["spent"]},
+        {},
+        {"quotas": ["full"], "delay": HOUR},
+    ]
+    terms += [{"quotas": ["full"], "lane": "paused"}]
+    await given.submitted(lane="paused")
+    await lanes.pause_lane(conn, "paused", by="ops")
+
+    async def states() -> list[PublicState]:
+        answers = [calls.only([each]) for each in await executions.submit_many(conn, [submission(**t) for t in terms])]
+        shown = [(await executions.describe(conn, each.execution_id)).state.public_state for each in answers]
+        assert shown == [each.public_state for each in answers]
+        return shown
+
+    limited, waiting, delayed = PublicState.RATE_LIMITED, PublicState.WAITING, PublicState.DELAYED
+    assert await states() == [limited, waiting, waiting, delayed, waiting]
+    assert await executions.replay(conn, ended, by="ops") == limited
+    await budgets.report_usage(conn, UsageReport(budget="spent", amounts={"tokens": 1}))
+    await budgets.report_usage(conn, UsageReport(budget="spent", amounts={"tokens": 1}, fence=claim.fence))
+    assert await states() == [waiting, limited, waiting, delayed, waiting]
+    assert (await waits.resume(conn, claim.execution_id, by="ops")) == limited

@@ -144,6 +144,20 @@ async def test_a_timeout_that_ends_the_execution_ends_all_of_it(given: Given, be
     assert await given.rows("select from flowfabric.waitpoints where state <> 'closed'") == []
 
 
+async def test_of_times_that_come_together_one_for_an_operator_keeps_none_from_going_on(given: Given) -> None:
+    claim = await given.claimed()
+    times = {"a": "auto_resume", "b": "escalate"}
+    wishes = [signal(key, timeout=timedelta(hours=1), timeout_behavior=behavior) for key, behavior in times.items()]
+    await suspended(given, claim, *wishes)
+    await given.time_passes(hours=2)
+    await waits.time_out_waits(given.conn)
+
+    ticket = await given.ticket(claim.execution_id)
+    assert (ticket["phase"], ticket["reason"]) == ("runnable", "waiting_for_worker")
+    escalated, _, resumed = (await given.events(claim.execution_id))[-3:]
+    assert (escalated, resumed) == ("suspension_escalated", "execution_resumed")
+
+
 async def test_the_first_of_a_choice_takes_the_others_out_and_their_tokens_stay_good(given: Given) -> None:
     claim = await given.claimed()
     a, b = await made(given, claim, "a"), await made(given, claim, "b")

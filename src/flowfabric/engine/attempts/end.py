@@ -102,5 +102,11 @@ def _failure(report: FailureReport) -> Act:
 def _delay(delay: Delay) -> Act:
     span, moment = calls.span_or_moment(delay.until, "until")
     name = delay.name and check_text(delay.name, "name")
-    values = {"delays_ms": span, "delays_until": moment, "names": name, "occurrences": delay.occurrence}
+    values = {
+        "delays_ms": span,
+        "delays_until": moment,
+        "names": name,
+        "occurrences": delay.occurrence,
+        "whys": delay.why and kept_text(str(delay.why)),
+    }
     return Act(delay.fence, values)

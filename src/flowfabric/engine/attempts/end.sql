@@ -51,6 +51,9 @@ begin
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs, complete.attempts, rounds, round, now) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
             offset 0) x; -- judged once each, not once for every array
+        if round = 1 and 2 = any (rounds) then
+            perform flowfabric._lock_at_stake(complete.partitions, complete.ids);
+        end if;
         if judged.ids is not null then
             perform flowfabric._end(judged.partitions::smallint[], judged.ids, 'success', judged.results, judged.encodings);
         end if;
@@ -110,6 +113,9 @@ begin
                    coalesce(f.fault, flowfabric._failure_fault(fail.classes[f.item], fail.categories[f.item], fail.retry_afters_ms[f.item])) as fault
             from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds, round, now) f
             offset 0) x;
+        if round = 1 and 2 = any (rounds) then
+            perform flowfabric._lock_at_stake(fail.partitions, fail.ids);
+        end if;
 
         return query
         select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
@@ -149,7 +155,7 @@ $$;
 --   returns  per item 'delayed' {due_at}, or its refusal
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,
-    delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null)
+    delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null, whys text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -183,7 +189,8 @@ begin
             on conflict do nothing
         ), noted as (
             select flowfabric._append_each('execution_delayed', array_agg(d.partition), array_agg(d.id), array_agg(d.route), array_agg(e.tags),
-                                           array_agg(jsonb_build_object('due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch)),
+                                           array_agg(jsonb_strip_nulls(jsonb_build_object(
+                                               'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch, 'why', delay.whys[d.item]))),
                                            flows => array_agg(e.flow))
             from delayed d join flowfabric.executions e on e.partition = d.partition and e.id = d.id
             having count(*) > 0

@@ -1,6 +1,7 @@
 """Amounts: {dimension: whole number}, as they are sent and as a refusal tells of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from uuid import UUID
 
 import msgspec
@@ -18,9 +19,24 @@ def budget_id(budget: str | UUID, namespace: str) -> UUID:
     try:
         return ids.resolve_named_id("budget", namespace, str(budget))
     except InvalidName:
-        raise BudgetNotFound(
-            f"no budget {shown(str(budget))} in namespace {shown(namespace)}; make it with create_budget"
-        ) from None
+        raise not_found(budget, namespace) from None
+
+
+def not_found(budget: str | UUID, namespace: str) -> BudgetNotFound:
+    """The refusal of a budget that is not there, in the words of whoever asked for it: SQL knows its id alone."""
+    return BudgetNotFound(
+        f"no budget {shown(str(budget))} in namespace {shown(namespace)}; make it with create_budget, or look at its "
+        "name and namespace"
+    )
+
+
+@contextmanager
+def named(budget: str | UUID, namespace: str) -> Iterator[UUID]:
+    """The id of the budget that is meant, for a call that says by its name when it is not there."""
+    try:
+        yield budget_id(budget, namespace)
+    except BudgetNotFound:
+        raise not_found(budget, namespace) from None
 
 
 def amounts_text(amounts: object, refusal: type[Invalid] = InvalidUsage, **fields: object) -> str:

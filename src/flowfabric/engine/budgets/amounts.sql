@@ -27,8 +27,12 @@ begin
                 jsonb_build_object('dimension', given.dimension));
         end if;
     end loop;
-    return case when number not between least_count and 32 then
-        flowfabric._fault('invalid_usage', format('%s dimensions: give %s to 32', number, least_count)) end;
+    return case
+        when number not between least_count and 32 then
+            flowfabric._fault('invalid_usage', format('%s dimensions: give %s to 32', number, least_count))
+        when (flowfabric._amounts_counted(amounts) ->> 'tokens')::bigint > 9007199254740991 then
+            flowfabric._fault('invalid_usage', 'input_tokens and output_tokens: together they pass 9 007 199 254 740 991', '{"dimension": "tokens"}')
+    end;
 end $$;
 
 -- Whether a word can be a dimension.
@@ -96,16 +100,6 @@ begin
         one := case when rest > 0 then one || jsonb_build_object(less.key, rest) else one - less.key end;
     end loop;
     return one;
-end $$;
-
--- What two amounts have in common: the smaller one in each dimension. What is zero is left out.
---
---   returns  the amounts
-create or replace function flowfabric._smaller(one jsonb, other jsonb)
-returns jsonb
-language plpgsql immutable as $$
-begin
-    return flowfabric._minus(one, flowfabric._minus(one, other));
 end $$;
 
 -- Whether a budget closes its routes: it is strict, and some limited dimension has nothing left.

@@ -8,7 +8,7 @@ import msgspec
 
 from flowfabric import calls, db, ids
 from flowfabric.db import Connection
-from flowfabric.engine.budgets.amounts import amounts_text, budget_id
+from flowfabric.engine.budgets.amounts import amounts_text, named
 from flowfabric.errors import InvalidBudget
 from flowfabric.ids import check_text
 from flowfabric.model import Budget, ChangedBudget, CreatedBudget, Page
@@ -88,19 +88,16 @@ async def change_budget(
         if limits is not None:
             changes[field] = msgspec.Raw(_limits(limits, field).encode())
     changes["reset_interval_ms"] = calls.span(reset_interval, "reset_interval")
-    changed = await db.row(
-        conn,
-        "change_budget",
-        id=budget_id(budget, namespace),
-        changes=msgspec.json.encode(changes).decode(),
-        by=check_text(by, "by"),
-    )
+    sent = msgspec.json.encode(changes).decode()
+    with named(budget, namespace) as found_id:
+        changed = await db.row(conn, "change_budget", id=found_id, changes=sent, by=check_text(by, "by"))
     return ChangedBudget(lanes=changed["lanes"] or ())
 
 
 async def describe_budget(conn: Connection, budget: str | UUID, *, namespace: str = "default") -> Budget:
     """Show a budget, by its name or id: its limits and what of them is used. Raises `BudgetNotFound`."""
-    return db.read(Budget, await db.value(conn, "describe_budget", id=budget_id(budget, namespace)))
+    with named(budget, namespace) as found_id:
+        return db.read(Budget, await db.value(conn, "describe_budget", id=found_id))
 
 
 async def list_budgets(

@@ -121,7 +121,7 @@ begin
     budget.scope_id := coalesce(changes ->> 'scope_id', budget.scope_id);
     budget.reset_interval_ms := nullif(coalesce((changes ->> 'reset_interval_ms')::bigint, before), 0);
     if budget.reset_interval_ms is distinct from before then
-        budget.next_reset_at := now + least(greatest(budget.reset_interval_ms, 0), 315360000000) * interval '1 ms';
+        budget.next_reset_at := case when budget.reset_interval_ms > 0 then now + least(budget.reset_interval_ms, 315360000000) * interval '1 ms' end;
     end if;
     return budget;
 end $$;

@@ -160,6 +160,19 @@ language sql stable as $$
             where o.execution_partition = x.partition and o.execution = x.id and o.ended_at is null) r)
 $$;
 
+-- Lock the budgets in which some executions have something set aside, for a call that ends those in several steps.
+--
+--   locks    the budgets, in key order
+create or replace function flowfabric._lock_at_stake(partitions int[], executions uuid[])
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    at_stake uuid[] := flowfabric._budgets_at_stake('{}', _lock_at_stake.partitions, _lock_at_stake.executions);
+begin
+    perform from flowfabric.budgets b where b.id = any (at_stake) order by b.partition, b.id for update;
+end $$;
+
 -- The lanes that may have work again because a budget has room: those of its routes.
 --
 --   returns  their names, or null when the budget closed nothing before, or still does

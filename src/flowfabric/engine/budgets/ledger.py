@@ -6,7 +6,7 @@ import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.engine.budgets.amounts import budget_id
+from flowfabric.engine.budgets.amounts import named
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Released, Spending
 
@@ -18,13 +18,10 @@ async def release_usage(
 
     Safe to repeat: the second time answers `noop`. Raises `BudgetNotFound`, `InvalidBody`.
     """
-    released = await db.row(
-        conn,
-        "release_usage",
-        budget=budget_id(budget, namespace),
-        by=check_text(by, "by"),
-        **calls.about(execution_id),
-    )
+    with named(budget, namespace) as found_id:
+        released = await db.row(
+            conn, "release_usage", budget=found_id, by=check_text(by, "by"), **calls.about(execution_id)
+        )
     return Released(
         outcome=released["outcome"],
         amounts=msgspec.json.decode(released["amounts"], type=dict[str, int]),

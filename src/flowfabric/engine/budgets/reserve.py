@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.engine.budgets.amounts import amounts_text, budget_id
+from flowfabric.engine.budgets.amounts import amounts_text, named
 from flowfabric.ids import check_text
 from flowfabric.model import Fence, Reserved
 
@@ -26,14 +26,15 @@ async def reserve(
     Under a lease it ends with the attempt at the latest. Safe to repeat with a `dedup_key` while the reservation is
     open. Raises `BudgetNotFound`, `InvalidUsage`, `InvalidTime`, `InvalidBody`, `LeaseLost`, `ExecutionNotActive`.
     """
-    answer = await db.value(
-        conn,
-        "reserve",
-        budget=budget_id(budget, namespace),
-        estimate=amounts_text(estimate),
-        reservation_id=uuid4(),
-        ttl_ms=calls.span(ttl, "ttl"),
-        dedup_key=dedup_key and check_text(dedup_key, "dedup_key"),
-        **(calls.under(fence) if fence else {}),
-    )
+    with named(budget, namespace) as found_id:
+        answer = await db.value(
+            conn,
+            "reserve",
+            budget=found_id,
+            estimate=amounts_text(estimate),
+            reservation_id=uuid4(),
+            ttl_ms=calls.span(ttl, "ttl"),
+            dedup_key=dedup_key and check_text(dedup_key, "dedup_key"),
+            **(calls.under(fence) if fence else {}),
+        )
     return db.read(Reserved, answer)

@@ -4,7 +4,7 @@ from uuid import UUID
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.engine.budgets.amounts import budget_id
+from flowfabric.engine.budgets.amounts import named
 from flowfabric.ids import check_text
 from flowfabric.model import ResetBudget, Swept
 
@@ -14,7 +14,8 @@ async def reset_budget(conn: Connection, budget: str | UUID, *, by: str, namespa
 
     The next reset by itself is a whole interval away. Raises `BudgetNotFound`, `InvalidBody`.
     """
-    found = await db.row(conn, "reset_budget", id=budget_id(budget, namespace), by=check_text(by, "by"))
+    with named(budget, namespace) as found_id:
+        found = await db.row(conn, "reset_budget", id=found_id, by=check_text(by, "by"))
     return ResetBudget(next_reset_at=found["next_reset_at"], lanes=found["lanes"] or ())
 
 

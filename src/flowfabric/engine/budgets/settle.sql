@@ -101,24 +101,30 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     charged record;
+    limits jsonb := budget.hard_limits;
     counted jsonb := actual;
-    overrun jsonb := '{}';
+    overrun jsonb := flowfabric._minus(flowfabric._plus('{}', actual), reservation.estimate);
     execution_id text := flowfabric._id(_settled.partition, _settled.execution);
 begin
     budget.reserved := flowfabric._minus(budget.reserved, reservation.estimate);
+    if overrun = '{}' and budget.mode = 'strict' then
+        -- All of it was set aside: it fits, though the limit may have been lowered since.
+        budget.hard_limits := '{}';
+    end if;
     charged := flowfabric._charge(budget, actual, false, execution_id, now);
     budget := charged.budget;
+    budget.hard_limits := limits;
     verdict := charged.verdict;
     perform flowfabric._raise(case when verdict ? 'code' then verdict end);
     if verdict ->> 'outcome' = 'hard_breach' then
-        counted := flowfabric._smaller(actual, reservation.estimate);
-        overrun := flowfabric._minus(actual, counted);
+        counted := flowfabric._minus(actual, overrun);
         budget.used := flowfabric._plus(budget.used, counted);
         budget.overrun := flowfabric._plus(budget.overrun, overrun);
         perform flowfabric._raise(flowfabric._amounts_fault(budget.overrun, 0));
         verdict := verdict || jsonb_build_object('overrun', overrun);
-    elsif verdict ->> 'outcome' = 'ok' then
-        verdict := '{"outcome": "settled"}';
+    else
+        overrun := '{}';
+        verdict := case when verdict ->> 'outcome' = 'ok' then '{"outcome": "settled"}' else verdict end;
     end if;
     perform flowfabric._store_budget(budget);
     if _settled.execution is not null and counted <> '{}' then

@@ -7,8 +7,8 @@ import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.engine.budgets.amounts import amounts_text, budget_id
-from flowfabric.errors import InvalidName, Refusal
+from flowfabric.engine.budgets.amounts import amounts_text, budget_id, not_found
+from flowfabric.errors import BudgetNotFound, InvalidName, Refusal
 from flowfabric.ids import check_text, shown
 from flowfabric.model import Fence, Usage, UsageReport
 
@@ -34,7 +34,11 @@ async def report_usage(conn: Connection, report: UsageReport) -> Usage:
 
 async def report_usage_many(conn: Connection, reports: Sequence[UsageReport]) -> list[Usage | Refusal]:
     """Count many reports, as if one after the other, and answer each in its place."""
-    return await calls.each(reports, _prepare, lambda items: _send(conn, items), lambda item: len(item.amounts))
+    answers = await calls.each(reports, _prepare, lambda items: _send(conn, items), lambda item: len(item.amounts))
+    return [
+        not_found(report.budget, report.namespace) if isinstance(answer, BudgetNotFound) else answer
+        for report, answer in zip(reports, answers, strict=True)
+    ]
 
 
 def _prepare(report: UsageReport) -> _Item:

@@ -134,18 +134,19 @@ begin
                                      _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
         -- What came too late leaves its place to others; if there is very much of it, to those of the next claim. Its end
         -- may hold more than quotas, so from then on nothing is waited for.
-        exit when cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now) = 0;
+        exit when cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now, pass = 1) = 0;
     end loop;
     return chosen;
 end $$;
 
--- End those of the chosen tickets whose deadline has passed: they are not given.
+-- End those of the chosen tickets whose deadline has passed: they are not given. A claim that holds budgets already may not
+-- wait for others, and leaves those that have something set aside to their sweep.
 --
 --   moves    runnable → ended: expired
 --   locks    the budgets of what they had set aside, in key order
 --   emits    execution_expired
 --   returns  how many there were
-create or replace function flowfabric._expire_chosen(places tid[], now timestamptz)
+create or replace function flowfabric._expire_chosen(places tid[], now timestamptz, may_wait boolean)
 returns int
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -156,7 +157,8 @@ begin
         select t.partition, t.id, t.deadline_at
         from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
         offset 0) x -- by their places, whatever index there is on deadlines
-    where x.deadline_at <= _expire_chosen.now;
+    where x.deadline_at <= _expire_chosen.now
+      and (_expire_chosen.may_wait or flowfabric._budgets_at_stake('{}', array[x.partition], array[x.id]) = '{}');
     if late.ids is not null then
         perform flowfabric._expire(late.partitions, late.ids);
     end if;

@@ -54,6 +54,9 @@ create or replace function flowfabric._rounds(partitions int[], ids uuid[])
 returns int[]
 language plpgsql immutable as $$
 begin
+    if cardinality(ids) = 1 then
+        return '{1}';
+    end if;
     return array(
         select r.round::int from (
             select x.item, row_number() over (partition by x.partition, x.id order by x.item) as round

@@ -182,7 +182,7 @@ def _settings(facts: ServerFacts) -> Iterator[Finding]:
             value="0",
             problem="idle_in_transaction_session_timeout is 0: a forgotten transaction stays open for ever",
             means="one such session keeps vacuum from clearing anything away, and its locks keep work from moving",
-            remedy="set idle_in_transaction_session_timeout = '5min', for the role or the server",
+            remedy="in psql: alter role current_user set idle_in_transaction_session_timeout = '5min'",
         )
     if int(facts.settings.get("max_locks_per_transaction", 64)) < 64:
         yield Finding(

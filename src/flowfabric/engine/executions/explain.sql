@@ -153,6 +153,7 @@ declare
     last_failure jsonb;
     last_end timestamptz;
     policy jsonb;
+    why text;
 begin
     if ticket.reason = 'waiting_for_retry_backoff' then
         select a.failure, a.ended_at into last_failure, last_end from flowfabric.attempts a
@@ -163,8 +164,12 @@ begin
                    last_failure ->> 'reason'),
             'time', last_end, 'time', ticket.due_at);
     end if;
+    if ticket.reason = 'waiting_for_delay' and ticket.attempt_state = 'attempt_interrupted' then
+        select v.detail ->> 'why' into why from flowfabric.events v
+        where v.execution = ticket.id and v.kind = 'execution_delayed' order by v.id desc limit 1;
+    end if;
     return flowfabric._explanation(
-        format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end, until),
+        format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end, until) || coalesce(': ' || why, ''),
         'time', ticket.created_at, 'time', ticket.due_at);
 end $$;
 

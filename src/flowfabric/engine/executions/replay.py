@@ -22,7 +22,7 @@ async def replay(
     `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`, `InvalidBody`.
     """
     span, moment = calls.span_or_moment(deadline, "deadline")
-    await db.row(
+    replayed = await db.row(
         conn,
         "replay",
         **calls.about(execution_id),
@@ -31,4 +31,4 @@ async def replay(
         deadline_at=moment,
         keep_steps=keep_steps,
     )
-    return PublicState.WAITING
+    return PublicState(replayed["public_state"])

@@ -4,13 +4,13 @@
 -- deadline is dropped. What its handler has saved is kept, or forgotten so that every step runs again.
 --
 --   moves    ended → runnable: eligible_now, pending_replay_attempt
---   locks    the record
+--   locks    the record, and the note that its children are to go
 --   emits    execution_replayed
 --   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, lane_draining, invalid_time, invalid_body
---   returns  'replayed', and the lane with work
+--   returns  'replayed', the lane with work, and its public state
 create or replace function flowfabric.replay(
     partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null,
-    keep_steps boolean default true, out outcome text, out lane text)
+    keep_steps boolean default true, out outcome text, out lane text, out public_state text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -18,7 +18,7 @@ declare
     ended record;
 begin
     perform flowfabric._check_by(replay.by);
-    select e.outcome, e.replays, e.policy, r.lane, l.state, e.route into ended
+    select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.route into ended
     from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane
     where e.partition = replay.partition and e.id = replay.id for update of e;
     if not found then
@@ -44,6 +44,7 @@ begin
     set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
     perform flowfabric._forget_open_waits(replay.partition, replay.id);
+    perform flowfabric._forget_orphans(replay.partition, replay.id, ended.ended_at);
     if not replay.keep_steps then
         perform flowfabric._forget_steps(replay.partition, replay.id);
     end if;
@@ -53,4 +54,6 @@ begin
                                          'keep_steps', case when not replay.keep_steps then false end)));
     outcome := 'replayed';
     lane := ended.lane;
+    select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state from flowfabric.tickets t
+    where t.partition = replay.partition and t.id = replay.id;
 end $$;

@@ -5,6 +5,7 @@ from datetime import datetime
 from functools import cache
 from math import isfinite
 from typing import TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -153,6 +154,8 @@ def _leaves(value: object) -> Iterator[object]:
 def _execution_id(given: ExecutionId | str | None, partitions: int) -> ExecutionId:
     if given is None:
         return ids.mint_execution_id(partitions)
+    if isinstance(given, ExecutionId) and given.partition < partitions and isinstance(given.uuid, UUID):
+        return given
     return ids.parse_execution_id(str(given), partitions)
 
 

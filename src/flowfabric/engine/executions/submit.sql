@@ -330,6 +330,24 @@ begin
     end loop;
 end $$;
 
+-- What fresh work of some routes looks like to people: a budget or a quota may keep it waiting. Routes without pay nothing.
+--
+--   returns  one of the words of the state vector each, in the order given; null for routes that have neither
+create or replace function flowfabric._fresh_states(routes int[], budgets text[], quotas text[], now timestamptz)
+returns text[]
+language plpgsql stable as $$
+declare
+    states text[] := '{}';
+begin
+    for number in 1 .. coalesce(cardinality(routes), 0) loop
+        if routes[number] is not null and (budgets[number] <> '{}' or quotas[number] <> '{}') then
+            states[number] := case when flowfabric._admission(routes[number], now) in ('blocked_by_budget', 'blocked_by_quota')
+                then 'rate_limited' else 'waiting' end;
+        end if;
+    end loop;
+    return states;
+end $$;
+
 -- Take work in, many items at once: as if one after the other, and one bad item harms no other. `terms` holds what
 -- items have in common, once each; `term_of` says which of them an item has, from 1, and may be null where there is
 -- one. A lane or a route that is new is made only for an item that is written. Ages are counted from now, or from the
@@ -359,6 +377,7 @@ declare
     owners text[];
     routes int[] := term.routes;
     written int[];
+    states text[];
     late record;
 begin
     if cardinality(ids) > 1000 then
@@ -417,14 +436,17 @@ begin
         end if;
     end loop;
 
+    states := flowfabric._fresh_states(routes, term.budgets, term.quotas, now);
     return query
     select x.item::int,
            case when x.fault is not null then null when x.made then 'created' else 'duplicate' end,
            x.fault ->> 'code',
            case when x.fault is not null then (x.fault - 'code')::text
                 when not x.made then jsonb_build_object('execution_id', coalesce(x.owner, flowfabric._id(x.partition, x.id)))::text
-                when x.due_at is null then '{"public_state": "waiting"}' else '{"public_state": "delayed"}' end
+                when x.due_at is not null then '{"public_state": "delayed"}'
+                else format('{"public_state": "%s"}', coalesce(states[x.term], 'waiting')) end
     from (select x.*, cardinality(written) = cardinality(ids) or x.item = any (written) as made
-          from unnest(submit.partitions, submit.ids, dues, faults, owners) with ordinality as x (partition, id, due_at, fault, owner, item)) x
+          from unnest(submit.term_of, submit.partitions, submit.ids, dues, faults, owners)
+               with ordinality as x (term, partition, id, due_at, fault, owner, item)) x
     order by x.item;
 end $$;

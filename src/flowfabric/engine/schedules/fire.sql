@@ -4,16 +4,18 @@
 -- before it that somebody else has locked is not waited for.
 --
 --   moves    – → runnable; the execution before → ended: cancelled, when the schedule replaces
---   locks    the ticket of the execution before, when the schedule replaces; idempotency keys
+--   locks    the ticket of the execution before, when the schedule replaces; idempotency keys; the budgets of what it had set
+--            aside, in key order
 --   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed; lane_registered, when
 --            a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, invalid_limit, as a value
---   returns  'fired', 'duplicate', 'skipped', 'busy' or 'refused' with the fault; the execution it is about, and the one that ended
+--   returns  'fired', 'duplicate', 'skipped', 'busy' or 'refused' with the fault; the execution it is about, the one that ended,
+--            and whether budgets are locked for that
 create or replace function flowfabric._fire(
     schedule flowfabric.schedules, tick timestamptz, partition int, id uuid, due timestamptz, by text, detail jsonb,
-    out outcome text, out execution_id text, out cancelled text, out fault jsonb)
+    out outcome text, out execution_id text, out cancelled text, out fault jsonb, out holds_budgets boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -40,6 +42,7 @@ begin
             return;
         end if;
         cancelled := flowfabric._id(schedule.last_partition, schedule.last_execution);
+        holds_budgets := flowfabric._budgets_at_stake('{}', array[schedule.last_partition], array[schedule.last_execution]) <> '{}';
     end if;
 
     select s.refusal, s.detail into answer from flowfabric.submit(
@@ -133,6 +136,7 @@ declare
     outcome text;
     cancelled text;
     fault jsonb;
+    holds_budgets boolean;
 begin
     moved := 0;
     for schedule in
@@ -150,7 +154,7 @@ begin
         fault := faults[at]::jsonb;
         outcome := null;
         if fault is null and ticks[at] is not null then
-            select f.outcome, f.cancelled, f.fault into outcome, cancelled, fault
+            select f.outcome, f.cancelled, f.fault, f.holds_budgets into outcome, cancelled, fault, holds_budgets
             from flowfabric._fire(schedule, ticks[at], partitions[at], ids[at], dues[at], null, missed) f;
             continue when outcome = 'busy';
         elsif fault is null then
@@ -173,6 +177,8 @@ begin
         if outcome = 'fired' then
             lanes := lanes || coalesce(schedule.terms ->> 'lane', 'default');
             ended := ended || cancelled;
+            -- Budgets are waited for once; the caller asks again for the rest.
+            exit when holds_budgets;
         end if;
     end loop;
     lanes := array(select distinct l from unnest(lanes) l);

@@ -90,7 +90,7 @@ begin
     end if;
     perform flowfabric._resume(array[ticket.partition], array[ticket.id], 'operator', by => resume.by, delay => resume.delay_ms * interval '1 ms',
                                note => resume.note);
-    select case when t.due_at is null then 'waiting' else 'delayed' end into public_state from flowfabric.tickets t
+    select flowfabric._public_state(t, flowfabric._eligibility_state(t, flowfabric.clock())) into public_state from flowfabric.tickets t
     where t.partition = ticket.partition and t.id = ticket.id;
     lane := ticket.lane;
 end $$;
@@ -147,12 +147,15 @@ end $$;
 --   returns  {suspension_id, by, signals}
 create or replace function flowfabric._resumed_text(partition int, id uuid, suspension uuid)
 returns text
-language sql stable as $$
-    select jsonb_build_object('suspension_id', s.id, 'by', s.ended_by,
-                              'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)::text
-    from flowfabric.suspensions s
-    where s.partition = _resumed_text.partition and s.execution = _resumed_text.id and s.id = _resumed_text.suspension
-$$;
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return (
+        select jsonb_build_object('suspension_id', s.id, 'by', s.ended_by,
+                                  'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)::text
+        from flowfabric.suspensions s
+        where s.partition = _resumed_text.partition and s.execution = _resumed_text.id and s.id = _resumed_text.suspension);
+end $$;
 
 -- Close what executions waited for, because they have ended. `suspensions` holds the one that each was in last, if any.
 --

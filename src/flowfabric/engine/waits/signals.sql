@@ -5,14 +5,16 @@
 --   returns  a JSON list in order of arrival; payloads in base64
 create or replace function flowfabric._signals_text(partition int, execution uuid, ids uuid[])
 returns text
-language sql stable as $$
-    select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return (select coalesce(jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
         'signal_id', s.id, 'waitpoint_id', s.waitpoint, 'name', s.name, 'category', s.category, 'source_type', s.source_type,
         'source_identity', s.source_identity, 'at', s.at, 'correlation_id', s.correlation_id, 'encoding', coalesce(s.encoding, 'json'),
         'payload', translate(encode(s.payload, 'base64'), E'\n', ''))) order by s.number), '[]')::text
     from unnest(_signals_text.ids) as x (id)
-    cross join lateral flowfabric._signal(_signals_text.partition, _signals_text.execution, x.id) s
-$$;
+    cross join lateral flowfabric._signal(_signals_text.partition, _signals_text.execution, x.id) s);
+end $$;
 
 -- One signal of an execution. Written as the first behind a place: asked for by equality, the planner may look for it among
 -- all that the execution has got, which may be thousands.
@@ -146,7 +148,10 @@ begin
     if known.state = 'closed' or known.expires_at <= now then
         return flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', known.key));
     end if;
-    if known.last_number >= known.most then
+    -- The engine's own do not count: ends of children, and times that have come.
+    if known.last_number >= known.most and known.last_number - known.most >= (
+        select count(*) from flowfabric.signals s
+        where s.partition = given.partition and s.execution = given.execution and s.source_type = 'system') then
         return flowfabric._fault('signal_limit_exceeded', format('the execution has had as many signals as it may have (%s)', known.most));
     end if;
     if known.state = 'pending' and 1000 <= (

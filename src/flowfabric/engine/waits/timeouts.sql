@@ -85,8 +85,9 @@ end $$;
 -- lets its run go on is over also while that runs.
 --
 --   moves    suspended → ended, or → runnable, as each suspension asked for
---   locks    the tickets it moves; skips those that are locked
---   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
+--   locks    the tickets it moves; skips those that are locked; the budgets of what they had set aside, in key order
+--   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed,
+--            reservation_released
 --   returns  how many were dealt with, the lanes with work again, the executions that ended
 create or replace function flowfabric.time_out_waits(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
@@ -95,6 +96,7 @@ set enable_mergejoin = off as $$
 declare
     now timestamptz := flowfabric.clock();
     locked record;
+    ending record;
     late record;
 begin
     select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions, array_agg(x.lane) as lanes
@@ -107,6 +109,12 @@ begin
         for update of t skip locked) x;
     moved := 0;
     -- Read again under the lock: another sweep may have dealt with some since this one looked for them.
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
+    from unnest(locked.partitions, locked.ids, locked.suspensions) as x (partition, id, suspension)
+    join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
+    where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
+    -- Of all at once, since budgets are locked in order: failed, cancelled or expired, the attempt is over.
+    perform flowfabric._return_reservations(ending.partitions, ending.ids);
     for late in
         select s.timeout_behavior as behavior, s.within is not null as within, array_agg(s.partition order by s.timeout_at) as partitions,
                array_agg(s.execution order by s.timeout_at) as ids, array_agg(s.id order by s.timeout_at) as suspensions,
@@ -115,6 +123,8 @@ begin
         join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
         where s.timeout_at <= now
         group by 1, 2
+        -- Of several waits of one execution: what is left to an operator first, what ends it last.
+        order by array_position(array['escalate', 'auto_resume'], s.timeout_behavior)
     loop
         perform flowfabric._time_out(late.behavior, late.within, late.partitions, late.ids, late.suspensions, now);
         moved := moved + cardinality(late.ids);
