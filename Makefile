@@ -5,6 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 ARGS   ?=
+# Tests often wait, for a process or for the disk: one more than there are cores keeps these busy.
+TESTERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check soak bench docs clean
@@ -25,17 +27,17 @@ demo: $(READY) ## start the embedded Postgres, run an agent, kill its worker, pr
 	$(BIN)/python examples/demo.py
 
 test: $(READY) ## run the tests (ARGS="-k lanes" narrows them)
-	$(BIN)/pytest -q -n auto $(ARGS)
+	$(BIN)/pytest -q -n $(TESTERS) $(ARGS)
 
 check: $(READY) ## format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n auto $(ARGS)
+	$(BIN)/pytest -q -n $(TESTERS) $(ARGS)
 
 soak: $(READY) ## the tests at their full counts (up to ninety minutes)
-	FLOWFABRIC_SOAK=1 $(BIN)/pytest -q -n auto $(ARGS)
+	FLOWFABRIC_SOAK=1 $(BIN)/pytest -q -n $(TESTERS) $(ARGS)
 
 bench: $(READY) ## the benchmarks: ratios in one run on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
