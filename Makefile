@@ -7,6 +7,9 @@ READY  := $(VENV)/.ready
 ARGS   ?=
 # Tests often wait, for a process or for the disk: one more than there are cores keeps these busy.
 TESTERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# The Postgres of the tests makes and drops thousands of databases: in memory, where there is enough of it.
+MEMORY := $(shell test -w /dev/shm && test $$(df -k /dev/shm | awk 'END { print $$4 }') -gt 8000000 && echo TMPDIR=/dev/shm)
+PYTEST := $(MEMORY) $(BIN)/pytest -q -n $(TESTERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check soak bench docs clean
@@ -27,17 +30,17 @@ demo: $(READY) ## start the embedded Postgres, run an agent, kill its worker, pr
 	$(BIN)/python examples/demo.py
 
 test: $(READY) ## run the tests (ARGS="-k lanes" narrows them)
-	$(BIN)/pytest -q -n $(TESTERS) $(ARGS)
+	$(PYTEST) $(ARGS)
 
 check: $(READY) ## format, lint, types, import contracts, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -n $(TESTERS) $(ARGS)
+	$(PYTEST) $(ARGS)
 
 soak: $(READY) ## the tests at their full counts (up to ninety minutes)
-	FLOWFABRIC_SOAK=1 $(BIN)/pytest -q -n $(TESTERS) $(ARGS)
+	FLOWFABRIC_SOAK=1 $(PYTEST) $(ARGS)
 
 bench: $(READY) ## the benchmarks: ratios in one run on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
