@@ -80,26 +80,6 @@ async def test_postgres_and_python_sign_any_text_alike(conn: Connection) -> None
     assert signed == [signing.sign(bytes.fromhex(SECRET), "any", text) for text in texts]
 
 
-async def test_postgres_judges_a_token_as_python_does(conn: Connection) -> None:
-    for vector in VECTORS["signature_refusals"]:
-        await conn.execute("delete from flowfabric.keys")
-        await keys.seed_key(conn, vector["kid"], vector["secret"])
-        [row] = await conn.fetch(
-            "select d as part, flowfabric._is_same_digest(d, $2) as same from flowfabric._digest_part($1) d",
-            vector["token"],
-            await digest(conn, vector["kid"], vector["message"]),
-        )
-
-        assert (row["part"] is None) == (vector["result"] == "malformed")
-        assert row["same"] == (vector["result"] in ("ok", "wrong_kid"))
-
-
-async def test_nothing_may_stand_behind_a_digest(conn: Connection) -> None:
-    for tail in ("\n", " ", "0", ":"):
-        [row] = await conn.fetch("select flowfabric._digest_part($1) as part", f"k1:{SECRET}{tail}")
-        assert row["part"] is None
-
-
 @installing
 async def test_a_kid_is_a_short_plain_word(conn: Connection, install: Install) -> None:
     for kid in VECTORS["kids"]["valid"]:

@@ -2,9 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import asyncpg
 import pytest
@@ -14,6 +14,7 @@ from flowfabric.ids import budget_id
 from tests.conftest import SOAK, Server
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.given import Given
+from tests.sql.reading import reading
 
 BEHIND = 1_000_000 if SOAK else 30_000
 BUDGETS = 5_000
@@ -85,29 +86,7 @@ async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
     await conn.close()
 
 
-class Read(NamedTuple):
-    """Rows and index entries that were read, and how often a table was read whole."""
-
-    rows: int
-    whole: int
-
-
-READ = """
-select sum(pg_stat_get_xact_tuples_returned(x.id) + pg_stat_get_xact_tuples_fetched(x.id))::int as rows,
-       sum(pg_stat_get_xact_numscans(x.id)) filter (where x.id = c.oid)::int as whole
-from pg_class c cross join lateral (
-    select c.oid as id union all select i.indexrelid from pg_index i where i.indrelid = c.oid) x
-where c.relnamespace = 'flowfabric'::regnamespace and c.relname = any ($1)
-"""
 OURS = ["budgets", "reservations", "spending", "usage_keys"]
-
-
-async def reading(conn: asyncpg.Connection, call: Awaitable[Any], tables: list[str]) -> tuple[Any, Read]:
-    """What a call answers, and what it read. In a transaction: the counters are exact within one."""
-    before = await conn.fetchrow(READ, tables)
-    answer = await call
-    after = await conn.fetchrow(READ, tables)
-    return answer, Read(after["rows"] - before["rows"], after["whole"] - before["whole"])
 
 
 async def written(conn: asyncpg.Connection) -> Any:

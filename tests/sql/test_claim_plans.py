@@ -2,10 +2,11 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from functools import partial
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,6 +16,8 @@ from flowfabric.engine import attempts, budgets, claims, executions, lanes
 from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, UsageReport
 from tests.conftest import SOAK, Connect, Server
 from tests.given import Given, submission
+from tests.sql.reading import Read
+from tests.sql.reading import reading as reading_of
 
 BACKLOG = 1_000_000 if SOAK else 200_000
 IN_FRONT = 100_000 if SOAK else 20_000
@@ -120,29 +123,7 @@ async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
     await conn.close()
 
 
-class Read(NamedTuple):
-    """Rows and index entries of work and quotas that were read, and how often a table was read whole."""
-
-    rows: int
-    whole: int
-
-
-READ = """
-select sum(pg_stat_get_xact_tuples_returned(x.id) + pg_stat_get_xact_tuples_fetched(x.id))::int as rows,
-       sum(pg_stat_get_xact_numscans(x.id)) filter (where x.id = c.oid)::int as whole
-from pg_class c cross join lateral (
-    select c.oid as id union all select i.indexrelid from pg_index i where i.indrelid = c.oid) x
-where c.relnamespace = 'flowfabric'::regnamespace
-  and c.relname in ('executions', 'tickets', 'quotas', 'quota_slots', 'quota_entries', 'budgets')
-"""
-
-
-async def reading(conn: asyncpg.Connection, call: Awaitable[Any]) -> tuple[Any, Read]:
-    """What a call answers, and what it read. In a transaction: the counters are exact within one."""
-    before = await conn.fetchrow(READ)
-    answer = await call
-    after = await conn.fetchrow(READ)
-    return answer, Read(after["rows"] - before["rows"], after["whole"] - before["whole"])
+reading = partial(reading_of, tables=["executions", "tickets", "quotas", "quota_slots", "quota_entries", "budgets"])
 
 
 async def claim(conn: asyncpg.Connection, *chosen: str, take: int = 1, after_route: int = 0) -> list[Claim]:

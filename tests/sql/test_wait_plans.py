@@ -2,8 +2,9 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -15,33 +16,13 @@ from flowfabric.model import Claim, Delivered
 from tests.conftest import SOAK, Connect, Server
 from tests.engine.waits.scene import ANY, Waiting, wish
 from tests.given import Given, submission
+from tests.sql.reading import Read
+from tests.sql.reading import reading as reading_of
 
 FEW, MANY = 100, 100_000 if SOAK else 20_000
 HOUR = timedelta(hours=1)
 
-READ = """
-select sum(pg_stat_get_xact_tuples_returned(x.id) + pg_stat_get_xact_tuples_fetched(x.id))::int as rows,
-       sum(pg_stat_get_xact_numscans(x.id)) filter (where x.id = c.oid)::int as whole
-from pg_class c cross join lateral (
-    select c.oid as id union all select i.indexrelid from pg_index i where i.indrelid = c.oid) x
-where c.relnamespace = 'flowfabric'::regnamespace
-  and c.relname in ('executions', 'tickets', 'suspensions', 'waitpoints', 'signals')
-"""
-
-
-class Read(NamedTuple):
-    """Rows and index entries that were read, and how often a table was read whole."""
-
-    rows: int
-    whole: int
-
-
-async def reading(conn: asyncpg.Connection, call: Awaitable[Any]) -> tuple[Any, Read]:
-    """What a call answers, and what it read. In a transaction: the counters are exact within one."""
-    before = await conn.fetchrow(READ)
-    answer = await call
-    after = await conn.fetchrow(READ)
-    return answer, Read(after["rows"] - before["rows"], after["whole"] - before["whole"])
+reading = partial(reading_of, tables=["executions", "tickets", "suspensions", "waitpoints", "signals"])
 
 
 async def asked(conn: asyncpg.Connection, amount: int, **options: Any) -> list[Waiting]:

@@ -27,15 +27,6 @@ begin
     return key;
 end $$;
 
--- The digest part of a signed text `kid:digest`.
---
---   returns  64 lower-case hexadecimal digits, or null for anything else
-create or replace function flowfabric._digest_part(token text)
-returns text
-language sql immutable as $$
-    select substring(_digest_part.token from '^[^:]*:([0-9a-f]{64})$')
-$$;
-
 -- Whether two digests are the same, in a time that does not depend on where they differ.
 --
 --   returns  true or false

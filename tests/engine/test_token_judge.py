@@ -1,0 +1,30 @@
+"""The token of a signal is judged in Postgres exactly as Python would judge it."""
+
+from flowfabric import signing
+from flowfabric.db import Connection
+from flowfabric.engine import keys
+from tests.engine.test_keys import SECRET, VECTORS
+
+JUDGED = """
+select flowfabric._token_fault($1, $2, $3, k, flowfabric.clock()) ->> 'code' as code
+from (select) as one left join flowfabric.keys k on k.kid = split_part($2, ':', 1)
+"""
+
+
+async def test_postgres_judges_a_token_as_python_does(conn: Connection) -> None:
+    for vector in VECTORS["signature_refusals"]:
+        await conn.execute("delete from flowfabric.keys")
+        await keys.seed_key(conn, vector["kid"], vector["secret"])
+        [row] = await conn.fetch(JUDGED, vector["message"], vector["token"], vector["kid"])
+
+        refusal = "invalid_token" if vector["token"] else "missing_token"
+        assert row["code"] == (None if vector["result"] == "ok" else refusal), vector
+
+
+async def test_nothing_may_stand_behind_a_digest(conn: Connection) -> None:
+    await conn.execute("delete from flowfabric.keys")
+    await keys.seed_key(conn, "k1", SECRET)
+    token = signing.sign(bytes.fromhex(SECRET), "k1", "message")
+
+    codes = [(await conn.fetch(JUDGED, "message", token + tail, "k1"))[0]["code"] for tail in ("", "\n", " ", "0", ":")]
+    assert codes == [None, *["invalid_token"] * 4]
