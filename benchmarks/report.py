@@ -27,7 +27,7 @@ def row(result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
         "runs": [_rounded(run.value) for run in result.runs],
         "spread": round(result.spread, 3),
         "figures": {name: _rounded(value) for name, value in result.figures.items()},
-        "ratios": {name: round(ratio, 3) for name, ratio in result.ratios.items()},
+        "ratios": {name: _digits(ratio) for name, ratio in result.ratios.items()},
         "missed": result.missed,
         **_circumstances(result, about),
         "machine": about["machine"],
@@ -86,7 +86,7 @@ def read(results: Path) -> list[dict[str, Any]]:
 
 
 def _compared(each: Mapping[str, Any]) -> str:
-    return ", ".join(f"{ratio:.2f}x {name}" for name, ratio in each["ratios"].items())
+    return ", ".join(f"{_times(ratio)}x {name}" for name, ratio in each["ratios"].items())
 
 
 def _figures(each: Mapping[str, Any]) -> str:
@@ -99,6 +99,15 @@ def _shown(value: float) -> str:
 
 def _rounded(value: float) -> float:
     return round(value, 1 if abs(value) >= 100 else 4)
+
+
+def _digits(ratio: float) -> float:
+    """Four digits of it, however small: a ratio says as much at 0.01 as at 100."""
+    return float(f"{ratio:.4g}")
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def _mapping(found: object) -> Mapping[str, Any]:
