@@ -52,8 +52,7 @@ class Arguments:
 
     def decode(self, payload: bytes | None) -> dict[str, Any]:
         """The arguments in a payload, by name. What does not fit is a `msgspec.ValidationError` with its path."""
-        decoded = self._decoder.decode(payload or b"{}")
-        return {name: getattr(decoded, name) for name in self._signature.parameters}
+        return msgspec.structs.asdict(self._decoder.decode(payload or b"{}"))
 
 
 def encode(value: object) -> bytes:

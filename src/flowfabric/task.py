@@ -75,6 +75,7 @@ class Task(Generic[P, R]):
         self.priority = priority
         self.permanent = tuple(permanent)
         self.limit = limit
+        self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)
         self.arguments = Arguments(handler, self.injected)
         self.returns = payloads.returned(handler)

@@ -1,7 +1,6 @@
 """Pauses between looks, and how much is claimed ahead: the two numbers that decide how fast an idle worker begins."""
 
 import asyncio
-import time
 from datetime import UTC, datetime, timedelta
 
 from flowfabric.app import App
@@ -11,35 +10,32 @@ from tests.given import Given
 from tests.worker.scene import working
 
 
-async def test_pauses_grow_until_a_hint_comes() -> None:
-    pauses, lengths = Pauses(), []
-    for _ in range(4):
-        pauses.begin()
-        began = time.monotonic()
-        await pauses.wait()
-        lengths.append(time.monotonic() - began)
-    assert lengths == sorted(lengths)
-    assert lengths[3] >= 0.04
-
-    pauses.begin()
-    pauses.hint()
-    began = time.monotonic()
-    await pauses.wait()
-    assert time.monotonic() - began < lengths[3]
-
-
-async def test_what_falls_due_soon_cuts_a_pause_short() -> None:
+async def grown() -> Pauses:
+    """Pauses after five looks that found nothing."""
     pauses = Pauses()
     for _ in range(5):
         pauses.begin()
         await pauses.wait()
+    return pauses
+
+
+async def test_pauses_grow_until_a_hint_comes() -> None:
+    pauses = await grown()
+    assert (Pauses().length(), pauses.length()) == (0.005, 0.16)
+
+    pauses.hint()
+    await pauses.wait()  # at once, since it has stirred
+    assert pauses.length() == 0.01
+
+
+async def test_what_falls_due_soon_cuts_a_pause_short() -> None:
+    pauses = await grown()
     pauses.due(datetime.now(UTC) + timedelta(milliseconds=20))
     pauses.due(datetime.now(UTC) + timedelta(days=1))
 
-    began = time.monotonic()
-    await pauses.wait()
-
-    assert time.monotonic() - began < 0.15
+    assert pauses.length() <= 0.02
+    pauses.begin()
+    assert pauses.length() <= 0.02
 
 
 async def test_a_hint_for_its_lanes_wakes_an_idle_worker(database_url: str, given: Given) -> None:

@@ -3,13 +3,16 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
 from flowfabric.model import Claim
 from flowfabric.task import Task
 from flowfabric.worker.run import Lost, Outcome
+
+
+UNLIMITED = nullcontext()
 
 
 class Limits:
@@ -24,12 +27,12 @@ class Limits:
         """Whether so many run and wait that another had better be put off."""
         return name in self._most and self._inside[name] >= 2 * self._most[name]
 
-    @asynccontextmanager
-    async def turn(self, name: str) -> AsyncIterator[None]:
+    def turn(self, name: str) -> AbstractAsyncContextManager[None]:
         """Wait until one more may run."""
-        if name not in self._free:
-            yield
-            return
+        return self._turn(name) if name in self._free else UNLIMITED
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
         self._inside[name] += 1
         try:
             async with self._free[name]:

@@ -46,12 +46,15 @@ class Pauses:
             heapq.heappop(self._due)
             self._pause = SHORTEST
 
+    def length(self) -> float:
+        """How many seconds the next one lasts, unless something stirs."""
+        if not self._due:
+            return self._pause
+        return min(self._pause, max(self._due[0] - time.monotonic(), 0.001))
+
     async def wait(self) -> None:
         """Wait until it is time to look again."""
-        pause = self._pause
-        if self._due:
-            pause = min(pause, max(self._due[0] - time.monotonic(), 0.001))
         with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(self.length()):
                 await self._stirred.wait()
         self._pause = min(self._pause * 2, LONGEST)

@@ -1,7 +1,6 @@
 """One run of a handler: from a claim to exactly one outcome."""
 
 import asyncio
-import inspect
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
@@ -89,7 +88,7 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
 async def _call(
     task: Task[..., Any], claim: Claim, arguments: dict[str, Any], context: Context, threads: Threads
 ) -> Any:
-    if inspect.iscoroutinefunction(task.handler):
+    if task.is_async:
         if task.injected is not None:
             arguments[task.injected] = context
         return await task.handler(**arguments)
