@@ -1,6 +1,7 @@
 """`ff worker`: run the tasks of an app."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -85,6 +86,8 @@ def worker(app: str, processes: int, with_parent: bool, url: str | None, as_json
 def run(coroutine: Any) -> None:
     """Run to the end, on uvloop where it is installed."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays to the end: no later collection need look through it
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(coroutine)
 

@@ -7,15 +7,15 @@ create or replace function flowfabric._check_worker(worker text, instance text)
 returns void
 language plpgsql immutable as $$
 declare
-    bad text;
+    name text;
 begin
-    select n into bad from unnest(array[worker, instance]) n
-    where n is null or octet_length(n) not between 1 and 256
-       or n ~ '[\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000|]' limit 1;
-    if found then
-        perform flowfabric._refuse('invalid_worker',
-            format('worker or instance %s: 1 to 256 bytes without space, control character or |', flowfabric._shown(bad)));
-    end if;
+    foreach name in array array[worker, instance] loop
+        if name is null or octet_length(name) not between 1 and 256
+           or name ~ '[\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000|]' then
+            perform flowfabric._refuse('invalid_worker',
+                format('worker or instance %s: 1 to 256 bytes without space, control character or |', flowfabric._shown(name)));
+        end if;
+    end loop;
 end $$;
 
 -- Refuse lanes to serve that cannot be, or none at all.
@@ -25,13 +25,14 @@ create or replace function flowfabric._check_lanes(lanes text[])
 returns void
 language plpgsql immutable as $$
 declare
-    bad text;
+    name text;
 begin
-    select l into bad from unnest(lanes) l where l is null or l !~ '^[\x20-\x7e]{1,64}$' limit 1;
-    if found or coalesce(cardinality(lanes), 0) = 0 then
-        perform flowfabric._refuse('invalid_lane',
-            format('lane %s: give at least one lane; a lane is 1 to 64 printable ASCII characters', flowfabric._shown(bad)));
-    end if;
+    foreach name in array coalesce(nullif(lanes, '{}'), '{null}') loop
+        if name is null or name !~ '^[\x20-\x7e]{1,64}$' then
+            perform flowfabric._refuse('invalid_lane',
+                format('lane %s: give at least one lane; a lane is 1 to 64 printable ASCII characters', flowfabric._shown(name)));
+        end if;
+    end loop;
 end $$;
 
 -- Refuse a set of capabilities that cannot be.

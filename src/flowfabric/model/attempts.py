@@ -9,7 +9,7 @@ import msgspec
 from flowfabric.model.claims import Fence
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
+class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A report that the work is done."""
 
     fence: Fence
@@ -17,7 +17,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     encoding: str = "json"
 
 
-class Completed(msgspec.Struct, frozen=True, kw_only=True):
+class Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The execution has ended well."""
 
 

@@ -12,7 +12,7 @@ from flowfabric.model.journal import Journal
 from flowfabric.model.waits import Resumed
 
 
-class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
+class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The attempt under way, or interrupted by a wait."""
 
     number: int
@@ -20,7 +20,7 @@ class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The right to run an execution until a moment."""
 
     lease_id: UUID
@@ -30,7 +30,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
-class Fence(msgspec.Struct, frozen=True, kw_only=True):
+class Fence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a worker shows with every call it makes: the lease, and which claim and attempt it belongs to."""
 
     execution_id: ExecutionId
@@ -39,7 +39,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An execution given to a worker, and all the worker needs to run it."""
 
     execution_id: ExecutionId

@@ -30,7 +30,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     creator: str | None = None
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class Submission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One piece of work asked for."""
 
     terms: Terms
@@ -68,7 +68,7 @@ class PublicState(StrEnum):
     SKIPPED = "skipped"
 
 
-class Submitted(msgspec.Struct, frozen=True):
+class Submitted(msgspec.Struct, frozen=True, gc=False):
     """The execution a submission stands for; `public_state` is known when it was created by this call."""
 
     outcome: SubmitOutcome

@@ -8,7 +8,7 @@ import msgspec
 from flowfabric.model.claims import Fence
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The result of a step, to be kept; the occurrence counts uses of the name within one run, from 1."""
 
     fence: Fence

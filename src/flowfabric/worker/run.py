@@ -19,7 +19,7 @@ from flowfabric.waiting import Stop, Unwind
 from flowfabric.worker.threads import Threads
 
 
-class Completed(msgspec.Struct, frozen=True):
+class Completed(msgspec.Struct, frozen=True, gc=False):
     """The handler returned."""
 
     result: bytes

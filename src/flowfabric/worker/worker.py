@@ -72,7 +72,7 @@ class Worker:
         self.lease = spans.read_span(lease)
         self._drain_time = spans.read_span(drain).total_seconds()
         self.sweeps = sweeps
-        self._ahead = Ahead(concurrency if prefetch is None else prefetch)
+        self._ahead = Ahead(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
         self._names: set[str] = set()
         self._reporting: set[asyncio.Task[None]] = set()
@@ -201,29 +201,29 @@ class Worker:
             if claim is None:
                 return
             name = str(claim.execution_id)
-            going = asyncio.create_task(self._go(claim), name=f"{claim.kind} {name}")
+            going = asyncio.create_task(self._go(claim, name), name=f"{claim.kind} {name}")
             self._running[claim.fence.lease_id] = claim, going
             self._names.add(name)
-            going.add_done_callback(partial(self._ended, claim))
+            going.add_done_callback(partial(self._ended, claim, name))
 
-    async def _go(self, claim: Claim) -> None:
+    async def _go(self, claim: Claim, name: str) -> None:
         """Run one and report it. The slot is free as soon as the handler has ended."""
         try:
             outcome = await self._run(claim)
         except (Fenced, asyncio.CancelledError):
             outcome = Lost()  # before the handler had begun
         _, going = self._running.pop(claim.fence.lease_id)
-        self._names.discard(str(claim.execution_id))
+        self._names.discard(name)
         self._reporting.add(going)
         self._ahead.ended()
         self._fill()
         if self._heartbeat.holds(claim.fence):
             await self._reports.report(claim, outcome)
 
-    def _ended(self, claim: Claim, going: asyncio.Task[None]) -> None:
+    def _ended(self, claim: Claim, name: str, going: asyncio.Task[None]) -> None:
         self._heartbeat.release(claim.fence)
         if self._running.pop(claim.fence.lease_id, None):  # cancelled before it had begun
-            self._names.discard(str(claim.execution_id))
+            self._names.discard(name)
         self._reporting.discard(going)
         self._fill()
         if self._full:

@@ -16,7 +16,7 @@ begin
     select t.partition, t.id, t.attempt, t.attempt_type, _close_attempts.lifecycle, t.worker, t.instance, t.attempt_epoch, t.epoch,
            t.attempt_started_at, flowfabric.clock(), x.failure
     from unnest(_close_attempts.partitions, _close_attempts.ids, _close_attempts.failures) as x (partition, id, failure)
-    join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+    cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
     where t.attempt_state in ('running_attempt', 'attempt_interrupted');
     perform flowfabric._return_reservations(_close_attempts.partitions, _close_attempts.ids);
 end $$;
@@ -178,7 +178,8 @@ begin
                 eligibility = case when d.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
                 reason = case when d.due_at > now then 'waiting_for_delay' else 'waiting_for_worker' end::flowfabric.reason,
                 attempt_left = t.attempt_deadline - now, attempt_deadline = null
-            from unnest(judged.items, judged.places) as x (item, place) cross join lateral (
+            from (select x.* from unnest(judged.items, judged.places) as x (item, place) limit cardinality(judged.items)) x
+            cross join lateral (
                 select greatest(coalesce(delay.delays_until[x.item], now + delay.delays_ms[x.item] * interval '1 ms', now), now)) d (due_at)
             where t.ctid = x.place
             returning x.item, t.partition, t.id, t.route, t.attempt, t.epoch, d.due_at
@@ -192,7 +193,8 @@ begin
                                            array_agg(jsonb_strip_nulls(jsonb_build_object(
                                                'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch, 'why', delay.whys[d.item]))),
                                            flows => array_agg(e.flow))
-            from delayed d join flowfabric.executions e on e.partition = d.partition and e.id = d.id
+            from delayed d
+            cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = d.partition and e.id = d.id offset 0) e
             having count(*) > 0
         )
         select d.item, 'delayed', null, jsonb_build_object('due_at', d.due_at)::text from delayed d left join noted n on true

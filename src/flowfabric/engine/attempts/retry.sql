@@ -69,15 +69,20 @@ begin
         update flowfabric.tickets t
         set phase = 'runnable', eligibility = 'not_eligible_until_time', reason = 'waiting_for_retry_backoff',
             attempt_state = 'pending_retry_attempt', retries = t.retries + 1, due_at = x.due_at, attempt_deadline = null
-        from unnest(_schedule_retries.partitions, _schedule_retries.ids, _schedule_retries.failures, _schedule_retries.dues)
-             as x (partition, id, failure, due_at)
-        where t.partition = x.partition and t.id = x.id
+        from (
+            select x.*, t.place from (
+                select x.* from unnest(_schedule_retries.partitions, _schedule_retries.ids, _schedule_retries.failures, _schedule_retries.dues)
+                                as x (partition, id, failure, due_at)
+                limit cardinality(_schedule_retries.ids)) x
+            cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t) x
+        where t.ctid = x.place
         returning t.partition, t.id, t.route, t.attempt, t.epoch, x.due_at, x.failure
     )
     select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
            array_agg(e.flow) as flows,
            array_agg((m.failure - 'traceback') || jsonb_build_object('due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch)) as details
-    into failed from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
+    into failed from moved m
+    cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = m.partition and e.id = m.id offset 0) e;
     perform flowfabric._append_each('attempt_failed', failed.partitions, failed.ids, failed.routes, failed.tags, failed.details,
                                     flows => failed.flows);
 end $$;
@@ -106,8 +111,8 @@ begin
     into judged
     from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, _settle_failures.retry_afters_ms)
          with ordinality as x (partition, id, failure, retry_after_ms, item)
-    join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
-    join flowfabric.executions e on e.partition = x.partition and e.id = x.id;
+    cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+    cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e;
 
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures, array_agg(x.due_at) as dues
     into retried from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, judged.dues)

@@ -59,6 +59,24 @@ declare
     last_one constant int := 2147483647;
     found record;
 begin
+    if behind = after_route and wrapped = (after_route = 0) then
+        -- Most often a single route has work, and there is nothing to walk through.
+        select f.route, f.lane, r.is_limited,
+               exists (select from flowfabric._next_route(_turn_order.lanes, level, f.route, last_one, partitions)) as has_more
+        into found from flowfabric._next_route(_turn_order.lanes, level, 0, last_one, partitions) f
+        left join lateral (
+            select r.budgets <> '{}' or r.quotas <> '{}' as is_limited from flowfabric.routes r
+            where r.id = f.route and r.needs <@ _turn_order.capabilities
+              and r.namespace = coalesce(_turn_order.namespace, r.namespace)) r on true;
+        if not found.has_more then
+            routes := case when found.is_limited is null then '{}' else array[found.route] end;
+            route_lanes := array[found.lane];
+            is_limited := found.is_limited;
+            behind := found.route;
+            wrapped := found.route <= after_route or after_route = 0;
+            return;
+        end if;
+    end if;
     with recursive ahead as (
         select n.route, n.lane from flowfabric._next_route(
             _turn_order.lanes, level, behind, case when wrapped and after_route > 0 then after_route else last_one end, partitions) n
@@ -131,7 +149,8 @@ begin
         share := (take - cardinality(chosen)) / asked;
         served := flowfabric._lock_ready(routes[:asked], route_lanes[:asked], behind[:asked], level, array_fill(share, array[asked]), chosen, partitions);
         chosen := chosen || served.places;
-        exit when cardinality(chosen) >= take;
+        -- None had its whole share when all together have not: then none has more.
+        exit when cardinality(chosen) >= take or (asked = cardinality(routes) and cardinality(served.places) < share);
 
         -- Those whose turn did not come, and those that had their whole share, which may have more.
         select array_agg(x.route order by x.turn), array_agg(x.lane order by x.turn), array_agg(coalesce(f.youngest, x.behind) order by x.turn)

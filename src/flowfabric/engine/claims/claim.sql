@@ -12,8 +12,10 @@ returns table (
     partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
     attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text, journal text)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
+declare
+    journals text[] := flowfabric._journals(_lease.places);
 begin
     return query
     with chosen as materialized (
@@ -24,12 +26,12 @@ begin
                -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
                _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
                                  else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline,
-               coalesce(sum(octet_length(e.payload)) over (order by p.number), 0) as bytes,
-               row_number() over (order by p.number) as turn
+               coalesce(sum(octet_length(e.payload)) over (order by p.number rows between unbounded preceding and 1 preceding), 0) as bytes_before,
+               coalesce(octet_length(e.payload), 0) as bytes
         from unnest(_lease.places) with ordinality as p (place, number)
-        join flowfabric.tickets t on t.ctid = p.place
-        join flowfabric.executions e on e.partition = t.partition and e.id = t.id
-        join flowfabric.routes r on r.id = t.route
+        cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
+        cross join lateral (select e.* from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
+        cross join lateral (select r.* from flowfabric.routes r where r.id = t.route offset 0) r
         where t.deadline_at is null or t.deadline_at > _lease.now
     ), leased as (
         update flowfabric.tickets t
@@ -47,33 +49,59 @@ begin
                 else t.attempt_type end::flowfabric.attempt_type,
             reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt' and t.lease_end is distinct from 'revoked')::int
         from chosen c
-        where t.ctid = c.place and (c.bytes <= 16777216 or c.turn = 1)
-        returning t.*, c.turn, c.flow, c.kind, c.tags, c.payload, c.encoding, c.policy, c.namespace, c.resumed, c.instance as previous_instance,
-                  c.suspension as left_suspension, c.is_counted
+        where t.ctid = c.place and (c.bytes_before + c.bytes <= 16777216 or c.bytes_before = 0)
+        returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
+                  t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
+                  c.policy, c.namespace, c.resumed, c.instance as previous_instance, c.suspension as left_suspension, c.is_counted
     ), admitted as (
-        select case when bool_or(l.is_counted) then flowfabric._admit(
-            array_agg(l.partition) filter (where l.is_counted), array_agg(l.id) filter (where l.is_counted),
-            array_agg(l.attempt) filter (where l.is_counted), array_agg(l.route) filter (where l.is_counted), _lease.now) end
-        from leased l
+        select case when count(*) > 0 then
+            flowfabric._admit(array_agg(l.partition), array_agg(l.id), array_agg(l.attempt), array_agg(l.route), _lease.now) end
+        from leased l where l.is_counted
     ), noted as (
         select flowfabric._append_each(
-            'lease_acquired', array_agg(l.partition order by l.turn), array_agg(l.id order by l.turn), array_agg(l.route order by l.turn),
-            array_agg(l.tags order by l.turn), array_agg(jsonb_strip_nulls(jsonb_build_object(
-                'worker', l.worker, 'instance', l.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
-                'attempt_type', l.attempt_type, 'resumed', l.resumed,
-                'previous_instance', case when l.attempt_type = 'reclaim' and not l.resumed then l.previous_instance end)) order by l.turn),
-            flows => array_agg(l.flow order by l.turn))
-        from leased l having count(*) > 0
+            'lease_acquired', array_agg(l.partition), array_agg(l.id), array_agg(l.route), array_agg(l.tags),
+            array_agg(jsonb_build_object(
+                    'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
+                    'attempt_type', l.attempt_type, 'resumed', l.resumed)
+                || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
+                        then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end),
+            flows => array_agg(l.flow))
+        from (select l.* from leased l order by l.number) l having count(*) > 0
     )
     select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
-           l.lease_id, l.epoch, l.attempt, l.attempt_type::text, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
+           l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
            l.deadline_at, l.policy::text, l.route,
            case when l.left_suspension is not null then flowfabric._resumed_text(l.partition, l.id, l.left_suspension) end,
-           case when sum(octet_length(j.journal)) over (order by l.turn) <= 1048576 then j.journal end
+           journals[l.number]
     from leased l cross join noted cross join admitted
-    cross join lateral (
-        select case when l.resumed or l.attempt > 1 then flowfabric.read_journal(l.partition::int, l.id) end offset 0) j (journal)
-    order by l.turn;
+    order by l.number;
+end $$;
+
+-- The journals of tickets that are locked, of those that may have run before: up to 1 MiB in all, the rest is read when it
+-- is needed.
+--
+--   returns  a text each, in the order given; null where there is none, or no room for it
+create or replace function flowfabric._journals(places tid[])
+returns text[]
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    run record;
+    journal text;
+    left_over int := 1048576;
+    journals text[];
+begin
+    for run in
+        select p.number, t.partition::int as partition, t.id from unnest(_journals.places) with ordinality as p (place, number)
+        cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
+        where t.attempt_state <> 'pending_first_attempt'
+    loop
+        journal := flowfabric.read_journal(run.partition, run.id);
+        left_over := left_over - coalesce(octet_length(journal), 0);
+        exit when left_over < 0;
+        journals[run.number] := journal;
+    end loop;
+    return journals;
 end $$;
 
 -- Take up to so many executions under a lease: open routes of these lanes only, strict priority, turns between routes at
@@ -119,22 +147,34 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    open_lanes text[];
+    seen record;
     chosen tid[];
 begin
     perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes, _take_ready.capabilities, _take_ready.take);
-    select array_agg(l.name) into open_lanes from flowfabric.lanes l where l.name = any (_take_ready.lanes) and l.state <> 'paused';
-    if open_lanes is null then
+    -- One look at what is rarely there: what fell due, what was granted in vain, what is past its deadline.
+    select array_agg(l.name) as lanes, bool_or(exists (
+               select from flowfabric.tickets t
+               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time' and t.due_at <= now)) as is_due,
+           bool_or(exists (
+               select from flowfabric.tickets t
+               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at <= now)) as is_lapsed,
+           exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late
+    into seen from flowfabric.lanes l where l.name = any (_take_ready.lanes) and l.state <> 'paused';
+    if seen.lanes is null then
         return '{}';
     end if;
-    perform flowfabric._promote(open_lanes, _take_ready.take + 100, now);
-    perform flowfabric._lapse_grants(open_lanes, _take_ready.take + 100, now);
+    if seen.is_due then
+        perform flowfabric._promote(seen.lanes, _take_ready.take + 100, now);
+    end if;
+    if seen.is_lapsed then
+        perform flowfabric._lapse_grants(seen.lanes, _take_ready.take + 100, now);
+    end if;
     for pass in 1 .. 100 loop
-        chosen := flowfabric._choose(open_lanes, flowfabric._sorted_set(_take_ready.capabilities), _take_ready.namespace, _take_ready.partitions,
+        chosen := flowfabric._choose(seen.lanes, flowfabric._sorted_set(_take_ready.capabilities), _take_ready.namespace, _take_ready.partitions,
                                      _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
         -- What came too late leaves its place to others; if there is very much of it, to those of the next claim. Its end
         -- may hold more than quotas, so from then on nothing is waited for.
-        exit when cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now, pass = 1) = 0;
+        exit when not seen.is_late or cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now, pass = 1) = 0;
     end loop;
     return chosen;
 end $$;

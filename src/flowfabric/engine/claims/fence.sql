@@ -30,21 +30,23 @@ language sql stable as $$
 $$;
 
 -- What to tell a caller whose execution has no ticket. A worker that finds its own epoch and attempt here knows that its
--- first call counted.
+-- first call counted. Volatile: it must see the end that a lock has just waited for.
 --
 --   refuses  execution_not_found, execution_not_active, as a value
 --   returns  the fault
 create or replace function flowfabric._gone_fault(partition int, id uuid)
 returns jsonb
-language sql stable as $$
-    select coalesce(
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    return coalesce(
         (select flowfabric._fault('execution_not_active', format('the execution has ended: %s', flowfabric._ended_state(e.outcome)),
              jsonb_build_object('phase', 'terminal', 'outcome', e.outcome, 'epoch', e.epoch, 'attempt', e.attempt))
          from flowfabric.executions e
          where e.partition = _gone_fault.partition and e.id = _gone_fault.id and e.outcome is not null),
         flowfabric._fault('execution_not_found', format(
-            'no execution %s; it was never submitted here, or retention has removed it', flowfabric._id(_gone_fault.partition, _gone_fault.id))))
-$$;
+            'no execution %s; it was never submitted here, or retention has removed it', flowfabric._id(_gone_fault.partition, _gone_fault.id))));
+end $$;
 
 -- In which round each item of a batch is dealt with: the first about an execution in the first, the second in the second,
 -- when the first has taken effect. So a batch answers as if its items had been sent one after the other.
@@ -54,8 +56,8 @@ create or replace function flowfabric._rounds(partitions int[], ids uuid[])
 returns int[]
 language plpgsql immutable as $$
 begin
-    if cardinality(ids) = 1 then
-        return '{1}';
+    if cardinality(ids) = 1 or (select count(distinct i) from unnest(_rounds.ids) i) = cardinality(ids) then
+        return array_fill(1, array[cardinality(ids)]);
     end if;
     return array(
         select r.round::int from (
@@ -75,29 +77,20 @@ create or replace function flowfabric._fenced(
 returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 set enable_seqscan = off as $$
 #variable_conflict use_column
-declare
-    found_items int[];
-    places tid[];
-    faults jsonb[];
 begin
-    select array_agg(l.item), array_agg(l.place),
-           array_agg(flowfabric._fence_fault(l.ticket, l.lease_id, l.epoch, l.attempt, _fenced.now))
-    into found_items, places, faults
+    return query
+    select x.item::int, t.place,
+           case when t.place is null then flowfabric._gone_fault(x.partition, x.id)
+                else flowfabric._fence_fault(t.ticket, x.lease_id, x.epoch, x.attempt, _fenced.now) end
     from (
-        select t.ctid as place, t as ticket, x.lease_id, x.epoch, x.attempt, x.item::int as item
-        from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts, _fenced.rounds)
+        select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts, _fenced.rounds)
              with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
-        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
         where x.round = _fenced.round
-        order by t.partition, t.id
-        for update of t) l;
-    return query select x.* from unnest(found_items, places, faults) as x (item, place, fault);
-    if coalesce(cardinality(found_items), 0) < (select count(*) from unnest(_fenced.rounds) r where r = _fenced.round) then
-        return query
-        select x.item::int, null::tid, flowfabric._gone_fault(x.partition, x.id)
-        from unnest(_fenced.partitions, _fenced.ids, _fenced.rounds) with ordinality as x (partition, id, round, item)
-        where x.round = _fenced.round and x.item <> all (coalesce(found_items, '{}'));
-    end if;
+        order by x.partition, x.id) x
+    left join lateral (
+        select t.ctid as place, t as ticket from flowfabric.tickets t
+        where t.partition = x.partition and t.id = x.id
+        for update) t on true;
 end $$;
 
 -- Lock the ticket of one call under a lease, and judge its fence.

@@ -27,7 +27,8 @@ begin
         with renewed as (
             update flowfabric.tickets t
             set expires_at = greatest(t.expires_at, now + renew.lease_ms * interval '1 ms')
-            from unnest(judged.items, judged.places) as x (item, place) where t.ctid = x.place
+            from (select x.* from unnest(judged.items, judged.places) as x (item, place) limit cardinality(judged.items)) x
+            where t.ctid = x.place
             returning x.item, t.partition, t.id, t.route, t.lane, t.expires_at, t.worker, t.instance, t.lease_id, t.epoch, t.attempt
         ), noted as (
             select flowfabric._append_each(
@@ -35,7 +36,8 @@ begin
                 array_agg(jsonb_build_object('worker', r.worker, 'instance', r.instance, 'lease_id', r.lease_id, 'epoch', r.epoch,
                                              'attempt', r.attempt, 'expires_at', r.expires_at)),
                 flows => array_agg(e.flow))
-            from renewed r join flowfabric.executions e on e.partition = r.partition and e.id = r.id
+            from renewed r
+            cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = r.partition and e.id = r.id offset 0) e
             where r.lane in (select l.name from flowfabric.lanes l where l.keep_renewals)
             having count(*) > 0
         )
@@ -64,8 +66,11 @@ begin
         update flowfabric.tickets t
         set phase = 'runnable', eligibility = 'eligible_now', reason = 'waiting_for_worker', attempt_state = 'pending_reclaim_attempt',
             lease_end = _take_back.how, attempt_deadline = null
-        from unnest(_take_back.partitions, _take_back.ids) as x (partition, id)
-        where t.partition = x.partition and t.id = x.id
+        from (
+            select t.place from (
+                select x.* from unnest(_take_back.partitions, _take_back.ids) as x (partition, id) limit cardinality(_take_back.ids)) x
+            cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t) x
+        where t.ctid = x.place
         returning t.*
     )
     select array_agg(r.partition) as partitions, array_agg(r.id) as ids, array_agg(r.route) as routes, array_agg(e.tags) as tags,
@@ -73,7 +78,8 @@ begin
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'lease_id', r.lease_id, 'worker', r.worker, 'instance', r.instance, 'epoch', r.epoch, 'attempt', r.attempt,
                'reason', _take_back.reason))) as details
-    into lost from released r join flowfabric.executions e on e.partition = r.partition and e.id = r.id;
+    into lost from released r
+    cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = r.partition and e.id = r.id offset 0) e;
     perform flowfabric._append_each(case _take_back.how when 'expired' then 'lease_expired' else 'lease_revoked' end,
                                     lost.partitions, lost.ids, lost.routes, lost.tags, lost.details, _take_back.by, lost.flows);
 end $$;
@@ -97,8 +103,8 @@ begin
            array_agg(flowfabric._id(t.partition, t.id)) filter (where s.is_spent) as ended
     into spent
     from unnest(_lapse.partitions, _lapse.ids) as x (partition, id)
-    join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
-    join flowfabric.executions e on e.partition = t.partition and e.id = t.id
+    cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+    cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
     cross join lateral (select t.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)) s (is_spent);
     if spent.ids is not null then
         perform flowfabric._end(spent.partitions, spent.ids, 'failed', failures => array_fill(

@@ -32,9 +32,7 @@ begin
     insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
     select now, _append_each.kind, x.partition, x.execution, x.route, x.tags, x.detail, _append_each.by, x.flow
     from unnest(_append_each.partitions, _append_each.executions, _append_each.routes, _append_each.tags,
-                _append_each.details, _append_each.flows) with ordinality
-         as x (partition, execution, route, tags, detail, flow, item)
-    order by x.item;
+                _append_each.details, _append_each.flows) as x (partition, execution, route, tags, detail, flow);
 end $$;
 
 -- Add a line about one execution, whatever state it is in.

@@ -11,17 +11,22 @@ create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
     failures jsonb[] default null, detail jsonb default '{}', by text default null)
 returns int
-language plpgsql set enable_seqscan = off as $$
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     ended record;
 begin
-    with gone as (
-        delete from flowfabric.tickets t
-        using unnest(_end.partitions, _end.ids, _end.results, _end.encodings, _end.failures) as x (partition, id, result, encoding, failure)
-        where t.partition = x.partition and t.id = x.id
-        returning t.*, x.result, x.encoding, x.failure
+    with mine as materialized (
+        -- The limit makes the planner expect one: it goes by the key, then, however small it believes the tables to be.
+        select x.result, x.encoding, x.failure, t.place from (
+            select x.* from unnest(_end.partitions, _end.ids, _end.results, _end.encodings, _end.failures)
+                            as x (partition, id, result, encoding, failure)
+            limit cardinality(_end.ids)) x
+        cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+    ), gone as (
+        delete from flowfabric.tickets t using mine m where t.ctid = m.place
+        returning t.*, m.result, m.encoding, m.failure
     ), closed as (
         insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
                                          started_at, ended_at, failure)
@@ -37,25 +42,32 @@ begin
             retries = g.retries, reclaims = g.reclaims, replays = g.replays
         from gone g
         where e.partition = g.partition and e.id = g.id
-        returning e.partition, e.id, e.parent_partition, e.parent, e.has_children, g.suspension, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+        returning e.partition, e.id, e.parent, e.has_children, g.suspension, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
                   (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
         select w.partition, w.id, now, now + w.retention from written w
-    ), noted as (
-        insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
-        select w.partition, w.id, w.parent_partition, w.parent, now from written w where w.parent is not null
-        union all
-        select w.partition, w.id, null, null, now from written w where w.has_children and _end.outcome <> 'success'
     )
     select array_agg(w.partition) as partitions, array_agg(w.id) as ids, array_agg(w.route) as routes, array_agg(w.tags) as tags,
            array_agg(w.flow) as flows, array_agg(w.suspension) as suspensions,
+           bool_or(w.parent is not null or w.has_children) as have_family,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail) as details
     into ended from written w;
 
     if ended.ids is null then
         return 0;
+    end if;
+    if ended.have_family then
+        insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
+        select e.partition, e.id, e.parent_partition, e.parent, now
+        from unnest(ended.partitions, ended.ids) as x (partition, id)
+        cross join lateral (
+            select e.partition, e.id, e.parent_partition, e.parent from flowfabric.executions e
+            where e.partition = x.partition and e.id = x.id and e.parent is not null
+            union all
+            select e.partition, e.id, null, null from flowfabric.executions e
+            where e.partition = x.partition and e.id = x.id and e.has_children and _end.outcome <> 'success') e;
     end if;
     perform flowfabric._close_waits(ended.partitions, ended.ids, ended.suspensions, _end.outcome);
     perform flowfabric._return_reservations(ended.partitions, ended.ids);

@@ -67,7 +67,8 @@ language plpgsql stable set enable_seqscan = off as $$
 begin
     return query
     select x.item::int from unnest(list_ended.partitions, list_ended.ids) with ordinality as x (partition, id, item)
-    where not exists (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id);
+    left join lateral (select true as is_there from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
+    where t.is_there is null;
 end $$;
 
 -- Show an execution with its whole state, its tags and its policy.
@@ -77,7 +78,7 @@ end $$;
 create or replace function flowfabric.describe(
     partition int, id uuid, with_payload boolean default false, with_result boolean default false,
     out description text, out payload bytea, out encoding text, out result bytea, out result_encoding text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     summary jsonb := flowfabric._summary(partition, id, flowfabric.clock());
@@ -98,7 +99,7 @@ end $$;
 --   returns  the outcome (null while it is unfinished), the result, the failure
 create or replace function flowfabric.get_result(
     partition int, id uuid, out outcome text, out result bytea, out encoding text, out failure text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     select e.outcome, e.result, coalesce(e.result_encoding, 'json'), e.failure into outcome, result, encoding, failure
