@@ -49,6 +49,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lane: str
     priority: int
     route: int
+    created_at: datetime
     attempt: CurrentAttempt
     expires_at: datetime
     encoding: str = "json"

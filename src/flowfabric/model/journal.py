@@ -9,7 +9,7 @@ import msgspec
 from flowfabric.model.waits import Signal
 
 
-class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One thing a handler need not do again: a saved step, a sleep, or a wait that has ended."""
 
     kind: Literal["step", "sleep", "wait"]
@@ -22,7 +22,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     signals: Sequence[Signal] = ()
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
+class Journal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Some of what a handler has done, and whether there is more."""
 
     entries: Sequence[JournalEntry]

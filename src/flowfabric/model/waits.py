@@ -10,7 +10,7 @@ import msgspec
 from flowfabric.ids import ExecutionId
 
 
-class Signal(msgspec.Struct, frozen=True, kw_only=True):
+class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message that reached a waitpoint."""
 
     signal_id: UUID
@@ -25,7 +25,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
 
 
-class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why an execution goes on after a wait, and with what: exactly the signals that satisfied it."""
 
     suspension_id: UUID
@@ -125,7 +125,7 @@ class SuspensionSummary(msgspec.Struct, frozen=True, kw_only=True):
     about_digest: str | None = None
 
 
-class SignalToSend(msgspec.Struct, frozen=True, kw_only=True):
+class SignalToSend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to a waitpoint, with the token that allows it."""
 
     execution_id: ExecutionId
@@ -150,7 +150,7 @@ class SignalToSend(msgspec.Struct, frozen=True, kw_only=True):
         return [("name", self.name), ("waitpoint_id", self.waitpoint_id), ("execution_id", str(self.execution_id))]
 
 
-class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+class Delivered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a signal did; a duplicate names the first one's id and did nothing."""
 
     outcome: Literal["accepted", "duplicate"]

@@ -40,12 +40,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat:
-    """Keeps the leases of one instance alive, and says which ones are lost."""
+    """Keeps the leases of one instance alive, and says which ones are lost, on the loop it was made on."""
 
     def __init__(self, database: Database, registration: Registration, lost: Callable[[Fence], None]) -> None:
         self._database = database
         self._about = registration
         self._lost = lost
+        self._home = asyncio.get_running_loop()  # where handlers run
         self._lease = registration.lease.total_seconds()
         self._interval = min(registration.lease / 3, LONGEST_INTERVAL).total_seconds()
         self._held: dict[UUID, tuple[Fence, float]] = {}
@@ -174,4 +175,5 @@ class Heartbeat:
 
     def _drop(self, fence: Fence) -> None:
         self.release(fence)
-        self._lost(fence)
+        with suppress(RuntimeError):  # that loop has ended meanwhile
+            self._home.call_soon_threadsafe(self._lost, fence)

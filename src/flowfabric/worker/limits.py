@@ -11,7 +11,6 @@ from flowfabric.model import Claim
 from flowfabric.task import Task
 from flowfabric.worker.run import Lost, Outcome
 
-
 UNLIMITED = nullcontext()
 
 

@@ -5,8 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -28,6 +27,7 @@ from flowfabric.worker.pauses import Pauses
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, PutOff, run
 from flowfabric.worker.threads import Threads
+from flowfabric.worker.turn import Turn
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -78,7 +78,7 @@ class Worker:
         self._reporting: set[asyncio.Task[None]] = set()
         self._threads = Threads()
         self._limits = Limits(app.tasks.values())
-        self._route = 0
+        self._turn = Turn()
         self._pauses = Pauses()
         self._full = False
         self._stopping = asyncio.Event()
@@ -108,8 +108,7 @@ class Worker:
             namespace=self.namespace,
             lease=self.lease,
         )
-        lost = partial(_on_loop, asyncio.get_running_loop(), self._lose)
-        self._heartbeat = Heartbeat(self._app.database, about, lost)
+        self._heartbeat = Heartbeat(self._app.database, about, self._lose)
         self._reports = Reports(self._app, holds=self._heartbeat.holds, due=self._pauses.due)
         forget = self._app.hints.listen(self._hinted)
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
@@ -165,6 +164,7 @@ class Worker:
     async def _claim(self, room: int) -> int:
         """Take what there is room for; nothing when the database is away."""
         asked_at = time.monotonic()
+        last = self._turn.last()
         try:
             taken = await self._app.database.run(
                 lambda conn: claims.claim(
@@ -175,8 +175,9 @@ class Worker:
                     capabilities=self.capabilities,
                     take=room,
                     lease=self.lease,
-                    after_route=self._route,
+                    after_route=self._turn.route,
                     namespace=self.namespace,
+                    last=last,
                 )
             )
         except Unavailable as error:
@@ -187,8 +188,8 @@ class Worker:
         except Exception:
             log.exception("%s cannot claim, trying again", self.instance)
             return 0
+        self._turn.took(taken, room, looked=last is None, took=time.monotonic() - asked_at)
         if taken:
-            self._route = taken[-1].route
             self._heartbeat.hold((claim.fence for claim in taken), asked_at)
             self._ahead.add(taken)
             self._fill()
@@ -291,9 +292,3 @@ class Worker:
             else:
                 self._heartbeat.release(claim.fence)
         return kept
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, lose: Callable[[Fence], None], fence: Fence) -> None:
-    """Hand a lost lease from the heartbeat's thread to the loop that runs handlers."""
-    with suppress(RuntimeError):  # it has ended meanwhile
-        loop.call_soon_threadsafe(lose, fence)

@@ -40,7 +40,8 @@ declare
     rounds int[] := flowfabric._rounds(partitions, ids);
     judged record;
 begin
-    for round in 1 .. (select max(r) from unnest(rounds) r) loop
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
         select array_agg(x.item) as items, array_agg(x.fault) as faults,
                array_agg(x.partition) filter (where x.fault is null) as partitions, array_agg(x.id) filter (where x.fault is null) as ids,
                array_agg(x.result) filter (where x.fault is null) as results, array_agg(x.encoding) filter (where x.fault is null) as encodings
@@ -98,7 +99,8 @@ declare
     rounds int[] := flowfabric._rounds(partitions, ids);
     judged record;
 begin
-    for round in 1 .. (select max(r) from unnest(rounds) r) loop
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
         select array_agg(x.item) as items, array_agg(x.fault) as faults,
                array_agg(x.item) filter (where x.fault is null) as good,
                array_agg(x.partition) filter (where x.fault is null) as partitions, array_agg(x.id) filter (where x.fault is null) as ids,
@@ -164,7 +166,8 @@ declare
     rounds int[] := flowfabric._rounds(partitions, ids);
     judged record;
 begin
-    for round in 1 .. (select max(r) from unnest(rounds) r) loop
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
         select array_agg(x.item) filter (where x.fault is null) as items, array_agg(x.place) filter (where x.fault is null) as places,
                array_agg(x.item) filter (where x.fault is not null) as refused, array_agg(x.fault) filter (where x.fault is not null) as faults
         into judged from (

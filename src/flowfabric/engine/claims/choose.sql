@@ -59,21 +59,21 @@ declare
     last_one constant int := 2147483647;
     found record;
 begin
-    if behind = after_route and wrapped = (after_route = 0) then
+    if cardinality(lanes) = 1 and partitions is null and behind = after_route and wrapped = (after_route = 0) then
         -- Most often a single route has work, and there is nothing to walk through.
-        select f.route, f.lane, r.is_limited,
-               exists (select from flowfabric._next_route(_turn_order.lanes, level, f.route, last_one, partitions)) as has_more
-        into found from flowfabric._next_route(_turn_order.lanes, level, 0, last_one, partitions) f
-        left join lateral (
-            select r.budgets <> '{}' or r.quotas <> '{}' as is_limited from flowfabric.routes r
-            where r.id = f.route and r.needs <@ _turn_order.capabilities
-              and r.namespace = coalesce(_turn_order.namespace, r.namespace)) r on true;
-        if not found.has_more then
-            routes := case when found.is_limited is null then '{}' else array[found.route] end;
-            route_lanes := array[found.lane];
-            is_limited := found.is_limited;
-            behind := found.route;
-            wrapped := found.route <= after_route or after_route = 0;
+        select (select t.route from flowfabric.tickets t
+                where t.lane = lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = level
+                order by t.route limit 1) as first,
+               (select t.route from flowfabric.tickets t
+                where t.lane = lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = level
+                order by t.route desc limit 1) as last into found;
+        if found.first = found.last then
+            select array[r.id], r.budgets <> '{}' or r.quotas <> '{}' into routes, is_limited from flowfabric.routes r
+            where r.id = found.first and r.needs <@ _turn_order.capabilities and r.namespace = coalesce(_turn_order.namespace, r.namespace);
+            routes := coalesce(routes, '{}');
+            route_lanes := lanes;
+            behind := found.first;
+            wrapped := found.first <= after_route or after_route = 0;
             return;
         end if;
     end if;
@@ -253,4 +253,42 @@ begin
         end loop;
     end loop;
     return chosen;
+end $$;
+
+-- Go on in the route served last, from the age of the last one taken, a little earlier for what commits out of order: what
+-- was taken since stays in the index until it is swept up, and need not be looked through by every claim. Only while no
+-- higher priority and no other route has work, and where the route has neither budget nor quota.
+--
+--   locks    the tickets it chooses; skips those that are locked
+--   returns  their places; fewer than asked for, or none, when it is time to look from the front
+create or replace function flowfabric._go_on_in_route(
+    lane text, capabilities text[], namespace text, take int, last_route int, last_priority int, last_created timestamptz)
+returns tid[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    is_alone boolean;
+    found record;
+begin
+    is_alone := exists (
+            select from flowfabric.routes r
+            where r.id = last_route and r.lane = _go_on_in_route.lane and r.needs <@ _go_on_in_route.capabilities
+              and r.namespace = coalesce(_go_on_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}')
+        and not exists (
+            select from flowfabric.tickets t
+            where t.lane = _go_on_in_route.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority > last_priority)
+        and not exists (
+            select from flowfabric.tickets t
+            where t.lane = _go_on_in_route.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
+              and t.route < last_route)
+        and not exists (
+            select from flowfabric.tickets t
+            where t.lane = _go_on_in_route.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
+              and t.route > last_route);
+    if not is_alone then
+        return '{}';
+    end if;
+    found := flowfabric._lock_ready(array[last_route], array[_go_on_in_route.lane], array[last_created - interval '100 ms'], last_priority,
+                                    array[take], '{}', null);
+    return found.places;
 end $$;

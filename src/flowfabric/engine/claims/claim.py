@@ -23,12 +23,15 @@ async def claim(
     after_route: int = 0,
     namespace: str | None = None,
     partitions: Collection[int] | None = None,
+    last: Claim | None = None,
 ) -> list[Claim]:
     """Take up to so many executions under a lease; an empty list when nothing is open to this worker.
 
     Strict priority; at equal priority routes take turns, starting behind `after_route` (pass the route served last);
-    within a route the oldest first. A lost reply leaves leases that lapse and are claimed again. Raises
-    `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
+    within a route the oldest first. With `last`, the last one taken before, a claim goes on from there where only its
+    route has work; leave it out now and then, since what commits late may lie before it. A lost reply leaves leases
+    that lapse and are claimed again. Raises `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`, `InvalidLease`,
+    `InvalidLimit`.
     """
     taken = await db.rows(
         conn,
@@ -42,6 +45,8 @@ async def claim(
         after_route=after_route,
         namespace=namespace and check_text(namespace, "namespace"),
         partitions=None if partitions is None else list(partitions),
+        last_priority=None if last is None else last.priority,
+        last_created=None if last is None else last.created_at,
     )
     return [read_claim(row) for row in taken]
 
@@ -57,6 +62,7 @@ def read_claim(row: Row) -> Claim:
         lane=row["lane"],
         priority=row["priority"],
         route=row["route"],
+        created_at=row["created_at"],
         attempt=CurrentAttempt(number=row["attempt"], type=row["attempt_type"], started_at=row["attempt_started_at"]),
         expires_at=row["expires_at"],
         encoding=row["encoding"],

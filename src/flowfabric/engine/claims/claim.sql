@@ -11,7 +11,7 @@ create or replace function flowfabric._lease(places tid[], worker text, instance
 returns table (
     partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text, journal text)
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
@@ -51,7 +51,7 @@ begin
         from chosen c
         where t.ctid = c.place and (c.bytes_before + c.bytes <= 16777216 or c.bytes_before = 0)
         returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
-                  t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
+                  t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
                   c.policy, c.namespace, c.resumed, c.instance as previous_instance, c.suspension as left_suspension, c.is_counted
     ), admitted as (
         select case when count(*) > 0 then
@@ -70,7 +70,7 @@ begin
     )
     select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
            l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
-           l.deadline_at, l.policy::text, l.route,
+           l.deadline_at, l.policy::text, l.route, l.created_at,
            case when l.left_suspension is not null then flowfabric._resumed_text(l.partition, l.id, l.left_suspension) end,
            journals[l.number]
     from leased l cross join noted cross join admitted
@@ -105,7 +105,9 @@ begin
 end $$;
 
 -- Take up to so many executions under a lease: open routes of these lanes only, strict priority, turns between routes at
--- equal priority starting behind the route served last, the oldest first within a route.
+-- equal priority starting behind the route served last, the oldest first within a route. A worker that says of what
+-- priority and age its last one was goes on from there where it can; now and then it must not say so, to be given what
+-- has come late.
 --
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline → ended
 --   locks    the tickets it takes; skips those that are locked; the quotas of their routes
@@ -114,11 +116,12 @@ end $$;
 --   returns  what a worker needs to run them; nothing when nothing is open
 create or replace function flowfabric.claim(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1, lease_ms bigint default 30000,
-    after_route int default 0, namespace text default null, partitions int[] default null)
+    after_route int default 0, namespace text default null, partitions int[] default null,
+    last_priority int default null, last_created timestamptz default null)
 returns table (
     partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, resumed_by text, journal text)
+    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -126,7 +129,7 @@ declare
 begin
     perform flowfabric._check_lease(claim.lease_ms);
     chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take, claim.after_route,
-                                     claim.namespace, claim.partitions);
+                                     claim.namespace, claim.partitions, claim.last_priority, claim.last_created);
     if cardinality(chosen) > 0 then
         return query
         select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms', flowfabric.clock()) l;
@@ -141,16 +144,19 @@ end $$;
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
 --   returns  the places of the tickets
 create or replace function flowfabric._take_ready(
-    worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text, partitions int[])
+    worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text, partitions int[],
+    last_priority int default null, last_created timestamptz default null)
 returns tid[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    covered text[];
     seen record;
     chosen tid[];
 begin
     perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes, _take_ready.capabilities, _take_ready.take);
+    covered := flowfabric._sorted_set(_take_ready.capabilities);
     -- One look at what is rarely there: what fell due, what was granted in vain, what is past its deadline.
     select array_agg(l.name) as lanes, bool_or(exists (
                select from flowfabric.tickets t
@@ -169,8 +175,15 @@ begin
     if seen.is_lapsed then
         perform flowfabric._lapse_grants(seen.lanes, _take_ready.take + 100, now);
     end if;
+    if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null and cardinality(seen.lanes) = 1 then
+        chosen := flowfabric._go_on_in_route(seen.lanes[1], covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
+                                    _take_ready.last_priority, _take_ready.last_created);
+        if cardinality(chosen) = _take_ready.take then
+            return chosen;
+        end if;
+    end if;
     for pass in 1 .. 100 loop
-        chosen := flowfabric._choose(seen.lanes, flowfabric._sorted_set(_take_ready.capabilities), _take_ready.namespace, _take_ready.partitions,
+        chosen := flowfabric._choose(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions,
                                      _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
         -- What came too late leaves its place to others; if there is very much of it, to those of the next claim. Its end
         -- may hold more than quotas, so from then on nothing is waited for.

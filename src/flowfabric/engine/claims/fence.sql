@@ -56,7 +56,9 @@ create or replace function flowfabric._rounds(partitions int[], ids uuid[])
 returns int[]
 language plpgsql immutable as $$
 begin
-    if cardinality(ids) = 1 or (select count(distinct i) from unnest(_rounds.ids) i) = cardinality(ids) then
+    if cardinality(ids) = 1 then
+        return '{1}';
+    elsif (select count(distinct i) from unnest(_rounds.ids) i) = cardinality(ids) then
         return array_fill(1, array[cardinality(ids)]);
     end if;
     return array(

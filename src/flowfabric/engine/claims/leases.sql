@@ -17,7 +17,8 @@ declare
     judged record;
 begin
     perform flowfabric._check_lease(renew.lease_ms);
-    for round in 1 .. (select max(r) from unnest(rounds) r) loop
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
         select array_agg(f.item) filter (where f.fault is null) as items, array_agg(f.place) filter (where f.fault is null) as places,
                array_agg(f.item) filter (where f.fault is not null) as refused, array_agg(f.fault) filter (where f.fault is not null) as faults
         into judged

@@ -1,0 +1,76 @@
+"""Plans that a session has made while the tables were empty: they stay for as long as it lives, and must serve full ones."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from flowfabric.engine import attempts, claims, executions, waits
+from flowfabric.model import Claim, Completion, Delay, FailureReport, Suspension, Wish
+from tests.conftest import Connect
+from tests.given import Given, submission
+from tests.sql.reading import reading
+
+Call = Callable[[asyncpg.Connection, Claim], Awaitable[Any]]
+
+ROWS = 3_000
+TABLES = ("tickets", "executions", "idempotency_keys")
+
+CALLS: dict[str, Call] = {
+    "submit": lambda conn, _: executions.submit(conn, submission(lane="few")),
+    "submit with a key": lambda conn, it: executions.submit(conn, submission(lane="few", key=str(it.execution_id))),
+    "renew": lambda conn, it: claims.renew_many(conn, [it.fence]),
+    "complete": lambda conn, it: attempts.complete_many(conn, [Completion(fence=it.fence)]),
+    "delay": lambda conn, it: attempts.delay_many(conn, [Delay(fence=it.fence)]),
+    "fail": lambda conn, it: attempts.fail_many(conn, [FailureReport(fence=it.fence, reason="none")]),
+    "suspend": lambda conn, it: waits.suspend_together(conn, it.fence, [WISH]),
+    "cancel": lambda conn, it: executions.cancel(conn, it.execution_id, by="test"),
+    "revoke": lambda conn, it: claims.revoke(conn, it.execution_id, by="test"),
+    "describe": lambda conn, it: executions.describe(conn, it.execution_id),
+    "list_ended": lambda conn, it: executions.list_ended(conn, [it.execution_id]),
+}
+WISH = Wish(
+    name="go",
+    occurrence=1,
+    what=Suspension(condition={"kind": "single", "waitpoint": "go", "name": "go"}, waitpoints=["go"]),
+)
+
+
+async def fill(given: Given) -> None:
+    """Many that wait in another lane, which nothing tells the planner of."""
+    await executions.submit_many(given.conn, [submission(lane="many") for _ in range(ROWS)])
+
+
+async def read_when_full(conn: asyncpg.Connection, given: Given, call: Call) -> int:
+    """How much a call reads of full tables in a session that has made it often enough while they were empty."""
+    await given.conn.execute("vacuum analyze")
+    for _ in range(7):  # after five a statement without a plan of its own gets one for good
+        await call(conn, await given.claimed(lane="few"))
+        await claims.claim(conn, "w", instance="other", lanes=["few"], take=10)
+    await fill(given)
+    claim = await given.claimed(lane="few")
+    async with conn.transaction():
+        _, read = await reading(conn, call(conn, claim), TABLES)
+    return read.rows
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_plan_made_on_empty_tables_reads_no_more_of_full_ones(connect: Connect, given: Given, name: str) -> None:
+    assert await read_when_full(await connect(), given, CALLS[name]) <= 40
+
+
+async def test_a_claim_planned_on_empty_tables_reads_no_more_of_full_ones(connect: Connect, given: Given) -> None:
+    conn = await connect()
+    await given.conn.execute("vacuum analyze")
+    for _ in range(7):
+        await given.submitted(lane="few")
+        await claims.claim(conn, "w", instance="i", lanes=["few"], take=10)
+    await fill(given)
+    await given.submitted(lane="few")
+
+    async with conn.transaction():
+        taken, read = await reading(conn, claims.claim(conn, "w", instance="i", lanes=["few"], take=10), TABLES)
+
+    assert len(taken) == 1
+    assert read.rows <= 40
