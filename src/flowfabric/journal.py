@@ -1,6 +1,6 @@
 """The journal as a run asks it: what is saved under a name and its how-manieth use."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +52,7 @@ class Places:
         told = sorted(journal, key=lambda entry: entry.by is not None)
         self._entries = {(entry.name, entry.occurrence): entry for entry in told}
         self._unasked = set(self._entries)
-        self._uses: Counter[str] = Counter()
+        self._uses: defaultdict[str, int] = defaultdict(int)
 
     def ask(self, kind: str, name: str) -> Place:
         """The next place of that name; asked for as another kind than was saved there, the handler has changed.

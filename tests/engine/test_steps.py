@@ -18,7 +18,7 @@ from flowfabric.errors import (
     Refusal,
     TooManySteps,
 )
-from flowfabric.model import Claim, Delay, Journal, Saved, Step, Suspension
+from flowfabric.model import Claim, Delay, Journal, Saved, SignalToSend, Step, Suspension, Wish
 from tests.conftest import Connect
 from tests.given import Given
 
@@ -285,6 +285,51 @@ async def test_a_claim_brings_the_journal_of_what_may_have_run(given: Given) -> 
     assert resumed.journal is not None
     assert [(entry.name, entry.result) for entry in resumed.journal.entries] == [("search", b'"found"')]
     assert not resumed.journal.more
+
+
+ODD = 'a "b" \\ é\n\t'
+
+
+async def test_what_a_claim_brings_is_what_reading_the_journal_says(given: Given) -> None:
+    claim = await given.claimed()
+    kept = [step(claim, ODD, 1, b"x" * 200, encoding=ODD[:9]), step(claim, "b", 2, None), step(claim, "B", 1, b"")]
+    await steps.save_step_many(given.conn, [*kept, step(claim, "nap", result=None, due_at=claim.expires_at)])
+    for occurrence in (1, 2):
+        point = await waits.create_waitpoint(given.conn, claim.fence, ODD)
+        asked = Suspension(condition={"kind": "single", "waitpoint": ODD}, waitpoints=[ODD])
+        await waits.suspend_together(given.conn, claim.fence, [Wish(name=ODD, occurrence=occurrence + 1, what=asked)])
+        sent = SignalToSend(
+            execution_id=claim.execution_id,
+            waitpoint_id=point.waitpoint_id,
+            token=point.token,
+            name=ODD,
+            source_identity=ODD,
+            correlation_id=ODD,
+            payload=bytes(range(256)),
+        )
+        await waits.deliver_signal(given.conn, sent)
+        [claim] = await given.claim()
+
+    assert claim.journal is not None
+    assert claim.journal.entries == await steps.read_journal(given.conn, claim.execution_id)
+    assert [entry.name for entry in claim.journal.entries] == ["B", *[ODD] * 3, "b", "nap"]
+    last = claim.journal.entries[3].signals
+    assert (claim.resumed_by and claim.resumed_by.signals, last[0].payload, last[0].correlation_id) == (
+        last,
+        bytes(range(256)),
+        ODD,
+    )
+
+
+async def test_a_claim_brings_the_journals_of_those_that_have_run_and_no_others(given: Given) -> None:
+    first = await given.claimed()
+    await steps.save_step(given.conn, step(first, "a"))
+    await attempts.delay(given.conn, first.fence)
+    fresh = await given.submitted()
+
+    brought = {claim.execution_id: claim.journal for claim in await given.claim(take=2)}
+    assert brought[fresh] is None
+    assert [entry.name for entry in (brought[first.execution_id] or Journal(entries=(), more=True)).entries] == ["a"]
 
 
 async def test_a_claim_brings_journals_up_to_a_mebibyte_and_the_rest_is_read_on_demand(given: Given) -> None:

@@ -17,6 +17,12 @@ Call = Callable[[asyncpg.Connection, Claim], Awaitable[Any]]
 ROWS = 3_000
 TABLES = ("tickets", "executions", "idempotency_keys")
 
+WISH = Wish(
+    name="go",
+    occurrence=1,
+    what=Suspension(condition={"kind": "single", "waitpoint": "go", "name": "go"}, waitpoints=["go"]),
+)
+
 CALLS: dict[str, Call] = {
     "submit": lambda conn, _: executions.submit(conn, submission(lane="few")),
     "submit with a key": lambda conn, it: executions.submit(conn, submission(lane="few", key=str(it.execution_id))),
@@ -30,11 +36,6 @@ CALLS: dict[str, Call] = {
     "describe": lambda conn, it: executions.describe(conn, it.execution_id),
     "list_ended": lambda conn, it: executions.list_ended(conn, [it.execution_id]),
 }
-WISH = Wish(
-    name="go",
-    occurrence=1,
-    what=Suspension(condition={"kind": "single", "waitpoint": "go", "name": "go"}, waitpoints=["go"]),
-)
 
 
 async def fill(given: Given) -> None:
@@ -56,7 +57,9 @@ async def read_when_full(conn: asyncpg.Connection, given: Given, call: Call) -> 
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_plan_made_on_empty_tables_reads_no_more_of_full_ones(connect: Connect, given: Given, name: str) -> None:
+async def test_a_plan_made_on_empty_tables_reads_no_more_of_full_ones(
+    connect: Connect, given: Given, name: str
+) -> None:
     assert await read_when_full(await connect(), given, CALLS[name]) <= 40
 
 

@@ -5,7 +5,7 @@
 --   returns  64 hexadecimal digits
 create or replace function flowfabric._hmac(key flowfabric.keys, message text)
 returns text
-language sql immutable as $$
+language sql stable as $$
     select encode(sha256((_hmac.key).outer_pad || sha256((_hmac.key).inner_pad || convert_to((_hmac.key).kid || ':' || _hmac.message, 'UTF8'))), 'hex')
 $$;
 
@@ -32,7 +32,7 @@ end $$;
 --   returns  true or false
 create or replace function flowfabric._is_same_digest(one text, other text)
 returns boolean
-language sql immutable as $$
+language sql stable as $$
     select coalesce(sha256(convert_to(_is_same_digest.one, 'UTF8')) = sha256(convert_to(_is_same_digest.other, 'UTF8')), false)
 $$;
 

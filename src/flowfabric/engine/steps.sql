@@ -96,7 +96,7 @@ begin
             select sum(octet_length(g.payload)) from unnest(s.satisfiers) as x (id)
             cross join lateral flowfabric._signal(s.partition, s.execution, x.id) g), 0)::int end
         from flowfabric.suspensions s
-        where s.partition = read_journal.partition and s.execution = read_journal.id and s.name is not null
+        where s.partition = read_journal.partition and s.execution = read_journal.id and s.name is not null and s.occurrence is not null
           and (s.ended_at is not null or s.is_sleep)
           and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
     ), measured as (
@@ -135,6 +135,63 @@ begin
             'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)
         from flowfabric.suspensions s
         where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution and s.id = _journal_entry.suspension);
+end $$;
+
+-- What executions are told that are claimed again, by the places of their tickets: what they have done so far, up to 1 MiB of
+-- journals in all, and what let them go on after a wait. A journal that has no room is read when it is needed.
+--
+--   returns  for each place {entries, more}, null where nothing can have run yet or there is no room; and {suspension_id, by,
+--            signals}, null where there was no wait
+create or replace function flowfabric._recall(places tid[], out journals text[], out resumptions text[])
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    run record;
+    room int := 1048576;
+begin
+    for run in
+        select p.number, case when w.id is not null then
+                   '{"suspension_id":"' || w.id::text || '","by":' || to_json(w.ended_by)::text || ',"signals":[' || g.signals || ']}' end as resumption,
+               -- By sizes first: what cannot have room is neither read nor encoded.
+               case when sum(b.bytes) over (order by p.number) <= 1048576 then '{"more":false,"entries":[' || coalesce((
+                   select string_agg('{"name":' || to_json(e.name)::text || ',"occurrence":' || e.occurrence::text || e.entry || '}', ','
+                                     order by e.name, e.occurrence)
+                   from (
+                       select s.name, s.occurrence, ',"kind":' || to_json(s.kind)::text || coalesce(',"encoding":' || to_json(s.encoding)::text, '')
+                                  || coalesce(',"result":"' || replace(encode(s.result, 'base64'), E'\n', '') || '"', '')
+                                  || coalesce(',"due_at":' || to_json(s.due_at)::text, '') as entry
+                       from flowfabric.steps s where s.partition = t.partition and s.execution = t.id
+                       union all
+                       select s.name collate "C", s.occurrence, case when s.is_sleep
+                                  then ',"kind":"sleep"' || coalesce(',"due_at":' || to_json(coalesce(s.timeout_at, s.ended_at))::text, '') else ',"kind":"wait"' end
+                                  || coalesce(',"by":' || to_json(s.ended_by)::text, '') || ',"signals":[' || case when s.id = w.id then g.signals else (
+                                      select coalesce(string_agg(flowfabric._signal_text(a), ','), '')
+                                      from unnest(s.satisfiers) as x (id) cross join lateral flowfabric._signal(s.partition, s.execution, x.id) a) end || ']'
+                       from flowfabric.suspensions s
+                       where s.partition = t.partition and s.execution = t.id and s.name is not null and s.occurrence is not null
+                         and (s.ended_at is not null or s.is_sleep)) e), '') || ']}' end as journal
+        from unnest(_recall.places) with ordinality as p (place, number)
+        cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
+        left join lateral (
+            select w.* from flowfabric.suspensions w
+            where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w on true
+        cross join lateral (
+            select coalesce(string_agg(flowfabric._signal_text(a), ','), '') as signals
+            from unnest(w.satisfiers) as x (id) cross join lateral flowfabric._signal(w.partition, w.execution, x.id) a) g
+        cross join lateral (
+            select coalesce(sum(coalesce(octet_length(s.result), 0) + 60), 0) + coalesce((
+                select sum(octet_length(a.payload))
+                from flowfabric.suspensions c cross join lateral unnest(c.satisfiers) as x (id)
+                cross join lateral flowfabric._signal(c.partition, c.execution, x.id) a
+                where c.partition = t.partition and c.execution = t.id and c.child is not null), 0) as bytes
+            from flowfabric.steps s where s.partition = t.partition and s.execution = t.id) b
+        where t.attempt_state <> 'pending_first_attempt'
+        order by p.number
+    loop
+        resumptions[run.number] := run.resumption;
+        room := room - coalesce(octet_length(run.journal), 1048577);
+        journals[run.number] := case when room >= 0 then run.journal end;
+    end loop;
 end $$;
 
 -- Forget what a handler has done, so that it runs from the beginning.

@@ -59,8 +59,8 @@ class AttentiveWorker(Worker):
         self._acted.set()
         return taken
 
-    def _ended(self, claim: Claim, going: "asyncio.Task[None]") -> None:
-        super()._ended(claim, going)
+    def _ended(self, claim: Claim, name: str, going: "asyncio.Task[None]") -> None:
+        super()._ended(claim, name, going)
         self.acts += 1
         self._acted.set()
 

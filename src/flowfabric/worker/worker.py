@@ -188,7 +188,7 @@ class Worker:
         except Exception:
             log.exception("%s cannot claim, trying again", self.instance)
             return 0
-        self._turn.took(taken, room, looked=last is None, took=time.monotonic() - asked_at)
+        self._turn.took(taken, time.monotonic() - asked_at, looked=last is None)
         if taken:
             self._heartbeat.hold((claim.fence for claim in taken), asked_at)
             self._ahead.add(taken)

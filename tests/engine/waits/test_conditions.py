@@ -34,6 +34,10 @@ def leaves(condition: Condition) -> list[Condition]:
     return below or [condition]
 
 
+def kinds(condition: Condition) -> set[str]:
+    return {condition["kind"]}.union(*(kinds(member) for member in condition.get("members", ())))
+
+
 def matches(leaf: Condition, signal: Mapping[str, str]) -> bool:
     return signal["waitpoint"] in keys_of(leaf) and all(
         leaf.get(field, signal[field]) == signal[field] for field in ("name", "source_type")
@@ -202,6 +206,35 @@ async def test_any_condition_is_judged_as_plain_python_would(
     assert (holds, said) == (expected[0], effect(condition, signals))
     assert count == [name for name in in_order if name in expected[1]]
     assert satisfiers == [name for name in in_order if name in expected[2]]
+
+
+async def met_alone(conn: Any, condition: Condition, signal: Mapping[str, str]) -> bool | None:
+    """The quick answer: whether this signal satisfies what nothing has satisfied yet."""
+    met: bool | None = await conn.fetchval(
+        "select flowfabric._is_met($1::text::jsonb, $2, $3, $4)",
+        msgspec.json.encode(condition).decode(),
+        *(signal[field] for field in ("waitpoint", "name", "source_type")),
+    )
+    return met
+
+
+@settings(
+    max_examples=5_000 if SOAK else 300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@for_any(condition=singles | counts | conditions, arrived=arrivals)
+async def test_the_quick_answer_is_what_judging_all_that_arrived_says(
+    conn: Connection, condition: Condition, arrived: list[dict[str, str]]
+) -> None:
+    signals = [{"id": f"s{number}", **signal} for number, signal in enumerate(arrived)]
+    first = next((number for number in range(1, len(signals) + 1) if judge(condition, signals[:number])[0]), None)
+    open_until = signals[:first]
+
+    met = [await met_alone(conn, condition, signal) for signal in open_until]
+
+    one_will_do = all(leaf.get("n", 1) == 1 for leaf in leaves(condition)) and "all_of" not in kinds(condition)
+    assert met == [judge(condition, open_until[: number + 1])[0] if one_will_do else None for number in range(len(met))]
+    if met and met[-1]:
+        assert judge(condition, open_until)[2] == {open_until[-1]["id"]}
 
 
 async def test_a_signal_on_a_key_that_no_node_names_is_ignored(conn: Connection) -> None:

@@ -16,7 +16,7 @@ from flowfabric.errors import (
     WaitpointClosed,
 )
 from flowfabric.ids import mint_execution_id
-from flowfabric.model import Claim, PublicState
+from flowfabric.model import Claim, Journal, PublicState
 from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting, wish
 from tests.given import Given
 
@@ -186,3 +186,13 @@ async def test_a_replay_forgets_the_wait_it_ended_in(conn: Connection, given: Gi
     with pytest.raises(WaitpointClosed):
         await waits.deliver_signal(conn, suspended.signal())
     assert await state(conn, suspended.execution_id) == "suspended"
+
+
+async def test_a_wait_with_a_name_and_no_occurrence_has_no_place_in_the_journal(conn: Connection, given: Given) -> None:
+    suspended = await waiting(given, OPERATOR_ONLY, name="look")
+    await waits.resume(conn, suspended.execution_id, by="ops")
+
+    [taken] = await given.claim()
+    assert (taken.resumed, taken.journal) == (True, Journal(entries=[], more=False))
+    assert taken.resumed_by is not None
+    assert taken.resumed_by.suspension_id == suspended.answer.suspension_id

@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
@@ -378,6 +380,41 @@ async def test_many_signals_behave_as_if_sent_one_after_the_other(conn: Connecti
     ]
     taken = await given.claim(take=5)
     assert sorted(len(claim.resumed_by.signals) for claim in taken if claim.resumed_by) == [1, 3]
+
+
+async def told_and_noted(given: Given, suspended: Sequence[Waiting], *batches: Sequence[SignalToSend]) -> list[Any]:
+    """What became of signals and of who waited, without what differs from one to the next."""
+    told = [await effects(given.conn, *batch) for batch in batches]
+    found = await given.rows(
+        "select execution, kind, by, detail ? 'due_at' as is_delayed, (detail - $1::text[])::text as detail "
+        "from flowfabric.events where kind ~ '^(signal|execution_resumed|waitpoint_closed)' order by id",
+        ["signal_id", "waitpoint_id", "suspension_id", "signals", "due_at"],
+    )
+    noted = [
+        [(row["kind"], row["by"], row["is_delayed"], row["detail"]) for row in found if row["execution"] == one.uuid]
+        for one in (waits_on.execution_id for waits_on in suspended)
+    ]
+    return [[effect for batch in told for effect in batch], noted]
+
+
+async def test_signals_sent_together_do_what_each_does_alone(conn: Connection, given: Given) -> None:
+    either = {"kind": "any_of", "members": [{"kind": "single", "waitpoint": "w", "name": name} for name in ("x", "go")]}
+    wanted: list[Any] = [ANY, COUNT, either, OPERATOR_ONLY, {**ANY, "name": "other"}]
+    delayed: Any = {"about": b"shown", "bind": True, "resume_delay": timedelta(hours=1)}
+
+    async def ask() -> list[Waiting]:
+        return [await waiting(given, one) for one in wanted] + [await waiting(given, ANY, **delayed)]
+
+    together, alone = await ask(), await ask()
+    digest = sha256(b"shown").digest()
+
+    def signals(suspended: Sequence[Waiting]) -> list[SignalToSend]:
+        *plain, bound = suspended
+        return [*(one.signal("go", payload=b"1") for one in plain), bound.signal("go", digest=digest)]
+
+    at_once = await told_and_noted(given, together, signals(together))
+    assert at_once == await told_and_noted(given, alone, *([signal] for signal in signals(alone)))
+    assert at_once[0][-2:] == ["signal_ignored_matcher_failed", "resume_condition_satisfied"]
 
 
 async def test_more_than_fit_in_one_statement_are_sent_in_several(conn: Connection, given: Given) -> None:

@@ -42,12 +42,11 @@ declare
 begin
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(x.item) as items, array_agg(x.fault) as faults,
-               array_agg(x.partition) filter (where x.fault is null) as partitions, array_agg(x.id) filter (where x.fault is null) as ids,
+        select array_agg(x.item) as items, array_agg(x.fault) as faults, array_agg(x.place) filter (where x.fault is null) as places,
                array_agg(x.result) filter (where x.fault is null) as results, array_agg(x.encoding) filter (where x.fault is null) as encodings
         into judged
         from (
-            select f.item, complete.partitions[f.item] as partition, complete.ids[f.item] as id, r.result, r.encoding,
+            select f.item, f.place, r.result, r.encoding,
                    coalesce(f.fault, flowfabric._result_fault(octet_length(r.result), r.encoding, complete.result_limit)) as fault
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs, complete.attempts, rounds, round, now) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
@@ -55,8 +54,8 @@ begin
         if round = 1 and 2 = any (rounds) then
             perform flowfabric._lock_at_stake(complete.partitions, complete.ids);
         end if;
-        if judged.ids is not null then
-            perform flowfabric._end(judged.partitions::smallint[], judged.ids, 'success', judged.results, judged.encodings);
+        if judged.places is not null then
+            perform flowfabric._end(null, null, 'success', judged.results, judged.encodings, places => judged.places);
         end if;
         return query
         select x.item, case when x.fault is null then 'completed' end, x.fault ->> 'code', (x.fault - 'code')::text

@@ -260,7 +260,7 @@ end $$;
 -- higher priority and no other route has work, and where the route has neither budget nor quota.
 --
 --   locks    the tickets it chooses; skips those that are locked
---   returns  their places; fewer than asked for, or none, when it is time to look from the front
+--   returns  their places; none when it is time to look from the front
 create or replace function flowfabric._go_on_in_route(
     lane text, capabilities text[], namespace text, take int, last_route int, last_priority int, last_created timestamptz)
 returns tid[]

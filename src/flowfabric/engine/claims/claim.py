@@ -28,8 +28,8 @@ async def claim(
     """Take up to so many executions under a lease; an empty list when nothing is open to this worker.
 
     Strict priority; at equal priority routes take turns, starting behind `after_route` (pass the route served last);
-    within a route the oldest first. With `last`, the last one taken before, a claim goes on from there where only its
-    route has work; leave it out now and then, since what commits late may lie before it. A lost reply leaves leases
+    within a route the oldest first. With `last`, the last one taken before, a claim gives what lies behind it where
+    only its route has work; leave it out now and then, since what came late may lie before it. A lost reply leaves leases
     that lapse and are claimed again. Raises `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`, `InvalidLease`,
     `InvalidLimit`.
     """

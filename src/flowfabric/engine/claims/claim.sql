@@ -15,11 +15,18 @@ returns table (
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    journals text[] := flowfabric._journals(_lease.places);
+    journals text[];
+    resumptions text[];
 begin
+    if exists (
+        select from unnest(_lease.places) as p (place)
+        cross join lateral (select t.attempt_state from flowfabric.tickets t where t.ctid = p.place offset 0) t
+        where t.attempt_state <> 'pending_first_attempt') then
+        select r.journals, r.resumptions into journals, resumptions from flowfabric._recall(_lease.places) r;
+    end if;
     return query
     with chosen as materialized (
-        select p.place, p.number, t.instance, t.suspension, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
+        select p.place, p.number, t.instance, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                -- What is granted was admitted with its grant.
                r.quotas <> '{}' and t.eligibility <> 'granted' as is_counted,
                t.attempt_state = 'attempt_interrupted' as resumed,
@@ -52,7 +59,7 @@ begin
         where t.ctid = c.place and (c.bytes_before + c.bytes <= 16777216 or c.bytes_before = 0)
         returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
                   t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
-                  c.policy, c.namespace, c.resumed, c.instance as previous_instance, c.suspension as left_suspension, c.is_counted
+                  c.policy, c.namespace, c.resumed, c.instance as previous_instance, c.is_counted
     ), admitted as (
         select case when count(*) > 0 then
             flowfabric._admit(array_agg(l.partition), array_agg(l.id), array_agg(l.attempt), array_agg(l.route), _lease.now) end
@@ -71,43 +78,15 @@ begin
     select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
            l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
            l.deadline_at, l.policy::text, l.route, l.created_at,
-           case when l.left_suspension is not null then flowfabric._resumed_text(l.partition, l.id, l.left_suspension) end,
-           journals[l.number]
+           resumptions[l.number], journals[l.number]
     from leased l cross join noted cross join admitted
     order by l.number;
 end $$;
 
--- The journals of tickets that are locked, of those that may have run before: up to 1 MiB in all, the rest is read when it
--- is needed.
---
---   returns  a text each, in the order given; null where there is none, or no room for it
-create or replace function flowfabric._journals(places tid[])
-returns text[]
-language plpgsql stable as $$
-#variable_conflict use_column
-declare
-    run record;
-    journal text;
-    left_over int := 1048576;
-    journals text[];
-begin
-    for run in
-        select p.number, t.partition::int as partition, t.id from unnest(_journals.places) with ordinality as p (place, number)
-        cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
-        where t.attempt_state <> 'pending_first_attempt'
-    loop
-        journal := flowfabric.read_journal(run.partition, run.id);
-        left_over := left_over - coalesce(octet_length(journal), 0);
-        exit when left_over < 0;
-        journals[run.number] := journal;
-    end loop;
-    return journals;
-end $$;
-
 -- Take up to so many executions under a lease: open routes of these lanes only, strict priority, turns between routes at
 -- equal priority starting behind the route served last, the oldest first within a route. A worker that says of what
--- priority and age its last one was goes on from there where it can; now and then it must not say so, to be given what
--- has come late.
+-- priority and age its last one was is given what lies behind that, where there is any; now and then it must not say so,
+-- to be given what came late.
 --
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline → ended
 --   locks    the tickets it takes; skips those that are locked; the quotas of their routes
@@ -178,7 +157,7 @@ begin
     if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null and cardinality(seen.lanes) = 1 then
         chosen := flowfabric._go_on_in_route(seen.lanes[1], covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
                                     _take_ready.last_priority, _take_ready.last_created);
-        if cardinality(chosen) = _take_ready.take then
+        if chosen <> '{}' then
             return chosen;
         end if;
     end if;

@@ -107,7 +107,11 @@ language plpgsql as $$
 begin
     select t.* into ticket from flowfabric.tickets t
     where t.partition = _lock_fenced.partition and t.id = _lock_fenced.id for update;
-    fault := case when found
-        then flowfabric._fence_fault(ticket, _lock_fenced.lease_id, _lock_fenced.epoch, _lock_fenced.attempt, _lock_fenced.now)
-        else flowfabric._gone_fault(_lock_fenced.partition, _lock_fenced.id) end;
+    if not found then
+        fault := flowfabric._gone_fault(_lock_fenced.partition, _lock_fenced.id);
+    elsif ticket.lease_id = lease_id and ticket.epoch = epoch and ticket.attempt = attempt and ticket.phase = 'active' and ticket.expires_at > now then
+        fault := null;
+    else
+        fault := flowfabric._fence_fault(ticket, lease_id, epoch, attempt, now);
+    end if;
 end $$;

@@ -29,6 +29,11 @@ declare
     now constant timestamptz := flowfabric.clock();
 begin
     perform pg_advisory_xact_lock_shared(17990, 1);
+    if cardinality(executions) = 1 then
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
+        values (now, _append_each.kind, partitions[1], executions[1], routes[1], _append_each.tags[1], details[1], _append_each.by, flows[1]);
+        return;
+    end if;
     insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
     select now, _append_each.kind, x.partition, x.execution, x.route, x.tags, x.detail, _append_each.by, x.flow
     from unnest(_append_each.partitions, _append_each.executions, _append_each.routes, _append_each.tags,

@@ -1,7 +1,8 @@
 -- Ending: the one way an execution ends, whoever ends it.
 
 -- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
--- give back what it had set aside of budgets, and say so in the log. No caller does any of that by hand.
+-- give back what it had set aside of budgets, and say so in the log. No caller does any of that by hand. One that knows
+-- the places of the tickets gives those instead of their keys.
 --
 --   moves    any phase → ended
 --   locks    the budgets of what they had set aside, in key order
@@ -9,7 +10,7 @@
 --   returns  how many ended
 create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
-    failures jsonb[] default null, detail jsonb default '{}', by text default null)
+    failures jsonb[] default null, detail jsonb default '{}', by text default null, places tid[] default null)
 returns int
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
@@ -17,16 +18,20 @@ declare
     now timestamptz := flowfabric.clock();
     ended record;
 begin
-    with mine as materialized (
-        -- The limit makes the planner expect one: it goes by the key, then, however small it believes the tables to be.
-        select x.result, x.encoding, x.failure, t.place from (
-            select x.* from unnest(_end.partitions, _end.ids, _end.results, _end.encodings, _end.failures)
-                            as x (partition, id, result, encoding, failure)
-            limit cardinality(_end.ids)) x
-        cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-    ), gone as (
-        delete from flowfabric.tickets t using mine m where t.ctid = m.place
-        returning t.*, m.result, m.encoding, m.failure
+    places := coalesce(places, array(
+        select t.place from unnest(_end.partitions, _end.ids) with ordinality as x (partition, id, number)
+        left join lateral (
+            select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
+        order by x.number));
+    with gone as (
+        delete from flowfabric.tickets t
+        using (
+            -- The limit makes the planner expect one: it goes by the places, then, however small it believes the table to be.
+            select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures) as x (place, result, encoding, failure)
+            limit cardinality(_end.places)) x
+        where t.ctid = x.place
+        returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance, t.attempt_epoch, t.epoch,
+                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.suspension, x.result, x.encoding, x.failure
     ), closed as (
         insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
                                          started_at, ended_at, failure)

@@ -6,5 +6,5 @@
 create or replace function flowfabric._id(partition int, id uuid)
 returns text
 language sql immutable as $$
-    select '{fp:' || _id.partition || '}:' || _id.id
+    select '{fp:' || _id.partition::text || '}:' || _id.id::text
 $$;

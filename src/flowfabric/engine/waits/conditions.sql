@@ -68,6 +68,34 @@ begin
     end case;
 end $$;
 
+
+-- Whether a signal by itself satisfies a condition that is not satisfied yet: one that waits for a single signal of some kind.
+--
+--   returns  true or false; null when it depends on what else has arrived
+create or replace function flowfabric._is_met(condition jsonb, key text, name text, source_type text)
+returns boolean
+language plpgsql immutable as $$
+declare
+    met boolean := false;
+    alone boolean;
+begin
+    if condition ->> 'kind' = 'single' or condition ->> 'kind' = 'count' and condition -> 'n' = '1' then
+        return coalesce(condition -> 'waitpoints', condition -> 'waitpoint') ? _is_met.key
+           and coalesce(condition ->> 'name' = _is_met.name, true) and coalesce(condition ->> 'source_type' = _is_met.source_type, true);
+    end if;
+    if condition ->> 'kind' is distinct from 'any_of' then
+        return null;
+    end if;
+    for place in 0 .. jsonb_array_length(condition -> 'members') - 1 loop
+        alone := flowfabric._is_met(condition -> 'members' -> place, _is_met.key, _is_met.name, _is_met.source_type);
+        if alone is null then
+            return null;
+        end if;
+        met := met or alone;
+    end loop;
+    return met;
+end $$;
+
 -- Whether a condition holds over these signals: {id, waitpoint, name, source_type, source_identity} in order of arrival.
 --
 --   returns  whether it holds; the ids of all signals that some leaf counts, and of those that made it hold: each once, in
@@ -209,6 +237,42 @@ begin
     end;
 end $$;
 
+-- Whether a condition is certainly good, for the one waitpoint there is: a leaf, or a few of them. What it does not know it
+-- leaves to those that name the cause.
+--
+--   returns  true when it is good
+create or replace function flowfabric._is_sound(node jsonb, key text, may_nest boolean default true)
+returns boolean
+language plpgsql immutable as $$
+begin
+    if node ->> 'kind' is null then
+        return false;
+    end if;
+    if node ->> 'kind' in ('all_of', 'any_of') then
+        if not may_nest or jsonb_typeof(node -> 'members') is distinct from 'array' or node - '{kind,members}'::text[] <> '{}'
+           or jsonb_array_length(node -> 'members') not between 1 and 8 then
+            return false;
+        end if;
+        for place in 0 .. jsonb_array_length(node -> 'members') - 1 loop
+            if not flowfabric._is_sound(node -> 'members' -> place, key, false) then
+                return false;
+            end if;
+        end loop;
+        return true;
+    end if;
+    if node ? 'name' and (jsonb_typeof(node -> 'name') <> 'string' or octet_length(node ->> 'name') not between 1 and 128)
+       or node ? 'source_type' and (jsonb_typeof(node -> 'source_type') <> 'string' or octet_length(node ->> 'source_type') not between 1 and 64) then
+        return false;
+    end if;
+    if node ->> 'kind' = 'single' then
+        return coalesce(node -> 'waitpoint' = to_jsonb(key), false) and node - '{kind,waitpoint,name,source_type}'::text[] = '{}';
+    end if;
+    return node ->> 'kind' = 'count' and node - '{kind,n,of,name,source_type,waitpoints}'::text[] = '{}'
+       and coalesce(node -> 'waitpoints' = jsonb_build_array(key) and jsonb_typeof(node -> 'n') = 'number'
+                    and (node ->> 'of' in ('distinct_signals', 'distinct_sources') and node ->> 'n' ~ '^[1-9][0-9]{0,3}$'
+                         or node ->> 'of' = 'distinct_waitpoints' and node ->> 'n' = '1'), false);
+end $$;
+
 -- What is wrong with a condition and the waitpoints it is to be asked of.
 --
 --   returns  the cause, or null when they are good
@@ -220,6 +284,9 @@ declare
     cause text;
     named text[];
 begin
+    if cardinality(keys) = 1 and octet_length(keys[1]) between 1 and 128 and flowfabric._is_sound(condition, keys[1]) then
+        return null;
+    end if;
     if keys = '{}' and condition ->> 'kind' in ('single', 'all_of', 'any_of', 'count') then
         return 'waitpoints_empty';
     end if;

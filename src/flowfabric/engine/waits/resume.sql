@@ -3,7 +3,7 @@
 -- Let suspended executions go on with the same attempt. The caller has locked the tickets and seen that they are in the
 -- suspension that ends here. `satisfiers` holds a list of signal ids for each of them, written as Postgres writes a uuid[].
 --
---   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
+--   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay; waitpoint active → closed
 --   emits    execution_resumed, waitpoint_closed
 create or replace function flowfabric._resume(
     partitions smallint[], ids uuid[], ended_by text, satisfiers text[] default null, by text default null, delay interval default null,
@@ -13,32 +13,97 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    noted text := case when _resume.note is not null then flowfabric._kept_text(_resume.note) end;
     gone_on record;
 begin
+    if cardinality(_resume.ids) = 1 then
+        perform flowfabric._resume_one(_resume.partitions, _resume.ids, _resume.ended_by, _resume.satisfiers[1]::uuid[], _resume.by, _resume.delay,
+                                       _resume.close_reason, noted, now);
+        return;
+    end if;
     with ended as (
         update flowfabric.suspensions s set ended_at = now, timeout_at = null, ended_by = _resume.ended_by, satisfiers = x.satisfiers::uuid[]
         from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
         join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+        join flowfabric.executions e on e.partition = x.partition and e.id = x.id
         where s.partition = t.partition and s.execution = t.id and s.id = t.suspension
-        returning s.partition, s.execution, s.id, s.satisfiers, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at
+        returning s.partition, s.execution, s.id, s.satisfiers, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at,
+                  t.ctid as place, t.attempt, t.epoch, e.route, e.tags, e.flow
     ), moved as (
         update flowfabric.tickets t
         set phase = 'runnable', due_at = e.due_at,
             eligibility = case when e.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
             reason = case when e.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
-        from ended e where t.partition = e.partition and t.id = e.execution
-        returning t.partition, t.id, t.route, t.attempt, t.epoch, e.id as suspension, e.satisfiers, e.due_at
+        from ended e where t.ctid = e.place
+    ), shut as (
+        update flowfabric.waitpoints w set state = 'closed', closed_at = now, close_reason = _resume.close_reason, expires_at = null
+        from ended e where w.suspension = e.id
+        returning w.partition, w.execution, w.id, w.key, e.route, e.tags, e.flow
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(r.tags) as tags,
-           array_agg(r.flow) as flows, array_agg(m.suspension) as suspensions,
-           array_agg(jsonb_strip_nulls(jsonb_build_object('suspension_id', m.suspension, 'by', _resume.ended_by, 'signals', m.satisfiers,
-               'due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch, 'note', flowfabric._kept_text(_resume.note)))) as details
-    into gone_on from moved m join flowfabric.executions r on r.partition = m.partition and r.id = m.id;
+    select m.*, c.* into gone_on from (
+        select array_agg(e.partition) as partitions, array_agg(e.execution) as ids, array_agg(e.route) as routes, array_agg(e.tags) as tags,
+               array_agg(e.flow) as flows, array_agg(e.id) as suspensions,
+               array_agg(case when e.due_at is null and e.satisfiers is not null and noted is null
+                   then jsonb_build_object('suspension_id', e.id, 'by', _resume.ended_by, 'signals', e.satisfiers, 'attempt', e.attempt, 'epoch', e.epoch)
+                   else jsonb_strip_nulls(jsonb_build_object('suspension_id', e.id, 'by', _resume.ended_by, 'signals', e.satisfiers,
+                            'due_at', e.due_at, 'attempt', e.attempt, 'epoch', e.epoch, 'note', noted)) end) as details
+        from ended e) m
+    cross join (
+        select array_agg(s.partition) as shut_partitions, array_agg(s.execution) as shut_ids, array_agg(s.route) as shut_routes,
+               array_agg(s.tags) as shut_tags, array_agg(s.flow) as shut_flows,
+               array_agg(jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _resume.close_reason)) as shut_details
+        from shut s) c;
     perform flowfabric._append_each('execution_resumed', gone_on.partitions, gone_on.ids, gone_on.routes, gone_on.tags, gone_on.details,
                                     _resume.by, gone_on.flows);
-    perform flowfabric._close_suspended(gone_on.suspensions, _resume.close_reason);
+    if gone_on.shut_ids is not null then
+        perform flowfabric._append_each('waitpoint_closed', gone_on.shut_partitions, gone_on.shut_ids, gone_on.shut_routes, gone_on.shut_tags,
+                                        gone_on.shut_details, flows => gone_on.shut_flows);
+    end if;
     if _resume.ended_by not in ('signal', 'timeout') then
         perform flowfabric._end_within(gone_on.partitions, gone_on.ids, gone_on.suspensions, _resume.ended_by);
+    end if;
+end $$;
+
+-- Let one suspended execution go on: what `_resume` does to many, without their arrays.
+--
+--   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay; waitpoint active → closed
+--   emits    execution_resumed, waitpoint_closed
+create or replace function flowfabric._resume_one(
+    partitions smallint[], ids uuid[], ended_by text, satisfiers uuid[], by text, delay interval, close_reason text, note text, now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ended record;
+    shut record;
+begin
+    update flowfabric.suspensions s
+    set ended_at = _resume_one.now, timeout_at = null, ended_by = _resume_one.ended_by, satisfiers = _resume_one.satisfiers
+    from flowfabric.tickets t
+    join flowfabric.executions e on e.partition = t.partition and e.id = t.id
+    where t.partition = _resume_one.partitions[1] and t.id = _resume_one.ids[1]
+      and s.partition = t.partition and s.execution = t.id and s.id = t.suspension
+    returning s.id, _resume_one.now + nullif(coalesce(_resume_one.delay, s.resume_delay), interval '0') as due_at, t.attempt, t.epoch,
+              e.route, e.tags, e.flow into ended;
+    update flowfabric.tickets t
+    set phase = 'runnable', due_at = ended.due_at,
+        eligibility = case when ended.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
+        reason = case when ended.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
+    where t.partition = _resume_one.partitions[1] and t.id = _resume_one.ids[1];
+    perform flowfabric._append_each('execution_resumed', _resume_one.partitions, _resume_one.ids, array[ended.route], array[ended.tags],
+        array[jsonb_strip_nulls(jsonb_build_object('suspension_id', ended.id, 'by', _resume_one.ended_by, 'signals', _resume_one.satisfiers,
+            'due_at', ended.due_at, 'attempt', ended.attempt, 'epoch', ended.epoch, 'note', _resume_one.note))],
+        _resume_one.by, array[ended.flow]);
+    for shut in
+        update flowfabric.waitpoints w set state = 'closed', closed_at = _resume_one.now, close_reason = _resume_one.close_reason, expires_at = null
+        where w.suspension = ended.id
+        returning w.id, w.key
+    loop
+        perform flowfabric._append_each('waitpoint_closed', _resume_one.partitions, _resume_one.ids, array[ended.route], array[ended.tags],
+            array[jsonb_build_object('waitpoint_id', shut.id, 'key', shut.key, 'reason', _resume_one.close_reason)], flows => array[ended.flow]);
+    end loop;
+    if _resume_one.ended_by not in ('signal', 'timeout') then
+        perform flowfabric._end_within(_resume_one.partitions, _resume_one.ids, array[ended.id], _resume_one.ended_by);
     end if;
 end $$;
 
@@ -114,8 +179,7 @@ declare
     now timestamptz := flowfabric.clock();
     point_id uuid;
     route_lane text;
-    given flowfabric.signals;
-    fault jsonb;
+    done record;
 begin
     select r.lane into route_lane from flowfabric.executions e join flowfabric.routes r on r.id = e.route
     where e.partition = deliver_approval.partition and e.id = deliver_approval.id;
@@ -126,36 +190,27 @@ begin
     where w.partition = deliver_approval.partition and w.execution = deliver_approval.id
       and (w.key = deliver_approval.waitpoint or w.id::text = lower(deliver_approval.waitpoint))
     order by w.state <> 'closed' desc, w.created_at desc limit 1;
-    given := row(deliver_approval.partition, 0, now, deliver_approval.id, deliver_approval.signal_id, point_id, deliver_approval.signal_name,
-                 'approval', 'operator', deliver_approval.by, '', null, null, deliver_approval.digest, deliver_approval.encoding,
-                 deliver_approval.payload)::flowfabric.signals;
     perform flowfabric._raise(coalesce(
         case when deliver_approval.lane <> route_lane then flowfabric._fault('wrong_lane', format('the execution is in lane %s', route_lane)) end,
-        flowfabric._signal_fault(given),
+        flowfabric._signal_fault(deliver_approval.signal_name, 'approval', 'operator', deliver_approval.by, null, null, deliver_approval.digest,
+                                 deliver_approval.encoding, deliver_approval.payload),
         case when octet_length(deliver_approval.suffix) > 256 then flowfabric._fault('invalid_signal',
             format('suffix %s: give at most 256 bytes', flowfabric._shown(deliver_approval.suffix)), '{"field": "suffix"}') end,
         case when point_id is null then flowfabric._fault('waitpoint_not_found',
             format('no waitpoint %s of this execution', flowfabric._shown(deliver_approval.waitpoint))) end));
-    given.idempotency_key := 'approval:' || given.name || ':' || coalesce(nullif(deliver_approval.suffix, ''), given.source_identity);
-    select a.outcome, a.signal_id, a.effect, a.lane, a.fault into outcome, accepted_id, effect, woken, fault
-    from flowfabric._accept_signals(array[given], now, deliver_approval.by, deliver_approval.note) a;
-    perform flowfabric._raise(fault);
+    done := flowfabric._accept_signals(
+        '{1}', array[deliver_approval.partition], array[deliver_approval.id], array[point_id], array[deliver_approval.signal_name],
+        array[deliver_approval.signal_id], '{operator}', array[deliver_approval.by], '{approval}', array[deliver_approval.payload],
+        array[deliver_approval.encoding], null, array['approval:' || deliver_approval.signal_name || ':'
+            || coalesce(nullif(deliver_approval.suffix, ''), deliver_approval.by)],
+        array[deliver_approval.digest], now, deliver_approval.by, deliver_approval.note);
+    perform flowfabric._raise(done.faults[1]);
+    outcome := case when done.effects[1] is null then 'duplicate' else 'accepted' end;
+    accepted_id := done.signals[1];
+    effect := done.effects[1];
+    woken := done.lanes[1];
 end $$;
 
--- What a handler is told when it goes on after a wait.
---
---   returns  {suspension_id, by, signals}
-create or replace function flowfabric._resumed_text(partition int, id uuid, suspension uuid)
-returns text
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return (
-        select jsonb_build_object('suspension_id', s.id, 'by', s.ended_by,
-                                  'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)::text
-        from flowfabric.suspensions s
-        where s.partition = _resumed_text.partition and s.execution = _resumed_text.id and s.id = _resumed_text.suspension);
-end $$;
 
 -- Close what executions waited for, because they have ended. `suspensions` holds the one that each was in last, if any.
 --

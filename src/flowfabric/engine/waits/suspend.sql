@@ -5,7 +5,7 @@
 --   returns  the reason, or null for a code there is not
 create or replace function flowfabric._suspension_reason(reason_code text)
 returns flowfabric.reason
-language sql immutable as $$
+language sql stable as $$
     select case
         when reason_code in ('waiting_for_signal', 'waiting_for_approval', 'waiting_for_callback', 'waiting_for_tool_result', 'paused_by_policy') then reason_code
         when reason_code in ('waiting_for_operator_review', 'manual_pause') then 'paused_by_operator'
@@ -29,6 +29,9 @@ declare
         when made.occurrence < 1 then 'occurrence'
         when made.bind and made.about is null then 'bind' end;
 begin
+    if field is null and coalesce(timeout_ms, 0) <= 315360000000 and made.timeout_at is null and resume_delay_ms is null and made.about is null then
+        return null;
+    end if;
     return case
         when field is not null then flowfabric._fault('invalid_body', format('%s: %s', field, case field
             when 'requested_by' then 'give worker, operator, policy or system_timeout_policy' when 'idempotency_key' then 'give at most 256 bytes'
@@ -56,8 +59,10 @@ declare
         when made.timeout_at <= now then 'timeout_at_in_past'
         when made.condition ->> 'kind' = 'timeout_only' and made.timeout_at is null then 'timeout_only_without_deadline' end);
 begin
-    return case when cause is not null then flowfabric._fault(
-        'invalid_suspension', format('the wait cannot be: %s', replace(cause, '_', ' ')), jsonb_build_object('cause', cause)) end;
+    if cause is null then
+        return null;
+    end if;
+    return flowfabric._fault('invalid_suspension', format('the wait cannot be: %s', replace(cause, '_', ' ')), jsonb_build_object('cause', cause));
 end $$;
 
 -- The waitpoint made ahead that a suspension asks for by its id. The caller holds the ticket.
@@ -150,32 +155,71 @@ set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    held record;
+    held record := flowfabric._lock_fenced(suspend.partition, suspend.id, suspend.lease_id, suspend.epoch, suspend.attempt, now);
     made flowfabric.suspensions;
-    wanted jsonb := suspend.waitpoints::jsonb;
+    begun record;
 begin
-    held := flowfabric._lock_fenced(suspend.partition, suspend.id, suspend.lease_id, suspend.epoch, suspend.attempt, now);
-    select s.* into made from flowfabric.suspensions s
-    where s.partition = suspend.partition and s.execution = suspend.id and s.idempotency_key = nullif(suspend.idempotency_key, '');
-    if found then
-        suspension_id := made.id;
-        select a.outcome, a.waitpoints, a.signals into outcome, waitpoints_bound, signals from flowfabric._suspension_answer(made) a;
-        return;
+    if suspend.idempotency_key <> '' then
+        select s.* into made from flowfabric.suspensions s
+        where s.partition = suspend.partition and s.execution = suspend.id and s.idempotency_key = suspend.idempotency_key;
+        if found then
+            suspension_id := made.id;
+            select a.outcome, a.waitpoints, a.signals into outcome, waitpoints_bound, signals from flowfabric._suspension_answer(made) a;
+            return;
+        end if;
     end if;
-    perform flowfabric._raise(held.fault);
+    if held.fault is not null then
+        perform flowfabric._raise(held.fault);
+    end if;
     made := row(suspend.partition, suspend.occurrence, now, suspend.timeout_at, null, null, suspend.id, gen_random_uuid(), suspend.reason_code,
                 suspend.timeout_behavior, suspend.requested_by, null, nullif(suspend.idempotency_key, ''), suspend.name,
                 jsonb_strip_nulls(suspend.condition::jsonb), null, suspend.about, sha256(suspend.about), suspend.bind,
                 null, null, false, null, null)::flowfabric.suspensions;
-    perform flowfabric._raise(flowfabric._wish_fault(made, suspend.timeout_ms, suspend.resume_delay_ms, now));
-    made := flowfabric._with_policy(made, suspend.timeout_ms, suspend.resume_delay_ms);
-    perform flowfabric._raise(flowfabric._suspension_fault(made, array(select w.point ->> 'key' from jsonb_array_elements(wanted) w (point)), now));
-
-    select coalesce(jsonb_agg(b.bound order by b.bound ->> 'key' collate "C"), '[]') into waitpoints_bound from (
-        select flowfabric._bind_waitpoint(made.partition, made.execution, made.id, w.point ->> 'key', (w.point ->> 'waitpoint_id')::uuid, now) as bound
-        from jsonb_array_elements(wanted) w (point)) b;
-    select s.outcome, s.signals into outcome, signals from flowfabric._start_suspension(made, held.ticket) s;
+    begun := flowfabric._suspend(made, held.ticket, suspend.waitpoints::jsonb, suspend.timeout_ms, suspend.resume_delay_ms);
     suspension_id := made.id;
+    outcome := begun.outcome;
+    signals := begun.signals;
+    waitpoints_bound := begun.bound;
+end $$;
+
+-- Let an execution step aside for one wait, with the waitpoints that are wanted. The caller holds the ticket and has judged the
+-- fence.
+--
+--   moves    active → suspended: attempt_interrupted; or stays active when it is satisfied already
+--   emits    execution_suspended, waitpoint_created, waitpoint_closed
+--   refuses  invalid_suspension, invalid_body, invalid_time, payload_too_large, waitpoint_not_found, waitpoint_not_pending,
+--            pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key
+--   returns  'suspended', or 'already_satisfied' with the signals that did; and the waitpoints with their tokens
+create or replace function flowfabric._suspend(
+    made flowfabric.suspensions, ticket flowfabric.tickets, wanted jsonb, timeout_ms bigint, resume_delay_ms bigint,
+    out outcome text, out signals text, out bound text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    is_one boolean := jsonb_array_length(wanted) = 1;
+    fault jsonb := flowfabric._wish_fault(made, timeout_ms, resume_delay_ms, made.suspended_at);
+    begun record;
+begin
+    if fault is null then
+        made := flowfabric._with_policy(made, timeout_ms, resume_delay_ms);
+        fault := flowfabric._suspension_fault(made, case when is_one then array[wanted -> 0 ->> 'key']
+            else array(select w.point ->> 'key' from jsonb_array_elements(wanted) w (point)) end, made.suspended_at);
+    end if;
+    if fault is not null then
+        perform flowfabric._raise(fault);
+    end if;
+    if is_one then
+        bound := jsonb_build_array(flowfabric._bind_waitpoint(made.partition, made.execution, made.id, wanted -> 0 ->> 'key',
+                                                              (wanted -> 0 ->> 'waitpoint_id')::uuid, made.suspended_at));
+    else
+        select coalesce(jsonb_agg(b.point order by b.point ->> 'key' collate "C"), '[]') into bound from (
+            select flowfabric._bind_waitpoint(made.partition, made.execution, made.id, w.point ->> 'key', (w.point ->> 'waitpoint_id')::uuid,
+                                              made.suspended_at) as point
+            from jsonb_array_elements(wanted) w (point)) b;
+    end if;
+    begun := flowfabric._start_suspension(made, ticket);
+    outcome := begun.outcome;
+    signals := begun.signals;
 end $$;
 
 -- A wish to suspend with what the policy of the execution says for what it leaves out.
@@ -207,22 +251,26 @@ create or replace function flowfabric._start_suspension(made flowfabric.suspensi
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    arrived jsonb := flowfabric._arrived(made);
     judged record;
 begin
-    judged := flowfabric._judge(made.condition, flowfabric._arrived(made));
-    if judged.holds then
-        made.ended_at := made.suspended_at;
-        made.timeout_at := null;
-        made.ended_by := 'buffered';
-        made.satisfiers := judged.satisfiers::uuid[];
+    if arrived <> '[]' then
+        judged := flowfabric._judge(made.condition, arrived);
+        if judged.holds then
+            made.ended_at := made.suspended_at;
+            made.timeout_at := null;
+            made.ended_by := 'buffered';
+            made.satisfiers := judged.satisfiers::uuid[];
+        end if;
     end if;
     insert into flowfabric.suspensions select made.*;
-    outcome := case when judged.holds then 'already_satisfied' else 'suspended' end;
     signals := flowfabric._signals_text(made.partition, made.execution, made.satisfiers);
-    if judged.holds then
+    if made.ended_by is not null then
+        outcome := 'already_satisfied';
         perform flowfabric._close_suspended(array[made.id], 'resumed');
         return;
     end if;
+    outcome := 'suspended';
     perform flowfabric._step_aside(made, ticket);
 end $$;
 
@@ -234,12 +282,19 @@ create or replace function flowfabric._step_aside(made flowfabric.suspensions, t
 returns void
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    about record;
 begin
     update flowfabric.tickets t
     set phase = 'suspended', reason = flowfabric._suspension_reason(made.reason_code), attempt_state = 'attempt_interrupted',
         attempt_left = t.attempt_deadline - made.suspended_at, attempt_deadline = null, suspension = made.id
-    where t.partition = ticket.partition and t.id = ticket.id;
-    perform flowfabric._append_about('execution_suspended', made.partition, made.execution, detail => jsonb_build_object(
-        'suspension_id', made.id, 'reason_code', made.reason_code, 'timeout_at', made.timeout_at, 'timeout_behavior', made.timeout_behavior,
-        'about_digest', encode(made.about_digest, 'hex'), 'attempt', ticket.attempt, 'epoch', ticket.epoch));
+    from flowfabric.executions e
+    where t.partition = ticket.partition and t.id = ticket.id and e.partition = t.partition and e.id = t.id
+    returning e.route, e.tags, e.flow into about;
+    perform flowfabric._append_each(
+        'execution_suspended', array[ticket.partition], array[ticket.id], array[about.route], array[about.tags],
+        array[jsonb_strip_nulls(jsonb_build_object(
+            'suspension_id', made.id, 'reason_code', made.reason_code, 'timeout_at', made.timeout_at, 'timeout_behavior', made.timeout_behavior,
+            'about_digest', encode(made.about_digest, 'hex'), 'attempt', ticket.attempt, 'epoch', ticket.epoch))],
+        flows => array[about.flow]);
 end $$;

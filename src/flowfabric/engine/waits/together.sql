@@ -8,26 +8,12 @@ create or replace function flowfabric._wished(partition int, execution uuid, tog
 returns flowfabric.suspensions
 language plpgsql stable as $$
 declare
-    made flowfabric.suspensions;
+    about bytea := decode(wish ->> 'about', 'base64');
 begin
-    made.partition := _wished.partition;
-    made.execution := _wished.execution;
-    made.id := gen_random_uuid();
-    made.within := together;
-    made.choice := (wish ->> 'choice')::int;
-    made.name := wish ->> 'name';
-    made.occurrence := (wish ->> 'occurrence')::int;
-    made.suspended_at := now;
-    made.timeout_at := (wish ->> 'timeout_at')::timestamptz;
-    made.reason_code := coalesce(wish ->> 'reason_code', 'waiting_for_signal');
-    made.timeout_behavior := wish ->> 'timeout_behavior';
-    made.requested_by := coalesce(wish ->> 'requested_by', 'worker');
-    made.condition := jsonb_strip_nulls(wish -> 'condition');
-    made.about := decode(wish ->> 'about', 'base64');
-    made.about_digest := sha256(made.about);
-    made.bind := coalesce((wish ->> 'bind')::boolean, false);
-    made.is_sleep := false;
-    return made;
+    return row(_wished.partition, (wish ->> 'occurrence')::int, now, (wish ->> 'timeout_at')::timestamptz, null, null, _wished.execution,
+               gen_random_uuid(), coalesce(wish ->> 'reason_code', 'waiting_for_signal'), wish ->> 'timeout_behavior',
+               coalesce(wish ->> 'requested_by', 'worker'), null, null, wish ->> 'name', jsonb_strip_nulls(wish -> 'condition'), null, about,
+               sha256(about), coalesce((wish ->> 'bind')::boolean, false), together, (wish ->> 'choice')::int, false, null, null)::flowfabric.suspensions;
 end $$;
 
 -- Make the wait that a wish asks for, with its waitpoints, unless another wait that is open has one of its keys: then it is
@@ -295,18 +281,6 @@ begin
     perform flowfabric._end_waits(made.partitions, made.executions, made.ids, 'timeout', made.signals, 'timed_out_auto_resume');
 end $$;
 
--- Whether this is one wait for signals, that nothing has arrived for yet and no suspension has begun.
---
---   returns  true when it can be a plain suspension
-create or replace function flowfabric._is_alone(partition int, execution uuid, wishes jsonb)
-returns boolean
-language sql stable as $$
-    select jsonb_array_length(wishes) = 1 and wishes -> 0 ? 'condition' and not wishes -> 0 ? 'choice' and not exists (
-        select from flowfabric.suspensions s
-        where s.partition = _is_alone.partition and s.execution = _is_alone.execution and s.within is not null
-          and s.name = wishes #>> '{0,name}' and s.occurrence = (wishes #>> '{0,occurrence}')::int)
-$$;
-
 -- Let an execution step aside for several waits at once, as one suspension: it goes on when all of them are over, and whenever
 -- the time of one has come. Each wait is over by itself, with what arrived for it. A wait that was asked for before, at the same
 -- place in the journal, goes on as it is; one that is not asked for any more is released, and its waitpoints can be waited for
@@ -327,29 +301,42 @@ set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    held record;
+    held record := flowfabric._lock_fenced(suspend_together.partition, suspend_together.id, suspend_together.lease_id, suspend_together.epoch,
+                                           suspend_together.attempt, now);
     made flowfabric.suspensions;
     given jsonb := suspend_together.wishes::jsonb;
+    wish jsonb := given -> 0;
+    earlier record;
 begin
-    held := flowfabric._lock_fenced(suspend_together.partition, suspend_together.id, suspend_together.lease_id, suspend_together.epoch,
-                                    suspend_together.attempt, now);
-    select s.* into made from flowfabric.suspensions s
-    where s.partition = suspend_together.partition and s.execution = suspend_together.id
-      and s.idempotency_key = nullif(suspend_together.idempotency_key, '');
-    if found then
-        suspension_id := made.id;
-        outcome := case when made.ended_by = 'buffered' then 'already_satisfied' else 'suspended' end;
-        return;
+    if suspend_together.idempotency_key <> '' then
+        select s.* into made from flowfabric.suspensions s
+        where s.partition = suspend_together.partition and s.execution = suspend_together.id
+          and s.idempotency_key = suspend_together.idempotency_key;
+        if found then
+            suspension_id := made.id;
+            outcome := case when made.ended_by = 'buffered' then 'already_satisfied' else 'suspended' end;
+            return;
+        end if;
     end if;
-    perform flowfabric._raise(held.fault);
-    if flowfabric._is_alone(suspend_together.partition, suspend_together.id, given) then
-        perform flowfabric._begin_waits(suspend_together.partition, suspend_together.id, gen_random_uuid(), '[]', now);
-        select s.outcome, s.suspension_id into outcome, suspension_id from flowfabric.suspend(
-            suspend_together.partition, suspend_together.id, suspend_together.lease_id, suspend_together.epoch, suspend_together.attempt,
-            given #>> '{0,waitpoints}', given #>> '{0,condition}', given #>> '{0,reason_code}', (given #>> '{0,timeout_ms}')::bigint,
-            (given #>> '{0,timeout_at}')::timestamptz, given #>> '{0,timeout_behavior}', (given #>> '{0,resume_delay_ms}')::bigint,
-            given #>> '{0,requested_by}', suspend_together.idempotency_key, given #>> '{0,name}', (given #>> '{0,occurrence}')::int,
-            decode(given #>> '{0,about}', 'base64'), coalesce((given #>> '{0,bind}')::boolean, false)) s;
+    if held.fault is not null then
+        perform flowfabric._raise(held.fault);
+    end if;
+    select exists (select from flowfabric.suspensions s
+                   where s.partition = suspend_together.partition and s.execution = suspend_together.id and s.within is not null
+                     and s.name = wish ->> 'name' and s.occurrence = (wish ->> 'occurrence')::int) as is_asked,
+           exists (select from flowfabric.suspensions s
+                   where s.partition = suspend_together.partition and s.execution = suspend_together.id and s.within is not null
+                     and s.ended_at is null) as is_open
+    into earlier;
+    if jsonb_array_length(given) = 1 and wish ? 'condition' and not wish ? 'choice' and not earlier.is_asked then
+        if earlier.is_open then
+            perform flowfabric._begin_waits(suspend_together.partition, suspend_together.id, gen_random_uuid(), '[]', now);
+        end if;
+        made := flowfabric._wished(suspend_together.partition, suspend_together.id, null, wish, now);
+        made.idempotency_key := nullif(suspend_together.idempotency_key, '');
+        suspension_id := made.id;
+        outcome := (flowfabric._suspend(made, held.ticket, wish -> 'waitpoints', (wish ->> 'timeout_ms')::bigint,
+                                        (wish ->> 'resume_delay_ms')::bigint)).outcome;
         return;
     end if;
     made := flowfabric._wished(suspend_together.partition, suspend_together.id, null, '{"condition": {"kind": "together"}}', now);

@@ -119,10 +119,14 @@ set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    held record := flowfabric._lock_fenced(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id, create_waitpoint.epoch,
+                                           create_waitpoint.attempt, now);
     known record;
+    minted record;
 begin
-    perform flowfabric._raise((flowfabric._lock_fenced(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id,
-                                                       create_waitpoint.epoch, create_waitpoint.attempt, now)).fault);
+    if held.fault is not null then
+        perform flowfabric._raise(held.fault);
+    end if;
     if coalesce(octet_length(create_waitpoint.key), 0) not between 1 and 128 then
         perform flowfabric._refuse('invalid_name', format('waitpoint key %s: a key is 1 to 128 bytes', flowfabric._shown(create_waitpoint.key)));
     end if;
@@ -130,16 +134,19 @@ begin
         perform flowfabric._refuse('invalid_time', format('expiry in %s ms: give 1 to 2 592 000 000', create_waitpoint.expires_in_ms));
     end if;
     known := flowfabric._pending_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, now);
-    outcome := case when known.token is null then 'created' else 'existing' end;
-    waitpoint_id := (known.waitpoint).id;
-    token := known.token;
-    -- One that is in use, by a wait that was asked for beside others, has none: it lasts as long as that wait.
-    expires_at := coalesce((known.waitpoint).expires_at, now + create_waitpoint.expires_in_ms * interval '1 ms');
-    if outcome = 'created' then
-        expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
-        select m.id, m.token into waitpoint_id, token
-        from flowfabric._mint_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, 'pending', null, expires_at) m;
+    if known.token is not null then
+        outcome := 'existing';
+        waitpoint_id := (known.waitpoint).id;
+        token := known.token;
+        -- One that is in use, by a wait that was asked for beside others, has none: it lasts as long as that wait.
+        expires_at := coalesce((known.waitpoint).expires_at, now + create_waitpoint.expires_in_ms * interval '1 ms');
+        return;
     end if;
+    outcome := 'created';
+    expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
+    minted := flowfabric._mint_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, 'pending', null, expires_at);
+    waitpoint_id := minted.id;
+    token := minted.token;
 end $$;
 
 -- Close the pending waitpoints whose time is over.

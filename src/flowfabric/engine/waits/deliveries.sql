@@ -1,0 +1,326 @@
+-- Deliveries: what a signal does to the wait that it reaches, once its sender is known to be allowed to send it.
+
+-- The signal that this one repeats: the same id on its execution, or the same key on its waitpoint within 24 hours. What
+-- authenticated people decide has keys of its own, so that no holder of a token can take theirs beforehand.
+--
+--   returns  its id, or null when there is none
+create or replace function flowfabric._first_delivery(
+    partition int, execution uuid, id uuid, waitpoint uuid, idempotency_key text, source_type text, now timestamptz)
+returns uuid
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    first_id uuid;
+begin
+    select s.id into first_id from flowfabric.signals s
+    where s.partition = _first_delivery.partition and s.execution = _first_delivery.execution and s.id = _first_delivery.id;
+    if first_id is null and _first_delivery.idempotency_key is not null then
+        select s.id into first_id from flowfabric.signals s
+        where s.waitpoint = _first_delivery.waitpoint and s.idempotency_key = _first_delivery.idempotency_key
+          and s.at > _first_delivery.now - interval '24 hours' and (s.source_type = 'operator') = (_first_delivery.source_type = 'operator')
+        order by s.number limit 1;
+    end if;
+    return first_id;
+end $$;
+
+-- Why a signal whose sender may send it cannot be taken now. `lane` is that of the ticket, if there is one still, and `most`
+-- how many signals the execution may have.
+--
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  the fault, or null when it can
+create or replace function flowfabric._delivery_fault(
+    given flowfabric.signals, outcome flowfabric.outcome, lane text, point flowfabric.waitpoints, wait flowfabric.suspensions, most int,
+    now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if _delivery_fault.lane is null then
+        return flowfabric._fault('target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(_delivery_fault.outcome)),
+                                 jsonb_build_object('outcome', _delivery_fault.outcome));
+    end if;
+    if point.state = 'closed' or point.expires_at <= now then
+        return flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', point.key));
+    end if;
+    -- The engine's own do not count: ends of children, and times that have come.
+    if given.number > most and given.number - 1 - most >= (
+        select count(*) from flowfabric.signals s
+        where s.partition = given.partition and s.execution = given.execution and s.source_type = 'system') then
+        return flowfabric._fault('signal_limit_exceeded', format('the execution has had as many signals as it may have (%s)', most));
+    end if;
+    if point.state = 'pending' and given.number > 1000 and 1000 <= (
+        select count(*) from (select from flowfabric.signals s where s.waitpoint = given.waitpoint limit 1000) s) then
+        return flowfabric._fault('signal_limit_exceeded', 'the waitpoint has 1 000 signals that nobody has waited for yet; let the execution suspend first');
+    end if;
+    if wait.bind and given.digest is distinct from wait.about_digest then
+        return flowfabric._fault('approval_digest_mismatch',
+            'what was decided on is not what is asked now: read the request again and send its digest with the decision');
+    end if;
+    return null;
+end $$;
+
+-- Whether an execution goes on once this wait is over: it is in that suspension, and waits for nothing else.
+--
+--   returns  true also for a suspension that is no part of another
+create or replace function flowfabric._is_last(wait flowfabric.suspensions)
+returns boolean
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if wait.within is null then
+        return true;
+    end if;
+    return exists (select from flowfabric.tickets t where t.partition = wait.partition and t.id = wait.execution
+                   and t.phase = 'suspended' and t.suspension = wait.within)
+       and not exists (
+           select from flowfabric.suspensions s
+           where s.partition = wait.partition and s.execution = wait.execution and s.ended_at is null and s.within = wait.within
+             and s.id <> wait.id and s.choice is distinct from coalesce(wait.choice, -1));
+end $$;
+
+-- Find out what a signal does, whatever the wait it reaches. Its number is the one it would have. The caller holds the ticket,
+-- has judged the token, and has read the execution's outcome and the lane of its ticket, the waitpoint and the wait it is in.
+--
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  the id of the signal that it repeats; or the fault; or its effect, with what satisfied the condition when it holds
+--            now, and the wait that this ends when it is one of several
+create or replace function flowfabric._weigh(
+    given flowfabric.signals, outcome flowfabric.outcome, lane text, point flowfabric.waitpoints, wait flowfabric.suspensions, most int,
+    now timestamptz, out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    judged record;
+begin
+    if given.number > 1 then
+        first_id := flowfabric._first_delivery(given.partition, given.execution, given.id, given.waitpoint, given.idempotency_key,
+                                               given.source_type, now);
+    end if;
+    if first_id is not null then
+        return;
+    end if;
+    fault := flowfabric._delivery_fault(given, _weigh.outcome, _weigh.lane, point, wait, most, now);
+    if fault is not null then
+        return;
+    end if;
+    if point.state <> 'active' then
+        effect := 'buffered_for_pending_waitpoint';
+        return;
+    end if;
+    judged := flowfabric._judge(wait.condition, case when given.number = 1 then '[]' else flowfabric._arrived(wait) end
+        || flowfabric._as_judged(given.id, point.key, given.name, given.source_type, given.source_identity));
+    effect := flowfabric._effect(wait.condition, point.key, given.name, given.source_type, judged.holds and flowfabric._is_last(wait),
+                                 given.id::text = any (judged.counted));
+    satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
+    part := case when wait.within is not null then wait.id end;
+end $$;
+
+-- Record signals whose senders may send them, and let them take effect, as if one after the other: those that `items` names
+-- among what is given. They meet a suspension of the same execution on the ticket: neither can miss the other.
+--
+--   moves    suspended → runnable, when a condition holds now
+--   locks    the tickets, in key order
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  per item its signal with its effect and the lane with work again; without an effect the first one that it repeats,
+--            or the fault
+create or replace function flowfabric._accept_signals(
+    items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[], source_identities text[],
+    categories text[], payloads bytea[], encodings text[], correlation_ids text[], idempotency_keys text[], digests bytea[],
+    now timestamptz, by text default null, note text default null,
+    out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    rounds int[];
+    done record;
+begin
+    if cardinality(items) = 1 then
+        perform t.id from flowfabric.tickets t where t.partition = partitions[items[1]] and t.id = executions[items[1]] for update;
+        done := flowfabric._accept_one(items[1], partitions, executions, waitpoints, names, ids, source_types, source_identities, categories, payloads,
+                                       encodings, correlation_ids, idempotency_keys, digests, _accept_signals.now, _accept_signals.by, _accept_signals.note);
+        places := items;
+        signals := array[done.signal];
+        effects := array[done.effect];
+        lanes := array[done.lane];
+        faults := array[done.fault];
+        return;
+    end if;
+    perform t.id from unnest(items) as i (item) join flowfabric.tickets t on t.partition = partitions[i.item] and t.id = executions[i.item]
+    order by t.partition, t.id for update of t;
+    if cardinality(items) > (select count(distinct executions[i.item]) from unnest(items) as i (item)) then
+        rounds := flowfabric._rounds(array(select partitions[i.item] from unnest(items) as i (item)),
+                                     array(select executions[i.item] from unnest(items) as i (item)));
+    end if;
+    for turn in 1 .. case when rounds is null then 1 else (select max(r.round) from unnest(rounds) as r (round)) end loop
+        done := flowfabric._accept_round(
+            case when rounds is null then items else array(select i.item from unnest(items, rounds) as i (item, round) where i.round = turn) end,
+            partitions, executions, waitpoints, names, ids, source_types, source_identities, categories, payloads, encodings,
+            correlation_ids, idempotency_keys, digests, _accept_signals.now, _accept_signals.by, _accept_signals.note);
+        places := places || done.places;
+        signals := signals || done.signals;
+        effects := effects || done.effects;
+        lanes := lanes || done.lanes;
+        faults := faults || done.faults;
+    end loop;
+end $$;
+
+-- Find out what signals do, each to an execution of its own. The caller holds the tickets and has judged the tokens. A lone wait
+-- that a signal satisfies by itself is answered at once; `_weigh` judges the rest.
+--
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  per item where it goes, the number it gets, and its effect with what satisfied the condition when it holds now; or
+--            the id of the signal that it repeats; or the fault
+create or replace function flowfabric._weighed(
+    items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[], source_identities text[],
+    idempotency_keys text[], digests bytea[], now timestamptz)
+returns table (
+    item int, partition smallint, execution uuid, route int, tags jsonb, flow uuid, lane text, kid text, number int, first_id uuid, fault jsonb,
+    part uuid, digest bytea, effect text, satisfiers text)
+language sql stable as $$
+    select i.item, e.partition, e.id as execution, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id, f.fault, f.part,
+           coalesce(_weighed.digests[i.item], s.about_digest) as digest,
+           case when f.first_id is null and f.fault is null then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
+           case when f.effect is not null then f.satisfiers::text else '{' || _weighed.ids[i.item]::text || '}' end as satisfiers
+    from unnest(_weighed.items) as i (item)
+    join flowfabric.executions e on e.partition = _weighed.partitions[i.item] and e.id = _weighed.executions[i.item]
+    join flowfabric.waitpoints w on w.partition = e.partition and w.execution = e.id and w.id = _weighed.waitpoints[i.item]
+    left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
+    left join flowfabric.suspensions s on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
+    cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
+                        where g.partition = e.partition and g.execution = e.id) l
+    left join lateral (
+        select f.* from flowfabric._weigh(
+            row(e.partition, l.number, _weighed.now, e.id, _weighed.ids[i.item], w.id, _weighed.names[i.item], '', _weighed.source_types[i.item],
+                _weighed.source_identities[i.item], '', null, nullif(_weighed.idempotency_keys[i.item], ''), _weighed.digests[i.item], null, null)::flowfabric.signals,
+            e.outcome, t.lane, w, s, coalesce((e.policy ->> 'max_signals')::int, 10000), _weighed.now) f
+        where t.lane is null or w.state <> 'active' or w.expires_at is not null or s.within is not null
+           or l.number > coalesce((e.policy ->> 'max_signals')::int, 10000)
+           or s.bind and _weighed.digests[i.item] is distinct from s.about_digest
+           or flowfabric._is_met(s.condition, w.key, _weighed.names[i.item], _weighed.source_types[i.item]) is not true
+           or l.number > 1 and flowfabric._first_delivery(e.partition, e.id, _weighed.ids[i.item], w.id, nullif(_weighed.idempotency_keys[i.item], ''),
+                                                          _weighed.source_types[i.item], _weighed.now) is not null
+        offset 0) f on true -- asked only where the quick answer does not do
+$$;
+
+-- Record one signal, and let it take effect: what `_accept_round` does to many, without their arrays. The caller holds the ticket.
+--
+--   moves    suspended → runnable, when a condition holds now
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  its signal with its effect and the lane with work again; without an effect the first one that it repeats, or the fault
+create or replace function flowfabric._accept_one(
+    item int, partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[], source_identities text[],
+    categories text[], payloads bytea[], encodings text[], correlation_ids text[], idempotency_keys text[], digests bytea[],
+    now timestamptz, by text, note text, out signal uuid, out effect text, out lane text, out fault jsonb)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    found_one record;
+    noted text := case when _accept_one.note is not null then flowfabric._kept_text(_accept_one.note) end;
+begin
+    select w.* into found_one from flowfabric._weighed(array[_accept_one.item], partitions, executions, waitpoints, names, ids, source_types,
+                                                       source_identities, idempotency_keys, digests, _accept_one.now) w;
+    signal := coalesce(found_one.first_id, ids[item]);
+    effect := found_one.effect;
+    lane := case when found_one.effect = 'resume_condition_satisfied' then found_one.lane end;
+    fault := found_one.fault;
+    if effect is null then
+        return;
+    end if;
+    insert into flowfabric.signals (partition, execution, id, number, at, waitpoint, name, category, source_type, source_identity, effect,
+                                    correlation_id, idempotency_key, digest, encoding, payload)
+    values (found_one.partition, found_one.execution, signal, found_one.number, _accept_one.now, waitpoints[_accept_one.item], names[_accept_one.item],
+            coalesce(categories[_accept_one.item], 'signal'), source_types[_accept_one.item], source_identities[_accept_one.item], found_one.effect,
+            correlation_ids[_accept_one.item], nullif(idempotency_keys[_accept_one.item], ''), digests[_accept_one.item], encodings[_accept_one.item],
+            payloads[_accept_one.item]);
+    perform flowfabric._append_each(
+        'signal_delivered', array[found_one.partition], array[found_one.execution], array[found_one.route], array[found_one.tags],
+        array[flowfabric._signal_note(signal, waitpoints[_accept_one.item], names[_accept_one.item], source_types[_accept_one.item], source_identities[_accept_one.item],
+                                      effect, found_one.kid, found_one.digest, noted)], _accept_one.by, array[found_one.flow]);
+    if found_one.satisfiers is not null then
+        perform flowfabric._go_on_with(array[found_one.partition], array[found_one.execution], array[found_one.satisfiers], array[found_one.part]);
+    end if;
+end $$;
+
+-- Record signals to executions that all differ, and let them take effect. The caller holds the tickets.
+--
+--   moves    suspended → runnable, when a condition holds now
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
+--   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   returns  per item its signal with its effect and the lane with work again; without an effect the first one that it repeats,
+--            or the fault
+create or replace function flowfabric._accept_round(
+    items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[], source_identities text[],
+    categories text[], payloads bytea[], encodings text[], correlation_ids text[], idempotency_keys text[], digests bytea[],
+    now timestamptz, by text, note text,
+    out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    noted text := case when _accept_round.note is not null then flowfabric._kept_text(_accept_round.note) end;
+    told record;
+begin
+    with weighed as materialized (
+        select w.* from flowfabric._weighed(items, partitions, executions, waitpoints, names, ids, source_types, source_identities, idempotency_keys,
+                                            digests, _accept_round.now) w
+    ), written as (
+        insert into flowfabric.signals (partition, execution, id, number, at, waitpoint, name, category, source_type, source_identity, effect,
+                                        correlation_id, idempotency_key, digest, encoding, payload)
+        select x.partition, x.execution, ids[x.item], x.number, _accept_round.now, waitpoints[x.item], names[x.item],
+               coalesce(categories[x.item], 'signal'), source_types[x.item], source_identities[x.item], x.effect, correlation_ids[x.item],
+               nullif(idempotency_keys[x.item], ''), digests[x.item], encodings[x.item], payloads[x.item]
+        from weighed x where x.effect is not null
+    )
+    select array_agg(x.item) as items, array_agg(coalesce(x.first_id, ids[x.item])) as signals, array_agg(x.effect) as effects,
+           array_agg(case when x.effect = 'resume_condition_satisfied' then x.lane end) as lanes, array_agg(x.fault) as faults,
+           array_agg(x.partition) filter (where x.effect is not null) as partitions,
+           array_agg(x.execution) filter (where x.effect is not null) as executions,
+           array_agg(x.route) filter (where x.effect is not null) as routes, array_agg(x.tags) filter (where x.effect is not null) as tags,
+           array_agg(x.flow) filter (where x.effect is not null) as flows,
+           array_agg(x.satisfiers) filter (where x.effect is not null) as satisfiers, array_agg(x.part) filter (where x.effect is not null) as parts,
+           array_agg(flowfabric._signal_note(ids[x.item], waitpoints[x.item], names[x.item], source_types[x.item], source_identities[x.item], x.effect,
+                                             x.kid, x.digest, noted)) filter (where x.effect is not null) as details
+    into told from weighed x;
+    if told.executions is not null then
+        perform flowfabric._append_each('signal_delivered', told.partitions, told.executions, told.routes, told.tags, told.details, _accept_round.by, told.flows);
+        perform flowfabric._go_on_with(told.partitions, told.executions, told.satisfiers, told.parts);
+    end if;
+    places := told.items;
+    signals := told.signals;
+    effects := told.effects;
+    lanes := told.lanes;
+    faults := told.faults;
+end $$;
+
+-- Let executions go on whose waits are satisfied: by these signals, a list for each, null where there is none. `parts` holds the
+-- wait that this ends where it is one of several. The caller holds the tickets.
+--
+--   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
+--   emits    execution_resumed, waitpoint_closed
+create or replace function flowfabric._go_on_with(partitions smallint[], executions uuid[], satisfiers text[], parts uuid[])
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    resumed record;
+begin
+    if array_position(satisfiers, null) is null and array_remove(parts, null) = '{}' then
+        perform flowfabric._resume(partitions, executions, 'signal', satisfiers);
+        return;
+    end if;
+    for resumed in
+        select s.part is not null as is_part, array_agg(s.partition) as partitions, array_agg(s.execution) as ids,
+               array_agg(s.satisfiers) as satisfiers, array_agg(s.part) as parts
+        from unnest(_go_on_with.partitions, _go_on_with.executions, _go_on_with.satisfiers, _go_on_with.parts)
+             as s (partition, execution, satisfiers, part)
+        where s.satisfiers is not null group by 1 order by 1
+    loop
+        if resumed.is_part then
+            perform flowfabric._end_waits(resumed.partitions, resumed.ids, resumed.parts, 'signal', resumed.satisfiers);
+            perform flowfabric._go_on(resumed.partitions, resumed.ids, 'signal');
+        else
+            perform flowfabric._resume(resumed.partitions, resumed.ids, 'signal', resumed.satisfiers);
+        end if;
+    end loop;
+end $$;
