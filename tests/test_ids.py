@@ -225,6 +225,17 @@ def test_minted_uuids_are_unique_and_ordered_by_time() -> None:
     assert all(a.int >> 64 <= b.int >> 64 for a, b in pairwise(minted))
 
 
+def test_ids_minted_together_are_unique_in_order_and_where_their_uuid_belongs() -> None:
+    minted = ids.mint_execution_ids(10_000, count=8)
+
+    uuids = [each.uuid for each in minted]
+    assert len(set(uuids)) == 10_000
+    assert uuids == sorted(uuids)
+    assert {(uuid.version, uuid.variant) for uuid in uuids} == {(7, "specified in RFC 4122")}
+    assert minted == [ExecutionId.of(uuid, 8) for uuid in uuids]
+    assert ids.mint_execution_ids(0) == []
+
+
 def test_minted_ids_read_back_and_spread_over_the_partitions() -> None:
     executions = [ids.mint_execution_id(count=8) for _ in range(1_000)]
     flow_id = ids.mint_flow_id(count=8)

@@ -206,7 +206,11 @@ class App:
         refused = [answer for answer in answers if isinstance(answer, Refusal)]
         if refused:
             raise ExceptionGroup(f"{len(refused)} of {len(asked)} submissions were refused", refused)
-        return [self._handle(answer, task.returns) for answer in cast(list[Submitted], answers)]
+        created, returns = SubmitOutcome.CREATED, task.returns
+        return [
+            Execution(self, answer.execution_id, returns, fresh=answer.outcome is created)
+            for answer in cast(list[Submitted], answers)
+        ]
 
     def _handle(self, answer: Submitted, returns: Any) -> Execution[Any]:
         return Execution(self, answer.execution_id, returns, fresh=answer.outcome is SubmitOutcome.CREATED)

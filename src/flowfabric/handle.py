@@ -55,6 +55,8 @@ class ExecutionSkipped(ExecutionFailed):
 class Execution(Generic[R]):
     """One piece of work that was submitted."""
 
+    __slots__ = ("__weakref__", "_app", "_fresh", "_returns", "execution_id")  # many are held at once
+
     def __init__(self, app: "App", execution_id: ExecutionId, returns: Any = Any, *, fresh: bool = False) -> None:
         self._app = app
         self._returns = returns

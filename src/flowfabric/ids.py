@@ -14,6 +14,7 @@ import binascii
 import hashlib
 import os
 import re
+import struct
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -33,6 +34,8 @@ _NAMESPACE = re.compile(r"[ -~]{1,64}")
 _NAME = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
 _EVENT_CURSOR = re.compile(r"[A-Za-z0-9_-]{12}")
 _MICROSECONDS = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+_TWO_WORDS = struct.Struct(">QQ")
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -99,13 +102,22 @@ def uuid7() -> UUID:
 
     The time is this machine's and only keeps neighbours together on disk; nothing is decided by it.
     """
+    return msgspec.convert(_bytes7(1)[0], UUID)
+
+
+def _bytes7(many: int) -> list[bytes]:
+    """The bytes of so many new UUIDs version 7 in ascending order: each a fraction of a microsecond after the last."""
     milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
-    fraction = (nanoseconds << 12) // 1_000_000
-    tail = int.from_bytes(os.urandom(8)) >> 2
-    return UUID(int=milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail)
+    first = milliseconds << 12 | (nanoseconds << 12) // 1_000_000
+    tails = struct.unpack(f">{many}Q", os.urandom(8 * many))
+    pack = _TWO_WORDS.pack
+    return [
+        pack(moment >> 12 << 16 | 0x7000 | moment & 0xFFF, 1 << 63 | tail >> 2)
+        for moment, tail in enumerate(tails, first)
+    ]
 
 
-class EntityId(msgspec.Struct, frozen=True, order=True):
+class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
     """The id of an execution or a flow; ordered by partition, then uuid, as the tables are."""
 
     partition: int
@@ -120,11 +132,11 @@ class EntityId(msgspec.Struct, frozen=True, order=True):
         return f"{{fp:{self.partition}}}:{self.uuid}"
 
 
-class ExecutionId(EntityId, frozen=True, order=True):
+class ExecutionId(EntityId, frozen=True, order=True, gc=False):
     """The id of an execution; its partition is its flow's, or follows from its own uuid outside a flow."""
 
 
-class FlowId(EntityId, frozen=True, order=True):
+class FlowId(EntityId, frozen=True, order=True, gc=False):
     """The id of a flow; its partition always follows from its uuid."""
 
 
@@ -132,6 +144,14 @@ def mint_execution_id(count: int = 256, *, beside: FlowId | None = None) -> Exec
     """A new execution id, in the partition of the flow it will join, if there is one."""
     uuid = uuid7()
     return ExecutionId.of(uuid, count) if beside is None else ExecutionId(beside.partition, uuid)
+
+
+def mint_execution_ids(many: int, count: int = 256) -> list[ExecutionId]:
+    """So many new execution ids, at a fraction of the cost of one after the other."""
+    minted = _bytes7(many)
+    # msgspec makes all the UUIDs in one call; each made by itself would cost as much as all else here.
+    uuids = msgspec.convert(minted, list[UUID])
+    return [ExecutionId(crc16(each) % count, uuid) for each, uuid in zip(minted, uuids, strict=True)]
 
 
 def mint_flow_id(count: int = 256) -> FlowId:

@@ -58,7 +58,7 @@ class Arguments:
 def encode(value: object) -> bytes:
     """A value as JSON. Raises `InvalidBody` for what JSON has no shape for."""
     try:
-        encoded = msgspec.json.encode(value, enc_hook=_to_builtin)
+        encoded = _json(value)
         # NaN and the infinities are written as null: only where there is a null may there be one.
         if b"null" in encoded and not all(map(isfinite, _floats(msgspec.to_builtins(value, enc_hook=_to_builtin)))):
             raise ValueError("it holds NaN or an infinity, which JSON has no number for")
@@ -121,6 +121,9 @@ def _to_builtin(value: object) -> object:
     if callable(dump):
         return dump(mode="json")
     raise TypeError(f"a {type(value).__name__} has no shape in JSON")
+
+
+_json = msgspec.json.Encoder(enc_hook=_to_builtin).encode
 
 
 def _from_builtin(kind: type, value: object) -> object:

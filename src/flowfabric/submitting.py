@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-
 from flowfabric.batch import Batch
 from flowfabric.config import Config
 from flowfabric.db import Database
 from flowfabric.engine import clock, executions
 from flowfabric.errors import Refusal
 from flowfabric.hints import Hints
-from flowfabric.ids import mint_execution_id
+from flowfabric.ids import mint_execution_ids
 from flowfabric.model import Submission, Submitted
 
 MOST = 1_000  # in one statement
@@ -54,10 +52,10 @@ class Submitter:
     ) -> list[Submitted | Refusal]:
         partitions, limit = self._config.execution_partitions, self._config.payload_limit
         # With ids of our own the call can be repeated when a reply is lost: what was taken is not taken again.
-        minted = [_with_id(submission, partitions) for submission in asked]
+        minted = mint_execution_ids(len(asked), partitions)
         answers = await self._database.run(
             lambda conn: executions.submit_many(
-                conn, minted, partitions=partitions, payload_limit=limit, counted_from=counted_from
+                conn, asked, partitions=partitions, payload_limit=limit, counted_from=counted_from, minted=minted
             ),
             repeat=True,
         )
@@ -67,9 +65,3 @@ class Submitter:
 
 def _size(asked: Submission) -> int:
     return len(asked.payload or b"")
-
-
-def _with_id(asked: Submission, partitions: int) -> Submission:
-    if asked.execution_id is not None:
-        return asked
-    return msgspec.structs.replace(asked, execution_id=mint_execution_id(partitions))

@@ -118,15 +118,16 @@ class Task(Generic[P, R]):
 
         Raises an exception group of the refusals, when there are any; the others are in.
         """
-        asked = [
-            self.submission(**call) if isinstance(call, Mapping) else self.submission(*call)  # type: ignore[call-arg]
-            for call in calls
-        ]
-        return await self.app.send_many(self, asked)
+        asked, encode, replace = self._asked, self.arguments.encode, msgspec.structs.replace
+        written = [encode(call, {}) if type(call) is tuple else self._payload(call) for call in calls]
+        return await self.app.send_many(self, [replace(asked, payload=payload) for payload in written])
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """What would be submitted by this call: for `executions.submit` in a transaction of yours."""
         return msgspec.structs.replace(self._asked, payload=self.arguments.encode(args, kwargs))
+
+    def _payload(self, call: Sequence[Any] | Mapping[str, Any]) -> bytes:
+        return self.arguments.encode((), call) if isinstance(call, Mapping) else self.arguments.encode(tuple(call), {})
 
     @functools.cached_property
     def _asked(self) -> Submission:

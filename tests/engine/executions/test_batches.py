@@ -74,6 +74,44 @@ async def test_one_id_twice_in_a_batch_is_one_execution(conn: Connection, given:
     assert (await given.events()).count("execution_submitted") == 1
 
 
+async def test_a_call_repeated_with_the_ids_minted_for_it_is_taken_once(conn: Connection, given: Given) -> None:
+    own = ids.mint_execution_id()
+    batch = [submission(), submission(tags={"a.b": "\0"}), submission(execution_id=own), submission(payload=b"1")]
+    minted = ids.mint_execution_ids(3)
+
+    made = await executions.submit_many(conn, batch, minted=minted)
+    again = await executions.submit_many(conn, batch, minted=minted)
+
+    assert [getattr(answer, "outcome", None) for answer in made] == [CREATED, None, CREATED, CREATED]
+    assert [getattr(answer, "outcome", None) for answer in again] == [DUPLICATE, None, DUPLICATE, DUPLICATE]
+    asked = [minted[0], None, own, minted[2]]  # one went to the item that was refused
+    assert [getattr(answer, "execution_id", None) for answer in made] == asked
+    assert [getattr(answer, "execution_id", None) for answer in again] == asked
+    assert await given.count("executions") == await given.count("tickets") == 3
+
+
+async def test_only_what_a_batch_writes_is_written_with_its_tags_and_its_event(conn: Connection, given: Given) -> None:
+    known = await given.submitted()
+    batch = [
+        submission(tags={"a.b": "first"}),
+        submission(execution_id=known, tags={"a.b": "known"}),
+        submission(payload=b"x" * 1_048_577, tags={"a.b": "large"}),
+        submission(kind="other", delay=timedelta(hours=1)),
+    ]
+
+    first, duplicate, refused, delayed = await executions.submit_many(conn, batch)
+
+    assert [str(getattr(answer, "public_state", answer)) for answer in (first, delayed)] == ["waiting", "delayed"]
+    assert duplicate == Submitted(DUPLICATE, known)
+    assert isinstance(refused, errors.PayloadTooLarge)
+    assert [row["value"] for row in await given.rows("select value from flowfabric.tags")] == ["first"]
+    logged = await given.rows(
+        "select detail ->> 'kind' as kind from flowfabric.events where execution is not null order by id"
+    )
+    assert [row["kind"] for row in logged] == ["report", "report", "other"]
+    assert await given.count("executions") == await given.count("tickets") == 3
+
+
 async def test_an_id_whose_first_use_lost_its_key_is_still_free(conn: Connection, given: Given) -> None:
     """Pitfall P75."""
     owner, other = await given.submitted(key="k"), ids.mint_execution_id()

@@ -1,9 +1,10 @@
 """Submitting: one piece of work or thousands, in a transaction of our own or of the caller's."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from math import isfinite
+from operator import attrgetter
 from typing import TypeVar
 from uuid import UUID
 
@@ -18,26 +19,24 @@ from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted, 
 T = TypeVar("T")
 
 PAYLOAD_LIMIT = 1_048_576
+CREATED = SubmitOutcome.CREATED
 
 
-class _Item(msgspec.Struct, frozen=True):
+class _Item(msgspec.Struct, frozen=True, gc=False):
     """A submission as it is sent: checked for what Postgres would refuse the whole batch for."""
 
     terms: str
     execution_id: ExecutionId
     payload: bytes | None
-    key: str | None
-    key_partition: int | None
-    priority: int
-    delay_ms: int | None
-    delay_until: datetime | None
-    deadline_ms: int | None
-    deadline_at: datetime | None
-    tags: str | None
-
-    @property
-    def weight(self) -> int:
-        return len(self.payload or b"") + len(self.tags or "") + len(self.key or "")
+    key: str | None = None
+    key_partition: int | None = None
+    priority: int = 0
+    delay_ms: int | None = None
+    delay_until: datetime | None = None
+    deadline_ms: int | None = None
+    deadline_at: datetime | None = None
+    tags: str | None = None
+    weight: int = 0
 
 
 async def submit(
@@ -58,33 +57,42 @@ async def submit_many(
     partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
     counted_from: datetime | None = None,
+    minted: Iterable[ExecutionId] | None = None,
 ) -> list[Submitted | Refusal]:
     """Take many pieces of work in, as if one after the other, and answer each in its place.
 
     One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement; outside a transaction of the
     caller's each statement commits by itself. Ages, and so turns, are counted from now unless another moment is given.
+    `minted` has an id for each that brings none of its own: with the same ones the call may be repeated.
     """
     texts: dict[int, str] = {}
+    fresh = iter(minted or ids.mint_execution_ids(sum(asked.execution_id is None for asked in submissions), partitions))
     return await calls.each(
         submissions,
-        lambda submission: _prepare(submission, texts, partitions, payload_limit),
+        lambda submission: _prepare(submission, texts, fresh, partitions, payload_limit),
         lambda items: _send(conn, items, partitions, payload_limit, counted_from),
-        lambda item: item.weight,
+        attrgetter("weight"),
     )
 
 
-def _prepare(submission: Submission, texts: dict[int, str], partitions: int, payload_limit: int) -> _Item:
-    terms = submission.terms
+def _prepare(
+    submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], partitions: int, payload_limit: int
+) -> _Item:
+    terms, payload = submission.terms, submission.payload
+    execution_id = next(fresh) if submission.execution_id is None else _given_id(submission.execution_id, partitions)
     text = texts.get(id(terms))
     if text is None:
         text = texts[id(terms)] = _json(terms, "terms")
+    if type(payload) is bytes and _is_plain(submission) and len(payload) <= calls.MOST_BYTES:
+        return _Item(text, execution_id, payload, weight=len(payload))
     key = calls.expect(str, submission.key, "key") or None
     delay_ms, delay_until = calls.span_or_moment(submission.delay, "delay")
     deadline_ms, deadline_at = calls.span_or_moment(submission.deadline, "deadline")
+    tags = _json(submission.tags, "tags") if submission.tags else None
     return _Item(
         terms=text,
-        execution_id=_execution_id(submission.execution_id, partitions),
-        payload=_payload(submission.payload, payload_limit),
+        execution_id=execution_id,
+        payload=_payload(payload, payload_limit),
         key=key,
         key_partition=key and ids.idempotency_partition(_namespace(terms), key, partitions),
         priority=min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
@@ -92,7 +100,20 @@ def _prepare(submission: Submission, texts: dict[int, str], partitions: int, pay
         delay_until=delay_until,
         deadline_ms=deadline_ms,
         deadline_at=deadline_at,
-        tags=_json(submission.tags, "tags") if submission.tags else None,
+        tags=tags,
+        weight=len(payload or b"") + len(tags or "") + len(key or ""),
+    )
+
+
+def _is_plain(submission: Submission) -> bool:
+    """Whether it asks for nothing beyond being run, as most do."""
+    return (
+        submission.key is None
+        and type(submission.priority) is int
+        and submission.priority == 0
+        and submission.delay is None
+        and submission.deadline is None
+        and not submission.tags
     )
 
 
@@ -151,9 +172,7 @@ def _leaves(value: object) -> Iterator[object]:
             yield value
 
 
-def _execution_id(given: ExecutionId | str | None, partitions: int) -> ExecutionId:
-    if given is None:
-        return ids.mint_execution_id(partitions)
+def _given_id(given: ExecutionId | str, partitions: int) -> ExecutionId:
     if isinstance(given, ExecutionId) and given.partition < partitions and isinstance(given.uuid, UUID):
         return given
     return ids.parse_execution_id(str(given), partitions)
@@ -162,7 +181,7 @@ def _execution_id(given: ExecutionId | str | None, partitions: int) -> Execution
 async def _send(
     conn: Connection, items: Sequence[_Item], partitions: int, payload_limit: int, counted_from: datetime | None
 ) -> list[Submitted | Refusal]:
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(item.terms for item in items), 1)}
+    numbers = {text: number for number, text in enumerate(dict.fromkeys([item.terms for item in items]), 1)}
     answered = await db.rows(
         conn,
         "submit",
@@ -187,16 +206,17 @@ async def _send(
 
 def _column(values: list[T | None]) -> list[T | None] | None:
     """A column nobody uses is not sent."""
-    return values if any(value is not None for value in values) else None
+    return values if values.count(None) < len(values) else None
 
 
 def _answer(row: db.Row, item: _Item, partitions: int) -> Submitted | Refusal:
-    if row["refusal"] is not None:
+    outcome = row["outcome"]
+    if outcome == "created":
+        return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))
+    if outcome is None:
         return db.refusal(row["refusal"], row["detail"])
-    if row["outcome"] == "duplicate":
-        first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
-        return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(first, partitions))
-    return Submitted(SubmitOutcome.CREATED, item.execution_id, _public_state(row["detail"]))
+    first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
+    return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(first, partitions))
 
 
 @cache

@@ -11,6 +11,10 @@ create or replace function flowfabric._read_terms(
     out creator text, out policy jsonb, out dedup_window interval, out route int, out fault jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
+declare
+    words_of_budgets jsonb;
+    words_of_quotas jsonb;
+    lane_state flowfabric.lane_state;
 begin
     given := jsonb_strip_nulls(given);
     fault := flowfabric._terms_fault(given);
@@ -26,11 +30,25 @@ begin
     creator := given ->> 'creator';
     policy := nullif(given -> 'policy', '{}');
     dedup_window := coalesce((policy ->> 'dedup_window_ms')::bigint, 86400000) * interval '1 ms';
-    fault := flowfabric._route_fault(lane, namespace, needs, coalesce(given -> 'budgets', '[]'), coalesce(given -> 'quotas', '[]'));
-    if fault is null then
-        budgets := flowfabric._budget_ids(namespace, coalesce(given -> 'budgets', '[]'));
-        quotas := flowfabric._quota_ids(namespace, coalesce(given -> 'quotas', '[]'));
-        route := flowfabric._known_route(lane, namespace, flowfabric._sorted_set(needs), budgets, quotas);
+    words_of_budgets := coalesce(given -> 'budgets', '[]');
+    words_of_quotas := coalesce(given -> 'quotas', '[]');
+    fault := flowfabric._words_fault(lane, namespace, needs, words_of_budgets, words_of_quotas);
+    if fault is not null then
+        return;
+    end if;
+
+    budgets := flowfabric._budget_ids(namespace, words_of_budgets);
+    quotas := flowfabric._quota_ids(namespace, words_of_quotas);
+    -- A route is made after its lane, so where there is no lane there is no route.
+    select l.state, r.id into lane_state, route
+    from flowfabric.lanes l
+    left join flowfabric.routes r on r.lane = l.name and r.namespace = _read_terms.namespace
+        and r.digest = md5(array_to_string(flowfabric._sorted_set(_read_terms.needs), ',')) and r.budgets = _read_terms.budgets
+        and r.quotas = _read_terms.quotas
+    where l.name = _read_terms.lane;
+    if lane_state = 'draining' then
+        route := null;
+        fault := flowfabric._draining_fault(lane);
     end if;
 end $$;
 
@@ -96,6 +114,25 @@ language sql stable as $$
     end
 $$;
 
+-- Whether a payload is over the limit.
+--
+--   returns  true or false
+create or replace function flowfabric._are_large(payloads bytea[], payload_limit int)
+returns boolean
+language plpgsql immutable as $$
+declare
+    payload bytea;
+begin
+    if payloads is not null then
+        foreach payload in array payloads loop
+            if octet_length(payload) > payload_limit then
+                return true;
+            end if;
+        end loop;
+    end if;
+    return false;
+end $$;
+
 -- Take idempotency keys for executions, each where it is free. A key is taken for its window and for as long as its
 -- execution is unfinished. Waits for another transaction that is taking the same key. The keys given are distinct.
 --
@@ -130,11 +167,13 @@ begin
             return array_fill(null::text, array[cardinality(taken)]);
         end if;
 
-        perform from flowfabric.idempotency_keys k
-        join unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys) as w (partition, namespace, key)
-          on k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
-        order by k.partition, k.namespace, k.key
-        for update of k;
+        perform from (
+            select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys) as w (partition, namespace, key)
+            order by w.partition, w.namespace collate "C", w.key collate "C") w
+        cross join lateral (
+            select from flowfabric.idempotency_keys k
+            where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
+            for update) k;
         get diagnostics held = row_count;
         -- Fewer, when the sweep has just forgotten one that the insert still ran into.
         exit when held = cardinality(_take_keys.keys);
@@ -144,12 +183,20 @@ begin
     with moved as (
         update flowfabric.idempotency_keys k
         set execution_partition = w.execution_partition, execution = w.execution, expires_at = w.expires_at
-        from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys, _take_keys.execution_partitions,
-                    _take_keys.executions, _take_keys.expiries)
-             with ordinality as w (partition, namespace, key, execution_partition, execution, expires_at, number)
-        where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
-          and not w.number = any (taken) and k.expires_at <= flowfabric.clock()
-          and not exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution)
+        from (
+            select w.*, h.place
+            from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys, _take_keys.execution_partitions,
+                        _take_keys.executions, _take_keys.expiries)
+                 with ordinality as w (partition, namespace, key, execution_partition, execution, expires_at, number)
+            cross join lateral (
+                select k.ctid as place, k.execution_partition, k.execution from flowfabric.idempotency_keys k
+                where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key and k.expires_at <= flowfabric.clock()
+                offset 0) h
+            left join lateral (
+                select t.id from flowfabric.tickets t where t.partition = h.execution_partition and t.id = h.execution offset 0) t on true
+            where not w.number = any (taken) and t.id is null
+            limit cardinality(_take_keys.keys)) w
+        where k.ctid = w.place
         returning w.number
     )
     select taken || coalesce(array_agg(m.number), '{}') into taken from moved m;
@@ -157,7 +204,9 @@ begin
     return (
         select array_agg(case when not w.number = any (taken) then flowfabric._id(k.execution_partition, k.execution) end order by w.number)
         from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys) with ordinality as w (partition, namespace, key, number)
-        join flowfabric.idempotency_keys k on k.partition = w.partition and k.namespace = w.namespace and k.key = w.key);
+        cross join lateral (
+            select k.execution_partition, k.execution from flowfabric.idempotency_keys k
+            where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key offset 0) k);
 end $$;
 
 -- Which items of a batch stand for an execution that exists already: by their id, by their key, or because an item
@@ -180,11 +229,12 @@ declare
 begin
     for it in
         with items as (
-            select x.*, first_value(x.item) over (partition by x.partition, x.id order by x.item)::int as same_id,
-                   exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id) as known
+            select x.*, first_value(x.item) over (partition by x.partition, x.id order by x.item)::int as same_id, e.id is not null as known
             from unnest(_find_owners.partitions, _find_owners.ids, _find_owners.keys, _find_owners.key_partitions,
                         _find_owners.namespaces, _find_owners.expiries, _find_owners.refused)
                  with ordinality as x (partition, id, key, key_partition, namespace, expires_at, refused, item)
+            left join lateral (
+                select e.id from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e on true
             where not x.refused
         ), firsts as (
             select distinct on (i.namespace, i.key) i.* from items i
@@ -246,59 +296,86 @@ language sql stable as $$
                 or exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution))))
 $$;
 
--- Write records and tickets for these items, with their tags and their line in the log. An id that is in use, or comes a
--- second time, is passed over. Each item is a microsecond younger than the one before: order within a call is age, and
--- the age says which item a record is of.
+-- Which items of a batch, refused because their lane is draining or their deadline is over, stand for an execution that
+-- exists already; but not only since a later item of the same call.
+--
+--   returns  the owner's id per item, in order; null where there is none
+create or replace function flowfabric._late_owners(
+    partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[], deadlines_at timestamptz[], faults jsonb[],
+    made boolean[], now timestamptz)
+returns text[]
+language plpgsql stable as $$
+begin
+    return array(
+        select case when x.owner <> all (array(
+            select flowfabric._id(partitions[i], ids[i]) from generate_series(x.item + 1, cardinality(ids)) i where made[i])) then x.owner end
+        from (select i as item, case
+                  when faults[i] ->> 'code' = 'lane_draining' or faults[i] ->> 'code' = 'invalid_time' and deadlines_at[i] <= now then
+                      flowfabric._standing_owner(partitions[i], ids[i], key_partitions[i], namespaces[i], keys[i], now) end as owner
+              from generate_series(1, cardinality(ids)) i) x
+        order by x.item);
+end $$;
+
+-- Write records and tickets for the items of a call, with their tags and their lines in the log, save those to be passed
+-- over. An id that is in use, or comes a second time, is passed over too. Each item is a microsecond younger than the one
+-- before: order within a call is age, and the age says which item a record is of.
 --
 --   moves    – → runnable
 --   emits    execution_submitted
---   returns  the numbers of the items that were written
+--   returns  whether it was written, per item; null when all were
 create or replace function flowfabric._write_submissions(
-    items int[], partitions int[], ids uuid[], routes int[], lanes text[], kinds text[], payloads bytea[], encodings text[],
-    creators text[], policies jsonb[], priorities int[], dues timestamptz[], deadlines timestamptz[], tags jsonb[], now timestamptz)
-returns int[]
+    term_of int[], partitions int[], ids uuid[], payloads bytea[], priorities int[], dues timestamptz[], deadlines timestamptz[],
+    tags jsonb[], passed boolean[], routes int[], lanes text[], kinds text[], encodings text[], creators text[], policies jsonb[],
+    now timestamptz)
+returns boolean[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    total constant int := cardinality(ids);
     ages timestamptz[];
+    made boolean[];
     fresh record;
 begin
     with recorded as (
         insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, tags, policy, created_at)
-        select x.partition, x.id, x.route, x.kind, x.payload, x.encoding, x.creator, x.tags, x.policy,
-               _write_submissions.now + x.item * interval '1 microsecond'
-        from unnest(items, partitions, ids, routes, kinds, payloads, encodings, creators, _write_submissions.tags, policies)
-             as x (item, partition, id, route, kind, payload, encoding, creator, tags, policy)
-        order by x.partition, x.id, x.item -- by key, so that two batches with the same ids cannot deadlock
+        select partitions[x.item], ids[x.item], routes[x.term], kinds[x.term], payloads[x.item], encodings[x.term], creators[x.term],
+               tags[x.item], policies[x.term], now + x.item * interval '1 microsecond'
+        from (select i as item, term_of[i] as term from generate_series(1, total) i where passed[i] is not true) x
+        -- By id, so that two batches with the same ids cannot deadlock. Minted ids are ordered by time, and so grow with the ages.
+        order by 2, 1, x.item
         on conflict do nothing
         returning created_at
     )
     select array_agg(r.created_at) into ages from recorded r;
+    if cardinality(ages) = cardinality(array_positions(passed, false)) then
+        made := array(select not p from unnest(passed) p);
+    elsif cardinality(ages) = total is not true then
+        made := array(select now + i * interval '1 microsecond' = any (ages) is true from generate_series(1, total) i);
+    end if;
 
-    with mine as (
-        select x.*, _write_submissions.now + x.item * interval '1 microsecond' as created_at
-        from unnest(items, partitions, ids, routes, lanes, kinds, priorities, dues, deadlines, _write_submissions.tags)
-             as x (item, partition, id, route, lane, kind, priority, due_at, deadline_at, tags)
-        where cardinality(ages) = cardinality(items) or _write_submissions.now + x.item * interval '1 microsecond' = any (ages)
-    ), ticketed as (
-        insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, eligibility, reason)
-        select m.partition, m.id, m.route, m.lane, least(greatest(coalesce(m.priority, 0), 0), 9000), m.created_at, m.due_at, m.deadline_at,
-               case when m.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
-               case when m.due_at is null then 'waiting_for_worker'::flowfabric.reason else 'waiting_for_delay' end
-        from mine m
-    ), tagged as (
+    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, eligibility, reason)
+    select partitions[x.item], ids[x.item], routes[x.term], lanes[x.term], least(greatest(coalesce(priorities[x.item], 0), 0), 9000),
+           now + x.item * interval '1 microsecond', x.due_at, deadlines[x.item],
+           case when x.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
+           case when x.due_at is null then 'waiting_for_worker'::flowfabric.reason else 'waiting_for_delay' end
+    from (select i as item, term_of[i] as term, dues[i] as due_at from generate_series(1, total) i where made is null or made[i]) x;
+    if tags is not null then
         insert into flowfabric.tags (partition, execution, key, value, created_at)
-        select m.partition, m.id, t.key, t.value, m.created_at from mine m cross join lateral jsonb_each_text(m.tags) t
-        where m.tags is not null
-    )
-    select array_agg(m.item) as items, array_agg(m.partition::smallint) as partitions, array_agg(m.id) as ids,
-           array_agg(m.route) as routes, array_agg(m.tags) as tags, array_agg(jsonb_build_object('kind', m.kind)) as details
-    into fresh from mine m;
+        select partitions[i], ids[i], t.key, t.value, now + i * interval '1 microsecond'
+        from generate_series(1, total) i cross join lateral jsonb_each_text(tags[i]) t
+        where made is null or made[i];
+    end if;
 
-    if fresh.items is not null then
+    if made is null and cardinality(kinds) = 1 then
+        perform flowfabric._append_each('execution_submitted', partitions::smallint[], ids, array_fill(routes[1], array[total]), tags,
+                                        array_fill(jsonb_build_object('kind', kinds[1]), array[total]));
+    elsif ages is not null then
+        select array_agg(partitions[i]::smallint) as partitions, array_agg(ids[i]) as ids, array_agg(routes[term_of[i]]) as routes,
+               array_agg(tags[i]) as tags, array_agg(jsonb_build_object('kind', kinds[term_of[i]])) as details
+        into fresh from generate_series(1, total) i where made is null or made[i];
         perform flowfabric._append_each('execution_submitted', fresh.partitions, fresh.ids, fresh.routes, fresh.tags, fresh.details);
     end if;
-    return coalesce(fresh.items, '{}');
+    return made;
 end $$;
 
 -- Read all terms of a call.
@@ -348,6 +425,64 @@ begin
     return states;
 end $$;
 
+-- Write record and ticket of a call's only item, one without tags and times: what most calls are, in as few statements as
+-- can be.
+--
+--   moves    – → runnable
+--   emits    execution_submitted
+--   returns  whether it was written: not when its id is in use
+create or replace function flowfabric._write_plain(
+    partition int, id uuid, route int, lane text, kind text, payload bytea, encoding text, creator text, policy jsonb, priority int,
+    created_at timestamptz)
+returns boolean
+language plpgsql as $$
+#variable_conflict use_variable
+begin
+    with recorded as (
+        insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, policy, created_at)
+        values (partition, id, route, kind, payload, encoding, creator, policy, created_at)
+        on conflict do nothing
+        returning 1
+    )
+    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, eligibility, reason)
+    select partition, id, route, lane, least(greatest(coalesce(priority, 0), 0), 9000), created_at, 'eligible_now', 'waiting_for_worker'
+    from recorded;
+    if found then
+        perform flowfabric._append_each('execution_submitted', array[partition::smallint], array[id], array[route],
+                                        details => array[jsonb_build_object('kind', kind)]);
+        return true;
+    end if;
+    return false;
+end $$;
+
+-- What is wrong with the items of a call, and when they are due. A column is null when no item has anything in it.
+--
+--   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
+--   returns  faults, those of their terms first; and of items that are good the moments they are due and must be over, and tags
+create or replace function flowfabric._judge_submissions(
+    term_of int[], term_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[], delays_until timestamptz[],
+    deadlines_ms bigint[], deadlines_at timestamptz[], tags text[], now timestamptz, out faults jsonb[], out dues timestamptz[],
+    out deadlines timestamptz[], out labels jsonb[])
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    select array_agg(coalesce(term_faults[term_of[x.item]], x.fault)),
+           array_agg(case when x.fault is null then
+               nullif(greatest(coalesce(delays_until[x.item], now + delays_ms[x.item] * interval '1 ms'), now), now) end),
+           array_agg(case when x.fault is null then coalesce(deadlines_at[x.item], now + deadlines_ms[x.item] * interval '1 ms') end),
+           array_agg(case when x.fault is null then tags[x.item]::jsonb end)
+    into faults, dues, deadlines, labels
+    from (select i as item, flowfabric._submission_fault(keys[i], octet_length(payloads[i]), payload_limit, delays_ms[i],
+                                delays_until[i], deadlines_ms[i], deadlines_at[i], tags[i], now) as fault
+          from generate_series(1, cardinality(term_of)) i offset 0) x;
+    if array_remove(faults, null) = '{}' then
+        faults := null;
+    end if;
+    if tags is null then
+        labels := null;
+    end if;
+end $$;
+
 -- Take work in, many items at once: as if one after the other, and one bad item harms no other. `terms` holds what
 -- items have in common, once each; `term_of` says which of them an item has, from 1, and may be null where there is
 -- one. A lane or a route that is new is made only for an item that is written. Ages are counted from now, or from the
@@ -370,83 +505,75 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    term record := flowfabric._read_all_terms(submit.terms);
-    faults jsonb[];
+    is_bare constant boolean := num_nonnulls(keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags) = 0;
+    term record;
+    faults jsonb[]; -- null when there is none
     dues timestamptz[];
     deadlines timestamptz[];
+    labels jsonb[];
     owners text[];
-    routes int[] := term.routes;
-    written int[];
+    routes int[];
+    passed boolean[];
+    made boolean[]; -- null when all are
+    late text[];
     states text[];
-    late record;
 begin
     if cardinality(ids) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(ids)));
+    elsif is_bare and cardinality(ids) = 1 then
+        term := flowfabric._read_terms(terms[coalesce(term_of[1], 1)]::jsonb);
+        if term.route is not null and not coalesce(octet_length(payloads[1]) > payload_limit, false) and flowfabric._write_plain(
+            partitions[1], ids[1], term.route, term.lane, term.kind, payloads[1], term.encoding, term.creator, term.policy, priorities[1],
+            coalesce(counted_from, now) + interval '1 microsecond') then
+            states := flowfabric._fresh_states(array[term.route], array[term.budgets::text], array[term.quotas::text], now);
+            return query values (1, 'created', null::text, '{"public_state": "' || coalesce(states[1], 'waiting') || '"}');
+            return;
+        end if;
     end if;
+
+    term := flowfabric._read_all_terms(terms);
+    routes := term.routes;
     term_of := coalesce(term_of, array_fill(1, array[cardinality(ids)]));
-
-    select array_agg(coalesce(term.faults[x.term], f.fault) order by x.item),
-           array_agg(case when f.fault is null then nullif(greatest(coalesce(x.delay_until, now + x.delay_ms * interval '1 ms'), now), now) end order by x.item),
-           array_agg(case when f.fault is null then coalesce(x.deadline_at, now + x.deadline_ms * interval '1 ms') end order by x.item)
-    into faults, dues, deadlines
-    from unnest(submit.term_of, submit.payloads, submit.keys, submit.delays_ms, submit.delays_until, submit.deadlines_ms,
-                submit.deadlines_at, submit.tags)
-         with ordinality as x (term, payload, key, delay_ms, delay_until, deadline_ms, deadline_at, tags, item)
-    cross join lateral (select flowfabric._submission_fault(
-        x.key, octet_length(x.payload), submit.payload_limit, x.delay_ms, x.delay_until, x.deadline_ms, x.deadline_at, x.tags, now)) f (fault);
-
-    if submit.keys is not null then
-        select flowfabric._find_owners(submit.partitions, submit.ids, submit.keys, submit.key_partitions,
-            array_agg(term.namespaces[x.term] order by x.item), array_agg(now + term.windows[x.term] order by x.item),
-            array_agg(faults[x.item] is not null order by x.item))
-        into owners from unnest(submit.term_of) with ordinality as x (term, item);
+    if not is_bare or array_remove(term.faults, null) <> '{}' or flowfabric._are_large(payloads, payload_limit) then
+        select j.* into faults, dues, deadlines, labels from flowfabric._judge_submissions(
+            term_of, term.faults, payloads, payload_limit, keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags, now) j;
     end if;
-
+    if keys is not null then
+        owners := flowfabric._find_owners(partitions, ids, keys, key_partitions, array(select term.namespaces[t] from unnest(term_of) t),
+            array(select now + term.windows[t] from unnest(term_of) t), array(select faults[i] is not null from generate_series(1, cardinality(ids)) i));
+    end if;
     if array_position(routes, null) is not null then
         routes := flowfabric._make_routes(routes, term.lanes, term.namespaces, term.needs, term.budgets, term.quotas, array(
             select distinct on (x.partition, x.id) x.term
             from unnest(submit.term_of, submit.partitions, submit.ids, faults, owners)
                  with ordinality as x (term, partition, id, fault, owner, item)
-            where x.fault is null and x.owner is null
-              and not exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id)
+            left join lateral (
+                select e.id from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e on true
+            where x.fault is null and x.owner is null and e.id is null
             order by x.partition, x.id, x.item));
     end if;
 
-    select flowfabric._write_submissions(
-        array_agg(x.item::int), array_agg(x.partition), array_agg(x.id), array_agg(routes[x.term]), array_agg(term.lanes[x.term]),
-        array_agg(term.kinds[x.term]), array_agg(x.payload), array_agg(term.encodings[x.term]), array_agg(term.creators[x.term]), array_agg(term.policies[x.term]),
-        array_agg(x.priority), array_agg(x.due_at), array_agg(x.deadline_at), array_agg(x.tags::jsonb),
-        coalesce(counted_from, now))
-    into written
-    from unnest(submit.term_of, submit.partitions, submit.ids, submit.payloads, submit.priorities, dues, deadlines, submit.tags, faults, owners)
-         with ordinality as x (term, partition, id, payload, priority, due_at, deadline_at, tags, fault, owner, item)
-    where x.fault is null and x.owner is null and routes[x.term] is not null;
+    if faults is not null or owners is not null or array_position(routes, null) is not null then
+        passed := array(select faults[i] is not null or owners[i] is not null or routes[term_of[i]] is null
+                        from generate_series(1, cardinality(ids)) i);
+    end if;
+    made := flowfabric._write_submissions(
+        term_of, partitions, ids, payloads, priorities, dues, deadlines, labels, passed, routes, term.lanes, term.kinds, term.encodings,
+        term.creators, term.policies, coalesce(counted_from, now));
 
-    for late in
-        select x.item, flowfabric._standing_owner(x.partition, x.id, x.key_partition, term.namespaces[x.term], x.key, now) as owner
-        from unnest(submit.term_of, submit.partitions, submit.ids, submit.keys, submit.key_partitions, submit.deadlines_at, faults)
-             with ordinality as x (term, partition, id, key, key_partition, deadline_at, fault, item)
-        where x.fault ->> 'code' = 'lane_draining' or x.fault ->> 'code' = 'invalid_time' and x.deadline_at <= now
-    loop
-        -- Unless it stands only since a later item of this call.
-        if late.owner is not null and late.owner <> all (array(select flowfabric._id(partitions[w], ids[w]) from unnest(written) w where w > late.item)) then
-            faults[late.item] := null;
-            owners := coalesce(owners, array_fill(null::text, array[cardinality(ids)]));
-            owners[late.item] := late.owner;
-        end if;
-    end loop;
+    if faults is not null then
+        late := flowfabric._late_owners(partitions, ids, keys, key_partitions, array(select term.namespaces[t] from unnest(term_of) t),
+                                        deadlines_at, faults, made, now);
+        faults := array(select case when late[i] is null then faults[i] end from generate_series(1, cardinality(ids)) i);
+        owners := array(select coalesce(late[i], owners[i]) from generate_series(1, cardinality(ids)) i);
+    end if;
 
     states := flowfabric._fresh_states(routes, term.budgets, term.quotas, now);
     return query
-    select x.item::int,
-           case when x.fault is not null then null when x.made then 'created' else 'duplicate' end,
-           x.fault ->> 'code',
-           case when x.fault is not null then (x.fault - 'code')::text
-                when not x.made then jsonb_build_object('execution_id', coalesce(x.owner, flowfabric._id(x.partition, x.id)))::text
-                when x.due_at is not null then '{"public_state": "delayed"}'
-                else format('{"public_state": "%s"}', coalesce(states[x.term], 'waiting')) end
-    from (select x.*, cardinality(written) = cardinality(ids) or x.item = any (written) as made
-          from unnest(submit.term_of, submit.partitions, submit.ids, dues, faults, owners)
-               with ordinality as x (term, partition, id, due_at, fault, owner, item)) x
-    order by x.item;
+    select i, case when faults[i] is not null then null when made is null or made[i] then 'created' else 'duplicate' end, faults[i] ->> 'code',
+           case when faults[i] is not null then (faults[i] - 'code')::text
+                when not made[i] then jsonb_build_object('execution_id', coalesce(owners[i], flowfabric._id(partitions[i], ids[i])))::text
+                when dues[i] is not null then '{"public_state": "delayed"}'
+                else '{"public_state": "' || coalesce(states[term_of[i]], 'waiting') || '"}' end
+    from generate_series(1, cardinality(ids)) i;
 end $$;
