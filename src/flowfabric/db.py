@@ -19,6 +19,7 @@ import msgspec
 from flowfabric import errors
 from flowfabric.config import URL_SHAPE, BadSetting, Config
 from flowfabric.model import Page
+from flowfabric.pool import Closing, Pool
 
 log = logging.getLogger("flowfabric.db")
 
@@ -119,22 +120,12 @@ class Database:
     def __init__(self, config: Config, url: str) -> None:
         self.config = config
         self._url = url
-        self._pool: Any = None
+        self._pool: Pool[Any] | None = None
 
     async def __aenter__(self) -> Self:
-        # A pooler hands out another session with every transaction: nothing prepared may be expected there. Without its
-        # cache the driver prepares and runs a call before it lets the session go.
-        pooled = {"statement_cache_size": 0, "init": _learn_arrays} if self.config.pooler else {}
+        self._pool = Pool(self._connect, self.config.pool_size)
         try:
-            self._pool = await asyncpg.create_pool(
-                self._url,
-                min_size=0,
-                max_size=self.config.pool_size,
-                timeout=self.config.patience,
-                reset=_keep_session,
-                **pooled,
-            )
-            await self._pool.release(await self._pool.acquire())
+            self._pool.give_back(await self._pool.borrow(self.config.patience))
         except ValueError:
             # What the driver says of it may quote the password.
             raise BadSetting(f"FLOWFABRIC_URL cannot be read; {URL_SHAPE}") from None
@@ -146,24 +137,24 @@ class Database:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the connections, once those in use are back; after the setting `patience`, without waiting."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.config.patience):
-                await self._pool.close()
+        if self._pool is not None:
+            with suppress(TimeoutError, *DRIVER):
+                async with asyncio.timeout(self.config.patience):
+                    await self._pool.close()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection from the pool, for as long as the block lasts."""
-        conn = await self._acquire()
+        pool, conn = await self._borrow()
         try:
             with _failing(conn, DRIVER[:-1]):  # the block may have files and sockets of its own
                 yield conn
         except errors.DatabaseUnavailable as unavailable:
-            if isinstance(unavailable.__cause__, UNFIT) and not _is_closed(conn):
+            if isinstance(unavailable.__cause__, UNFIT):
                 conn.terminate()
             raise
         finally:
-            with suppress(*DRIVER):  # then it is closed, and the pool opens another
-                await self._pool.release(conn)
+            pool.give_back(conn)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -174,15 +165,12 @@ class Database:
     @asynccontextmanager
     async def own_connection(self) -> AsyncIterator[Connection]:
         """A connection outside the pool, for what lasts: listening, reading the log, renewing leases."""
-        pooled = {"statement_cache_size": 0} if self.config.pooler else {}
         try:
-            conn = await asyncpg.connect(self._url, timeout=self.config.patience, **pooled)
+            conn = await self._connect()
         except DRIVER as error:
             raise errors.DatabaseUnavailable(f"cannot connect{self._where()}: {self._why(error)}") from error
         try:
             with _failing(conn, DRIVER[:-1]):
-                if self.config.pooler:
-                    await _learn_arrays(conn)
                 yield conn
         finally:
             conn.terminate()
@@ -205,18 +193,28 @@ class Database:
                 log.warning("trying again in %.2f s: %s", pause, error.message)
                 await asyncio.sleep(pause)
 
-    async def _acquire(self) -> Any:
-        if self._pool is None or self._pool.is_closing():
+    async def _borrow(self) -> tuple[Pool[Any], Any]:
+        pool = self._pool
+        if pool is None or pool.is_closing:
             raise errors.ShuttingDown("the connections of this process are closed; no more calls are taken")
         try:
-            conn = await self._pool.acquire(timeout=self.config.patience)
+            return pool, await pool.borrow(self.config.patience)
+        except Closing as error:
+            raise errors.ShuttingDown("the connections of this process were closed meanwhile") from error
         except DRIVER as error:
-            if self._pool.is_closing():
-                raise errors.ShuttingDown("the connections of this process were closed meanwhile") from error
             raise errors.DatabaseUnavailable(f"no connection: {self._why(error)}") from error
-        if self._pool.is_closing():
-            await self._pool.release(conn)
-            raise errors.ShuttingDown("the connections of this process were closed meanwhile")
+
+    async def _connect(self) -> Any:
+        # A pooler hands out another session with every transaction: nothing prepared may be expected there. Without its
+        # cache the driver prepares and runs a call before it lets the session go.
+        pooled = {"statement_cache_size": 0} if self.config.pooler else {}
+        conn = await asyncpg.connect(self._url, timeout=self.config.patience, **pooled)
+        if self.config.pooler:
+            try:
+                await _learn_arrays(conn)
+            except BaseException:
+                conn.terminate()
+                raise
         return conn
 
     def _where(self) -> str:
@@ -226,7 +224,7 @@ class Database:
     def _why(self, error: Exception) -> str:
         if not isinstance(error, TimeoutError):
             return _said(error)
-        in_use = self._pool is not None and self._pool.get_size() > self._pool.get_idle_size()
+        in_use = self._pool is not None and self._pool.in_use > 0
         why = f"{self.config.pool_size} are in use (FLOWFABRIC_POOL_SIZE)" if in_use else "Postgres did not answer"
         return f"after {self.config.patience:g} s {why}"
 
@@ -335,7 +333,7 @@ def _is_closed(conn: Connection) -> bool:
     try:
         return conn.is_closed()
     except asyncpg.InterfaceError:
-        return True  # the pool has taken it back
+        return True  # of a pool of the caller's, which has taken it back
 
 
 def _pauses(patience: float) -> Iterator[float]:
@@ -358,7 +356,3 @@ async def _learn_arrays(conn: Any) -> None:
         await conn.fetch("select " + ", ".join(f"null::{kind}[]" for kind in ARRAYS))
     finally:
         await transaction.rollback()
-
-
-async def _keep_session(conn: object) -> None:
-    """We leave nothing behind in a session, so a released connection needs no reset and no round trip for one."""

@@ -1,4 +1,4 @@
-"""Plans that a session has made while the tables were empty: they stay for as long as it lives, and must serve full ones."""
+"""Plans that a session has made while the tables were empty stay for as long as it lives, and must serve full ones."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any

@@ -29,9 +29,9 @@ async def claim(
 
     Strict priority; at equal priority routes take turns, starting behind `after_route` (pass the route served last);
     within a route the oldest first. With `last`, the last one taken before, a claim gives what lies behind it where
-    only its route has work; leave it out now and then, since what came late may lie before it. A lost reply leaves leases
-    that lapse and are claimed again. Raises `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`, `InvalidLease`,
-    `InvalidLimit`.
+    only its route has work; leave it out now and then, since what came late may lie before it. A lost reply leaves
+    leases that lapse and are claimed again. Raises `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`,
+    `InvalidLease`, `InvalidLimit`.
     """
     taken = await db.rows(
         conn,
