@@ -46,7 +46,7 @@ class Pool(Generic[C]):
     async def borrow(self, patience: float) -> C:
         """A connection, as soon as there is one.
 
-        Raises `TimeoutError` after so many seconds, a `ConnectionError` when it closes, and what connecting raises.
+        Raises `TimeoutError` after so many seconds, and what connecting raises.
         """
         conn = self._take_idle()
         if conn is None:
