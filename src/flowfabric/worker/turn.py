@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from flowfabric.model import Claim
 
 # What a claim from the front may take, in seconds, before it counts as slow: for itself, and for each that it gives.
-FOR_ITSELF, FOR_EACH = 0.01, 0.0002
+FOR_ITSELF, FOR_EACH = 0.005, 0.00005
 SHARE = 10  # of the time of slow looks at most one part in so many is spent on them
 
 

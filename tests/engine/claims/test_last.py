@@ -110,3 +110,17 @@ async def test_where_nothing_lies_behind_the_last_one_a_claim_looks_from_the_fro
     )
 
     assert [one.execution_id for one in await claim(given.conn, 2, got[-1])] == [old]
+
+
+async def test_a_worker_of_several_lanes_goes_on_too_and_leaves_none_behind(given: Given) -> None:
+    last = await taken(given, 1)
+    other = await given.submitted(lane="other")
+    younger = await given.submitted()
+
+    both = ["default", "other"]
+    first, second = [
+        await claims.claim(given.conn, "w", instance="i", lanes=both, last=last, after_route=last.route)
+        for _ in range(2)
+    ]
+    assert {one.execution_id for one in (*first, *second)} == {other, younger}
+    assert first[0].execution_id == other  # its route has its turn first

@@ -226,7 +226,8 @@ begin
         in_vain := case when cardinality(chosen) = before then in_vain + 1 else 0 end;
         before := cardinality(chosen);
         if in_vain < 3 then
-            select max(p.priority) into level from unnest(lanes) l (name) cross join lateral (
+            -- Lanes that have nothing need not be looked at again.
+            select max(p.priority), array_agg(l.name) into level, lanes from unnest(lanes) l (name) cross join lateral (
                 select t.priority from flowfabric.tickets t
                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < level
                 order by t.priority desc limit 1) p;
@@ -262,33 +263,33 @@ end $$;
 --   locks    the tickets it chooses; skips those that are locked
 --   returns  their places; none when it is time to look from the front
 create or replace function flowfabric._go_on_in_route(
-    lane text, capabilities text[], namespace text, take int, last_route int, last_priority int, last_created timestamptz)
+    lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int, last_created timestamptz)
 returns tid[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    is_alone boolean;
+    route_lane text;
     found record;
 begin
-    is_alone := exists (
-            select from flowfabric.routes r
-            where r.id = last_route and r.lane = _go_on_in_route.lane and r.needs <@ _go_on_in_route.capabilities
-              and r.namespace = coalesce(_go_on_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}')
-        and not exists (
-            select from flowfabric.tickets t
-            where t.lane = _go_on_in_route.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority > last_priority)
-        and not exists (
-            select from flowfabric.tickets t
-            where t.lane = _go_on_in_route.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
-              and t.route < last_route)
-        and not exists (
-            select from flowfabric.tickets t
-            where t.lane = _go_on_in_route.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
-              and t.route > last_route);
-    if not is_alone then
+    select r.lane into route_lane from flowfabric.routes r
+    where r.id = last_route and r.lane = any (_go_on_in_route.lanes) and r.needs <@ _go_on_in_route.capabilities
+      and r.namespace = coalesce(_go_on_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}';
+    if route_lane is null or exists (
+        select from unnest(_go_on_in_route.lanes) l (name)
+        where exists (
+                select from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority > last_priority)
+           or exists (
+                select from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
+                  and t.route < last_route)
+           or exists (
+                select from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
+                  and t.route > last_route)) then
         return '{}';
     end if;
-    found := flowfabric._lock_ready(array[last_route], array[_go_on_in_route.lane], array[last_created - interval '100 ms'], last_priority,
+    found := flowfabric._lock_ready(array[last_route], array[route_lane], array[last_created - interval '100 ms'], last_priority,
                                     array[take], '{}', null);
     return found.places;
 end $$;

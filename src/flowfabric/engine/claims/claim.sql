@@ -154,8 +154,8 @@ begin
     if seen.is_lapsed then
         perform flowfabric._lapse_grants(seen.lanes, _take_ready.take + 100, now);
     end if;
-    if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null and cardinality(seen.lanes) = 1 then
-        chosen := flowfabric._go_on_in_route(seen.lanes[1], covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
+    if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null then
+        chosen := flowfabric._go_on_in_route(seen.lanes, covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
                                     _take_ready.last_priority, _take_ready.last_created);
         if chosen <> '{}' then
             return chosen;
