@@ -15,13 +15,11 @@ from benchmarks.stamps import Stamps
 from benchmarks.workers import drained, opened, stamped, until, until_none, working
 from flowfabric.app import App
 from flowfabric.db import Connection
-from flowfabric.engine import waits
 from flowfabric.ids import ExecutionId
 from flowfabric.model import CreatedWaitpoint, SignalToSend
 
 COUNT = 2_000
 SINGLE = 200
-AT_ONCE = 100
 
 NOT_SUSPENDED = "select from flowfabric.tickets where phase <> 'suspended' limit 1"
 TOKENS = """
@@ -58,9 +56,7 @@ async def many(ground: Ground) -> int:
     async with opened(ground) as app, working(ground, 1), app.database.connection() as conn:
         signals = await suspended(app, conn, count)
         with ground.timed():
-            for start in range(0, count, AT_ONCE):
-                await waits.deliver_signals(conn, signals[start : start + AT_ONCE])
-                await app.wake("default")
+            await asyncio.gather(*map(app.signal, signals))
             await drained(conn)
     return count
 
@@ -71,23 +67,22 @@ async def single(ground: Ground) -> int:
     stamps = stamped(ground, count)
     async with opened(ground) as app, working(ground, 1), app.database.connection() as conn:
         signals = await suspended(app, conn, count)
-        delays = [await delay(app, conn, stamps, number, signals[number]) for number in range(count)]
+        delays = [await delay(app, stamps, number, signals[number]) for number in range(count)]
     ground.tell(**percentiles("handler", delays))
     return count
 
 
-async def delay(app: App, conn: Connection, stamps: Stamps, number: int, signal: SignalToSend) -> float:
+async def delay(app: App, stamps: Stamps, number: int, signal: SignalToSend) -> float:
     await asyncio.sleep(random.uniform(*GAP))
     sent_at = time.monotonic()
-    await waits.deliver_signal(conn, signal)
-    await app.wake("default")
+    await app.signal(signal)
     await until(lambda: stamps.at(number) > 0, 0.0002)
     return stamps.at(number) - sent_at
 
 
 rate = Scenario(
     name="signals",
-    about="signalled 100 to a call, resumed and completed by one worker process",
+    about="signalled all at once, resumed and completed by one worker process",
     run=many,
     unit="resumed/s",
     against={"raw_signals": None},

@@ -18,8 +18,9 @@ from flowfabric.errors import Refusal, SchemaBehind
 from flowfabric.handle import Execution
 from flowfabric.hints import Hints
 from flowfabric.ids import ExecutionId, parse_execution_id
-from flowfabric.model import ScheduleChange, Submission, SubmitOutcome, Submitted, Terms
+from flowfabric.model import Delivered, ScheduleChange, SignalToSend, Submission, SubmitOutcome, Submitted, Terms
 from flowfabric.schedule import Declaration, Scheduled, TimingOptions
+from flowfabric.signalling import Signaller
 from flowfabric.submitting import Submitter
 from flowfabric.subscriptions import EventLog
 from flowfabric.task import Options, Step, Task, TaskFunction, read_policy, submission
@@ -36,6 +37,7 @@ class Connections(NamedTuple):
     log: EventLog
     ends: Ends
     submit: Submitter
+    signal: Signaller
     close: AsyncExitStack
 
 
@@ -138,7 +140,9 @@ class App:
         opening.push_async_callback(ends.close)
         submit = Submitter(self.config, database, hints)
         opening.push_async_callback(submit.one.close)
-        return Connections(database, hints, log, ends, submit, opening.pop_all())
+        signal = Signaller(database, hints)
+        opening.push_async_callback(signal.one.close)
+        return Connections(database, hints, log, ends, submit, signal, opening.pop_all())
 
     async def _prepare(self, conn: Connection) -> None:
         """Bring an embedded database to this version when it is behind; one of yours is only checked."""
@@ -211,6 +215,13 @@ class App:
             Execution(self, answer.execution_id, returns, fresh=answer.outcome is created)
             for answer in cast(list[Submitted], answers)
         ]
+
+    async def signal(self, signal: SignalToSend) -> Delivered:
+        """Send a signal to a waitpoint by its id; what is sent at the same time goes together.
+
+        Raises `InvalidToken`, `WaitpointClosed`, and what else refuses a signal.
+        """
+        return await self._opened.signal.one(signal)
 
     def _handle(self, answer: Submitted, returns: Any) -> Execution[Any]:
         return Execution(self, answer.execution_id, returns, fresh=answer.outcome is SubmitOutcome.CREATED)

@@ -124,7 +124,7 @@ class Execution(Generic[R]):
             source_identity=source,
             payload=None if payload is None else payloads.encode(payload),
         )
-        return self._woken(await self._app.database.run(lambda conn: waits.deliver_signal(conn, signal)))
+        return await self._app.signal(signal)
 
     async def decide(
         self, title: str, decision: str, *, by: str, of: object = None, note: str | None = None
