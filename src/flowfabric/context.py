@@ -47,7 +47,10 @@ class Context:
         self._claim = claim
         self._places = Places(journal)
         self._leaving = Leaving()
-        self._spender = Spender(engine.spending, claim, self._leaving)
+
+    @property
+    def _spender(self) -> Spender:
+        return Spender(self._engine.spending, self._claim, self._leaving)
 
     @property
     def execution_id(self) -> ExecutionId:

@@ -49,7 +49,7 @@ class Places:
 
     def __init__(self, journal: Sequence[JournalEntry]) -> None:
         # A sleep that goes on beside other waits is there twice: as it was saved, and as it ended.
-        told = sorted(journal, key=lambda entry: entry.by is not None)
+        told = sorted(journal, key=lambda entry: entry.by is not None) if journal else ()
         self._entries = {(entry.name, entry.occurrence): entry for entry in told}
         self._unasked = set(self._entries)
         self._uses: defaultdict[str, int] = defaultdict(int)
@@ -72,4 +72,4 @@ class Places:
 
     def unasked(self) -> list[str]:
         """What was saved and has not been asked for."""
-        return sorted({name for name, _ in self._unasked})
+        return sorted({name for name, _ in self._unasked}) if self._unasked else []

@@ -79,7 +79,7 @@ class Leaving:
 
     def __init__(self) -> None:
         self._busy_with = 0
-        self._idle = asyncio.Event()
+        self._idle: asyncio.Event | None = None
         self._choices = 0
         self._unwinding: asyncio.Future[None] | None = None
         self.stopped = False
@@ -100,7 +100,8 @@ class Leaving:
             yield
         finally:
             self._busy_with -= 1
-            self._idle.set()
+            if self._idle is not None:
+                self._idle.set()
 
     async def unwind(self, wish: Wish) -> None:
         """Ask for a wait and leave the handler."""
@@ -130,7 +131,7 @@ class Leaving:
                 await asyncio.sleep(0)
             if not self._busy_with:
                 break
-            self._idle.clear()
+            self._idle = asyncio.Event()
             await self._idle.wait()
         if self.asked:
             unwinding.set_exception(Unwind())

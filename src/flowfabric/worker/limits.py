@@ -3,15 +3,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
 from flowfabric.model import Claim
 from flowfabric.task import Task
 from flowfabric.worker.run import Lost, Outcome
-
-UNLIMITED = nullcontext()
 
 
 class Limits:
@@ -26,12 +24,9 @@ class Limits:
         """Whether so many run and wait that another had better be put off."""
         return name in self._most and self._inside[name] >= 2 * self._most[name]
 
-    def turn(self, name: str) -> AbstractAsyncContextManager[None]:
-        """Wait until one more may run."""
-        return self._turn(name) if name in self._free else UNLIMITED
-
     @asynccontextmanager
-    async def _turn(self, name: str) -> AsyncIterator[None]:
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        """Wait until one more may run of a task that has a limit."""
         self._inside[name] += 1
         try:
             async with self._free[name]:
@@ -45,13 +40,11 @@ def time_left(claim: Claim, lease: timedelta) -> timedelta | None:
     return None if claim.attempt_deadline is None else claim.attempt_deadline - (claim.expires_at - lease)
 
 
-async def within(span: timedelta | None, running: Awaitable[Outcome]) -> Outcome:
+async def within(span: timedelta, running: Awaitable[Outcome]) -> Outcome:
     """What comes of a run that may take so long.
 
     The sweep fails an attempt whose time is up; all there is to do here is to stop the handler.
     """
-    if span is None:
-        return await running
     with suppress(TimeoutError):
         async with asyncio.timeout(span.total_seconds()):
             return await running

@@ -193,9 +193,7 @@ class Reports:
         )
 
     async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
-        """What an earlier run has done; nothing when there was none."""
-        if not claim.resumed and claim.attempt.number == 1:
-            return []
+        """What an earlier run has done."""
         if claim.journal is not None and not claim.journal.more:
             return claim.journal.entries
         return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id, begun=claim.journal))

@@ -239,12 +239,18 @@ class Worker:
             return PutOff(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.kind}; start one that has")
         if self._limits.is_full(task.name):
             return PutOff(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as their limit allows")
-        return await within(time_left(claim, self.lease), self._run_in_turn(task, claim))
+        span = time_left(claim, self.lease)
+        running = self._run_now(task, claim) if task.limit is None else self._run_in_turn(task, claim)
+        return await (running if span is None else within(span, running))
 
     async def _run_in_turn(self, task: Task[..., Any], claim: Claim) -> Outcome:
         async with self._limits.turn(task.name):
-            journal = await self._reports.read_journal(claim)
-            return await run(task, claim, Context(self._reports, claim, journal), self._threads)
+            return await self._run_now(task, claim)
+
+    async def _run_now(self, task: Task[..., Any], claim: Claim) -> Outcome:
+        has_run = claim.resumed or claim.attempt.number > 1
+        journal = await self._reports.read_journal(claim) if has_run else ()
+        return await run(task, claim, Context(self._reports, claim, journal), self._threads)
 
     def _lose(self, fence: Fence) -> None:
         """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""
