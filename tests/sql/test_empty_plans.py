@@ -23,6 +23,24 @@ WISH = Wish(
     what=Suspension(condition={"kind": "single", "waitpoint": "go", "name": "go"}, waitpoints=["go"]),
 )
 
+
+async def signalled(conn: asyncpg.Connection, *waiting: Claim) -> None:
+    """Some that wait, and a signal to each in one call."""
+    signals = []
+    for it in waiting:
+        point = await waits.create_waitpoint(conn, it.fence, "go")
+        await waits.suspend_together(conn, it.fence, [WISH])
+        signals.append(
+            SignalToSend(execution_id=it.execution_id, waitpoint_id=point.waitpoint_id, token=point.token, name="go")
+        )
+    await waits.deliver_signals(conn, signals)
+
+
+async def two_signalled(conn: asyncpg.Connection, it: Claim) -> None:
+    await executions.submit(conn, submission(lane="few"))
+    await signalled(conn, it, *await claims.claim(conn, "w", instance="other", lanes=["few"]))
+
+
 CALLS: dict[str, Call] = {
     "submit": lambda conn, _: executions.submit(conn, submission(lane="few")),
     "submit with a key": lambda conn, it: executions.submit(conn, submission(lane="few", key=str(it.execution_id))),
@@ -31,21 +49,13 @@ CALLS: dict[str, Call] = {
     "delay": lambda conn, it: attempts.delay_many(conn, [Delay(fence=it.fence)]),
     "fail": lambda conn, it: attempts.fail_many(conn, [FailureReport(fence=it.fence, reason="none")]),
     "suspend": lambda conn, it: waits.suspend_together(conn, it.fence, [WISH]),
-    "signal": lambda conn, it: signalled(conn, it, 1),
-    "signals": lambda conn, it: signalled(conn, it, 2),
+    "signal": signalled,
+    "signals": two_signalled,
     "cancel": lambda conn, it: executions.cancel(conn, it.execution_id, by="test"),
     "revoke": lambda conn, it: claims.revoke(conn, it.execution_id, by="test"),
     "describe": lambda conn, it: executions.describe(conn, it.execution_id),
     "list_ended": lambda conn, it: executions.list_ended(conn, [it.execution_id]),
 }
-
-
-async def signalled(conn: asyncpg.Connection, it: Claim, copies: int) -> None:
-    """One that waits, and signals to it in one call."""
-    point = await waits.create_waitpoint(conn, it.fence, "go")
-    await waits.suspend_together(conn, it.fence, [WISH])
-    signal = SignalToSend(execution_id=it.execution_id, waitpoint_id=point.waitpoint_id, token=point.token, name="go")
-    await waits.deliver_signals(conn, [signal] * copies)
 
 
 async def fill(given: Given) -> None:
