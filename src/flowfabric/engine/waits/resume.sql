@@ -225,14 +225,21 @@ declare
     open_ones record;
 begin
     update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
-    from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions) as x (partition, id, suspension)
-    where s.partition = x.partition and s.execution = x.id and s.id = x.suspension and s.ended_by is null;
-    update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
-    from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
-    where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within is not null;
+    from (
+        select o.place from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions) as x (partition, id, suspension)
+        cross join lateral (
+            (select s.ctid as place from flowfabric.suspensions s
+             where s.partition = x.partition and s.execution = x.id and s.id = x.suspension and s.ended_by is null offset 0)
+            union all
+            (select s.ctid from flowfabric.suspensions s
+             where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within is not null offset 0)) o
+        limit 2147483647) x
+    where s.ctid = x.place;
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into open_ones
     from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
-    join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.id and w.state <> 'closed';
+    cross join lateral (
+        select w.partition, w.execution, w.id from flowfabric.waitpoints w
+        where w.partition = x.partition and w.execution = x.id and w.state <> 'closed' offset 0) w;
     if open_ones.ids is not null then
         perform flowfabric._close_waitpoints(open_ones.partitions, open_ones.executions, open_ones.ids,
                                              case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
