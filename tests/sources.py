@@ -19,7 +19,7 @@ LITERAL = re.compile(r"(?:\b[eE])?'(?:[^']|'')*'|\"[^\"]*\"")
 CALL = re.compile(r"\bflowfabric\.(\w+)\s*\(")
 CLAUSE = re.compile(r"^ {2}(moves|locks|emits|refuses|returns) +(\S.*(?:\n {3,}\S.*)*)", re.MULTILINE)
 FAULT = re.compile(r"flowfabric\._(?:fault|refuse)\(\s*'(\w+)'")
-WRITE = r"insert into flowfabric\.events \(at, kind[^)]*\)\s*select [\w.]+, "
+WRITE = r"insert into flowfabric\.events \(at, kind[^)]*\)\s*select [\w.]+(?:\(\))?, "
 APPEND = re.compile(rf"(?:flowfabric\._append\w*\(\s*(?:kind => )?|{WRITE})'(\w+)'")
 LOCK = re.compile(r"\bfor (?:no key )?(?:update|share)\b|\bpg_advisory_xact_lock\b")
 COMPUTED = re.compile(rf"flowfabric\._(?:fault|refuse|append\w*)\(\s*(?!kind => )[^'\s]|{WRITE}[^'\s]")
