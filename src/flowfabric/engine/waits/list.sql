@@ -14,11 +14,12 @@ language plpgsql stable as $$
 begin
     return query
     select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
-           array(select w.key from flowfabric._waits_of(s) p join flowfabric.waitpoints w on w.suspension = p.id order by w.key),
+           array(select w.key from flowfabric._waits_of(s) p
+                 cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w order by w.key),
            (select min(p.timeout_at) from flowfabric._waits_of(s) p), s.timeout_behavior
     from flowfabric.suspensions s
-    join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
-    join flowfabric.routes r on r.id = t.route
+    cross join lateral (select t.route from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
+    cross join lateral (select r.namespace, r.lane from flowfabric.routes r where r.id = t.route offset 0) r
     where s.ended_at is null and s.within is null
       and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
       and (list_suspended.lane is null or r.lane = list_suspended.lane)

@@ -23,12 +23,21 @@ begin
     end if;
     with ended as (
         update flowfabric.suspensions s set ended_at = now, timeout_at = null, ended_by = _resume.ended_by, satisfiers = x.satisfiers::uuid[]
-        from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
-        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
-        join flowfabric.executions e on e.partition = x.partition and e.id = x.id
-        where s.partition = t.partition and s.execution = t.id and s.id = t.suspension
+        from (
+            select s.place, x.satisfiers, t.place as ticket, t.attempt, t.epoch, e.route, e.tags, e.flow
+            from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
+            cross join lateral (
+                select t.ctid as place, t.suspension, t.attempt, t.epoch from flowfabric.tickets t
+                where t.partition = x.partition and t.id = x.id offset 0) t
+            cross join lateral (
+                select s.ctid as place from flowfabric.suspensions s
+                where s.partition = x.partition and s.execution = x.id and s.id = t.suspension offset 0) s
+            cross join lateral (
+                select e.route, e.tags, e.flow from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+            limit cardinality(_resume.ids)) x
+        where s.ctid = x.place
         returning s.partition, s.execution, s.id, s.satisfiers, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at,
-                  t.ctid as place, t.attempt, t.epoch, e.route, e.tags, e.flow
+                  x.ticket as place, x.attempt, x.epoch, x.route, x.tags, x.flow
     ), moved as (
         update flowfabric.tickets t
         set phase = 'runnable', due_at = e.due_at,
@@ -37,8 +46,11 @@ begin
         from ended e where t.ctid = e.place
     ), shut as (
         update flowfabric.waitpoints w set state = 'closed', closed_at = now, close_reason = _resume.close_reason, expires_at = null
-        from ended e where w.suspension = e.id
-        returning w.partition, w.execution, w.id, w.key, e.route, e.tags, e.flow
+        from (
+            select w.place, e.route, e.tags, e.flow from ended e
+            cross join lateral (select w.ctid as place from flowfabric.waitpoints w where w.suspension = e.id offset 0) w) x
+        where w.ctid = x.place
+        returning w.partition, w.execution, w.id, w.key, x.route, x.tags, x.flow
     )
     select m.*, c.* into gone_on from (
         select array_agg(e.partition) as partitions, array_agg(e.execution) as ids, array_agg(e.route) as routes, array_agg(e.tags) as tags,
@@ -120,7 +132,9 @@ declare
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
     from unnest(_end_within.partitions, _end_within.ids, _end_within.suspensions) as x (partition, id, suspension)
-    join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within = x.suspension;
+    cross join lateral (
+        select s.partition, s.execution, s.id from flowfabric.suspensions s
+        where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within = x.suspension offset 0) s;
     if open_ones.ids is not null then
         perform flowfabric._end_waits(open_ones.partitions, open_ones.ids, open_ones.waits, _end_within.ended_by);
     end if;

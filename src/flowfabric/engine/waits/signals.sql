@@ -164,7 +164,9 @@ begin
                'effect', s.effect, 'kid', s.kid, 'digest', encode(s.asked_digest, 'hex'), 'note', flowfabric._kept_text(_note_signals.note)))) as details
     into noted
     from rows from (unnest(_note_signals.kids), unnest(_note_signals.digests), unnest(_note_signals.signals)) as s (kid, asked_digest)
-    join flowfabric.executions e on e.partition = s.partition and e.id = s.execution;
+    cross join lateral (
+        select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
+        where e.partition = s.partition and e.id = s.execution offset 0) e;
     if noted.ids is not null then
         perform flowfabric._append_each('signal_delivered', noted.partitions, noted.ids, noted.routes, noted.tags, noted.details,
                                         _note_signals.by, noted.flows);
