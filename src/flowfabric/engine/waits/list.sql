@@ -9,7 +9,7 @@ create or replace function flowfabric.list_suspended(
     after_partition int default null, after_id uuid default null, take int default 50)
 returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return query
@@ -37,7 +37,7 @@ end $$;
 create or replace function flowfabric.list_waits(partition int, id uuid)
 returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if not exists (select from flowfabric.executions e where e.partition = list_waits.partition and e.id = list_waits.id) then
@@ -77,7 +77,7 @@ create or replace function flowfabric.list_waitpoints(
     partition int, id uuid, state text default null, after_created timestamptz default null, after_id uuid default null, take int default 100)
 returns table (waitpoint_id uuid, key text, state_name text, required_signal_names text[], created_at timestamptz, activated_at timestamptz,
                expires_at timestamptz, closed_at timestamptz, close_reason text, kid text, fingerprint text, signal_count bigint, about_digest text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if not exists (select from flowfabric.executions e where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id) then
