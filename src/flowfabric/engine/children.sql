@@ -32,13 +32,15 @@ begin
            case when o.fault is not null then (o.fault - 'code')::text
                 when s.name is not null then jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''))::text end
     from unnest(judged.items, judged.faults) as j (item, fault)
-    left join flowfabric.steps s on s.partition = find_children.partitions[j.item] and s.execution = find_children.ids[j.item]
-                                and s.name = find_children.names[j.item] and s.occurrence = find_children.occurrences[j.item]
+    left join lateral (
+        select s.name, s.result from flowfabric.steps s
+        where s.partition = find_children.partitions[j.item] and s.execution = find_children.ids[j.item]
+          and s.name = find_children.names[j.item] and s.occurrence = find_children.occurrences[j.item] offset 0) s on true
     cross join lateral (
         select coalesce(j.fault, case when s.name is null and find_children.ids[j.item] = any (crowded) then flowfabric._fault(
                    'too_many_steps', 'the execution would have more than 10 000 steps; split it into several') end) as fault,
                exists (select from flowfabric.executions e
-                       where e.partition = find_children.child_partitions[j.item] and e.id = find_children.children[j.item]) as is_taken) o;
+                       where e.partition = find_children.child_partitions[j.item] and e.id = find_children.children[j.item] offset 0) as is_taken) o;
 end $$;
 
 -- Make executions the children of those that submitted them in this transaction, and keep their places in the parents' journals.
@@ -52,20 +54,30 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    parent record;
 begin
+    -- By place: they were made in this transaction, and nobody else can have changed them.
     update flowfabric.executions e set parent_partition = x.partition, parent = x.id, on_parent_end = x.ending
-    from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.child_partitions, adopt_children.children, adopt_children.endings)
-         as x (partition, id, child_partition, child, ending)
-    where e.partition = x.child_partition and e.id = x.child;
+    from (
+        select x.*, e.place
+        from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.child_partitions, adopt_children.children, adopt_children.endings)
+             as x (partition, id, child_partition, child, ending)
+        cross join lateral (
+            select e.ctid as place from flowfabric.executions e where e.partition = x.child_partition and e.id = x.child offset 0) e
+        limit cardinality(adopt_children.ids)) x
+    where e.ctid = x.place;
     insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, at)
     select x.partition, x.id, x.name, x.occurrence, 'step',
            convert_to(to_jsonb(flowfabric._id(x.child_partition, x.child))::text, 'UTF8'), now
     from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.names, adopt_children.occurrences, adopt_children.child_partitions,
                 adopt_children.children) as x (partition, id, name, occurrence, child_partition, child)
     on conflict do nothing;
-    update flowfabric.executions e set has_children = true
-    from (select distinct x.partition, x.id from unnest(adopt_children.partitions, adopt_children.ids) as x (partition, id)) x
-    where e.partition = x.partition and e.id = x.id and not e.has_children;
+    for parent in
+        select distinct x.partition, x.id from unnest(adopt_children.partitions, adopt_children.ids) as x (partition, id) order by 1, 2
+    loop
+        update flowfabric.executions e set has_children = true
+        where e.partition = parent.partition and e.id = parent.id and not e.has_children;
+    end loop;
     return cardinality(adopt_children.ids);
 end $$;
 
@@ -85,8 +97,12 @@ begin
         select s.partition, s.execution, s.id, s.child_partition, s.child, e.outcome, e.result, e.result_encoding, e.failure,
                row_number() over (partition by s.partition, s.execution order by e.ended_at, s.child) as turn
         from (select distinct x.partition, x.execution from unnest(_answer_children.partitions, _answer_children.executions) as x (partition, execution)) x
-        join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null
-        left join flowfabric.executions e on e.partition = s.child_partition and e.id = s.child
+        cross join lateral (
+            select s.partition, s.execution, s.id, s.child_partition, s.child from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null offset 0) s
+        left join lateral (
+            select e.outcome, e.result, e.result_encoding, e.failure, e.ended_at from flowfabric.executions e
+            where e.partition = s.child_partition and e.id = s.child offset 0) e on true
         where s.id = any (_answer_children.waits)
     ), signals as (
         select a.partition, a.id, a.turn, row(
@@ -130,21 +146,24 @@ begin
     select array_agg(x.at) as ats, array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.parent) as parents into noted from (
         select c.at, c.partition, c.execution, c.parent
         from (select c.* from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution offset 0) c
-        join flowfabric.tickets t on t.partition = c.parent_partition and t.id = c.parent
-        order by c.at, c.execution limit deliver_child_ends.take offset deliver_child_ends.passing
-        for update of t skip locked) x;
+        cross join lateral (
+            select from flowfabric.tickets t where t.partition = c.parent_partition and t.id = c.parent for update skip locked) t
+        limit deliver_child_ends.take offset deliver_child_ends.passing) x;
     if noted.ids is not null then
         lanes := flowfabric._tell_parents(noted.partitions, noted.ids, noted.parents);
     end if;
     with told as (
         delete from flowfabric.child_ends c
-        using (select x.* from unnest(noted.ats, noted.ids, noted.parents) as x (at, id, parent)
+        using (select c.place from unnest(noted.ats, noted.ids, noted.parents) as x (at, id, parent)
+               cross join lateral (
+                   select c.ctid as place from flowfabric.child_ends c
+                   where c.at = x.at and c.execution = x.id and c.parent = x.parent offset 0) c
                union all
-               (select c.at, c.execution, c.parent from flowfabric.child_ends c
+               (select c.ctid from flowfabric.child_ends c
                 where c.parent is not null and not exists (
-                    select from flowfabric.tickets t where t.partition = c.parent_partition and t.id = c.parent)
+                    select from flowfabric.tickets t where t.partition = c.parent_partition and t.id = c.parent offset 0)
                 order by c.at, c.execution limit deliver_child_ends.take)) x
-        where c.at = x.at and c.execution = x.id and c.parent = x.parent
+        where c.ctid = x.place
         returning 1
     )
     select count(*) into moved from told;
@@ -180,8 +199,11 @@ declare
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as waits into over
     from unnest(_tell_parents.partitions, _tell_parents.ids, _tell_parents.parents) as x (partition, id, parent)
-    join flowfabric.suspensions s on s.child = x.id and s.child_partition = x.partition and s.ended_at is null and s.execution = x.parent
-    where not exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id and e.outcome is null);
+    cross join lateral (
+        select s.partition, s.execution, s.id from flowfabric.suspensions s
+        where s.child = x.id and s.child_partition = x.partition and s.ended_at is null offset 0) s
+    where s.execution = x.parent
+      and not exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id and e.outcome is null offset 0);
     if over.waits is null then
         return null;
     end if;
@@ -214,15 +236,18 @@ begin
         return;
     end if;
     select array_agg(c.partition) as partitions, array_agg(c.id) as ids, count(*)::int as amount into next_ones from (
-        select e.partition, e.id from flowfabric.executions e
-        where e.parent_partition = _cancel_orphans.partition and e.parent = _cancel_orphans.parent
-          and (e.partition, e.id) > (last_partition, last_id)
-        order by e.partition, e.id limit _cancel_orphans.take) c;
+        -- As the first behind a place: by equality, their order might be that of all executions.
+        select e.parent_partition, e.parent, e.partition, e.id from flowfabric.executions e
+        where e.parent is not null
+          and (e.parent_partition, e.parent, e.partition, e.id) > (_cancel_orphans.partition::smallint, _cancel_orphans.parent, last_partition, last_id)
+        order by e.parent_partition, e.parent, e.partition, e.id limit _cancel_orphans.take) c
+    where c.parent_partition = _cancel_orphans.partition and c.parent = _cancel_orphans.parent;
     select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
         select t.partition, t.id from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
-        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
-        join flowfabric.executions e on e.partition = x.partition and e.id = x.id and e.on_parent_end = 'cancel'
-        for update of t skip locked) t;
+        cross join lateral (select e.on_parent_end from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+        cross join lateral (
+            select t.partition, t.id from flowfabric.tickets t
+            where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel' for update skip locked) t) t;
     holds_budgets := flowfabric._budgets_at_stake('{}', orphans.partitions, orphans.ids) <> '{}';
     if orphans.ids is not null then
         perform flowfabric._end(
@@ -233,8 +258,9 @@ begin
     -- Those that still have a ticket were locked: the next pass begins there.
     passed := coalesce((
         select min(x.number) - 1 from unnest(next_ones.partitions, next_ones.ids) with ordinality as x (partition, id, number)
-        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
-        join flowfabric.executions e on e.partition = x.partition and e.id = x.id and e.on_parent_end = 'cancel'), next_ones.amount);
+        cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+        cross join lateral (select e.on_parent_end from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+        where e.on_parent_end = 'cancel'), next_ones.amount);
     more := passed < next_ones.amount or next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);
     last_id := coalesce(next_ones.ids[passed], last_id);

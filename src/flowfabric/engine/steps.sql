@@ -45,7 +45,7 @@ begin
              with ordinality as g (partition, id, name, occurrence, item)
         join unnest(judged.items, judged.faults) as j (item, fault) on j.item = g.item and j.fault is null
         where not exists (select from flowfabric.steps s where s.partition = g.partition and s.execution = g.id
-                          and s.name = g.name and s.occurrence = g.occurrence)
+                          and s.name = g.name and s.occurrence = g.occurrence offset 0)
         order by g.partition, g.id, g.name, g.occurrence, g.item
     ), held as (
         select d.partition, d.id, (select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id) as steps
@@ -68,8 +68,10 @@ begin
                 when j.item = any (fresh) then null
                 else jsonb_strip_nulls(jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''), 'encoding', s.encoding))::text end
     from unnest(judged.items, judged.faults) as j (item, fault)
-    left join flowfabric.steps s on s.partition = save_step.partitions[j.item] and s.execution = save_step.ids[j.item]
-                                and s.name = save_step.names[j.item] and s.occurrence = save_step.occurrences[j.item]
+    left join lateral (
+        select s.name, s.result, s.encoding from flowfabric.steps s
+        where s.partition = save_step.partitions[j.item] and s.execution = save_step.ids[j.item]
+          and s.name = save_step.names[j.item] and s.occurrence = save_step.occurrences[j.item] offset 0) s on true
     cross join lateral (select coalesce(j.fault, case when s.name is null then flowfabric._fault(
         'too_many_steps', 'the execution has 10 000 steps, as many as it may have; split it into several') end)) o (fault);
 end $$;

@@ -11,9 +11,7 @@ declare
     lapsed record;
 begin
     if budget.first_expiry <= now then
-        for lapsed in
-            select r.estimate from flowfabric.reservations r where r.budget = budget.id and r.ended_at is null and r.expires_at <= now
-        loop
+        for lapsed in select r.estimate from flowfabric._lapsed(budget.id, now) r loop
             budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
         end loop;
     end if;
@@ -52,8 +50,8 @@ language sql stable as $$
         'name', s.name, 'dimension', h.key, 'used', coalesce((s.used ->> h.key)::bigint, 0),
         'reserved', coalesce((s.reserved ->> h.key)::bigint, 0), 'hard_limit', h.value::bigint, 'next_reset_at', s.next_reset_at))
     from unnest(_budget_words.budgets) with ordinality as x (id, place)
-    join flowfabric.budgets b on b.id = x.id
-    cross join lateral flowfabric._standing(b, _budget_words.now) s
+    cross join lateral (select b as budget from flowfabric.budgets b where b.id = x.id offset 0) b
+    cross join lateral flowfabric._standing(b.budget, _budget_words.now) s
     cross join lateral jsonb_each_text(s.hard_limits) h
     where s.mode = 'strict'
       and coalesce((s.used ->> h.key)::bigint, 0) + coalesce((s.reserved ->> h.key)::bigint, 0) >= h.value::bigint

@@ -43,6 +43,22 @@ begin
     where b.partition = budget.partition and b.id = budget.id;
 end $$;
 
+-- The open reservations of a budget that lapse until a moment, the first ones first. In an order that only the right index has: in
+-- an empty table all indexes of what is open look alike.
+--
+--   returns  a row each, with its place
+create or replace function flowfabric._lapsed(budget uuid, until timestamptz, most int default null)
+returns table (place tid, estimate jsonb, expires_at timestamptz)
+language plpgsql stable rows 1 set enable_seqscan = off set enable_sort = off as $$
+#variable_conflict use_column
+begin
+    return query
+    select r.ctid, r.estimate, r.expires_at from flowfabric.reservations r
+    where (r.budget, r.expires_at) >= (_lapsed.budget, '-infinity') and (r.budget, r.expires_at) <= (_lapsed.budget, _lapsed.until)
+      and r.ended_at is null
+    order by r.budget, r.expires_at limit _lapsed.most;
+end $$;
+
 -- End the reservations of a budget that have lapsed. The caller holds it and stores what comes back.
 --
 --   moves    reservation open → expired
@@ -57,7 +73,7 @@ begin
     lapsed_count := 0;
     for lapsed in
         update flowfabric.reservations r set ended_at = now, ended_by = 'expired'
-        where r.budget = budget.id and r.ended_at is null and r.expires_at <= now
+        where r.ctid = any (array(select o.place from flowfabric._lapsed(budget.id, now) o))
         returning r.id, r.estimate, r.execution_partition, r.execution
     loop
         budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
@@ -66,7 +82,7 @@ begin
             'reservation_id', lapsed.id, 'estimate', lapsed.estimate,
             'execution_id', flowfabric._id(lapsed.execution_partition, lapsed.execution)));
     end loop;
-    select min(r.expires_at) into budget.first_expiry from flowfabric.reservations r where r.budget = budget.id and r.ended_at is null;
+    budget.first_expiry := (select min(o.expires_at) from flowfabric._lapsed(budget.id, 'infinity', 1) o);
 end $$;
 
 -- Lock budgets, and write what their time has brought: a reset that is due, reservations that have lapsed.
@@ -84,8 +100,9 @@ declare
     budget flowfabric.budgets;
 begin
     select array_agg(x.budget) into held from (
+        -- + 0: so that they are looked up by id and sorted, instead of picked out of all in their order.
         select b as budget from flowfabric.budgets b where b.id = any (_hold_budgets.ids)
-        order by b.partition, b.id for update) x;
+        order by b.partition + 0, b.id for update) x;
     for place in 1 .. coalesce(cardinality(held), 0) loop
         budget := held[place];
         continue when (budget.next_reset_at <= now or budget.first_expiry <= now) is not true;
@@ -152,13 +169,18 @@ $$;
 --   returns  their ids
 create or replace function flowfabric._budgets_at_stake(named uuid[], partitions int[], executions uuid[])
 returns uuid[]
-language sql stable as $$
-    select named || array(
+language plpgsql stable set enable_sort = off as $$
+#variable_conflict use_column
+begin
+    return named || array(
         select r.budget from unnest(_budgets_at_stake.partitions, _budgets_at_stake.executions) as x (partition, id)
         cross join lateral (
+            -- In an order that only the right index has: in an empty table all indexes of what is open look alike.
             select o.budget from flowfabric.reservations o
-            where o.execution_partition = x.partition and o.execution = x.id and o.ended_at is null) r)
-$$;
+            where (o.execution_partition, o.execution) >= (x.partition::smallint, x.id)
+              and (o.execution_partition, o.execution) <= (x.partition::smallint, x.id) and o.ended_at is null
+            order by o.execution_partition, o.execution offset 0) r);
+end $$;
 
 -- Lock the budgets in which some executions have something set aside, for a call that ends those in several steps.
 --
@@ -170,7 +192,7 @@ language plpgsql set enable_seqscan = off as $$
 declare
     at_stake uuid[] := flowfabric._budgets_at_stake('{}', _lock_at_stake.partitions, _lock_at_stake.executions);
 begin
-    perform from flowfabric.budgets b where b.id = any (at_stake) order by b.partition, b.id for update;
+    perform from flowfabric.budgets b where b.id = any (at_stake) order by b.partition + 0, b.id for update;
 end $$;
 
 -- The lanes that may have work again because a budget has room: those of its routes.

@@ -60,7 +60,7 @@ begin
     end if;
     return query
     select s.budget, b.name, s.period, s.spent::text
-    from flowfabric.spending s join flowfabric.budgets b on b.id = s.budget
+    from flowfabric.spending s cross join lateral (select b.name from flowfabric.budgets b where b.id = s.budget offset 0) b
     where s.partition = list_spending.partition and s.execution = list_spending.id
     order by b.name, s.budget, s.period;
 end $$;

@@ -7,7 +7,7 @@
 --   emits    reservation_released
 create or replace function flowfabric._return_reservations(partitions smallint[], ids uuid[])
 returns void
-language plpgsql as $$
+language plpgsql set enable_sort = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -19,12 +19,20 @@ begin
         return;
     end if;
     for budget in
-        select b.* from flowfabric.budgets b where b.id = any (at_stake) order by b.partition, b.id for update
+        select b.* from flowfabric.budgets b where b.id = any (at_stake) order by b.partition + 0, b.id for update
     loop
         for returned in
             update flowfabric.reservations r set ended_at = now, ended_by = 'attempt'
-            from unnest(_return_reservations.partitions, _return_reservations.ids) as x (partition, id)
-            where r.execution_partition = x.partition and r.execution = x.id and r.ended_at is null and r.budget = budget.id
+            from (
+                select o.place from unnest(_return_reservations.partitions, _return_reservations.ids) as x (partition, id)
+                cross join lateral (
+                    -- In an order that only the right index has, as _budgets_at_stake.
+                    select o.ctid as place, o.budget from flowfabric.reservations o
+                    where (o.execution_partition, o.execution) >= (x.partition::smallint, x.id)
+                      and (o.execution_partition, o.execution) <= (x.partition::smallint, x.id) and o.ended_at is null
+                    order by o.execution_partition, o.execution offset 0) o
+                where o.budget = budget.id) x
+            where r.ctid = x.place
             returning r.id, r.estimate, r.execution_partition, r.execution
         loop
             budget.reserved := flowfabric._minus(budget.reserved, returned.estimate);
@@ -34,6 +42,25 @@ begin
         end loop;
         perform flowfabric._store_budget(budget);
     end loop;
+end $$;
+
+-- The open reservation of a budget that was made with a key. In an order that only the right index has: in an empty table all
+-- indexes of what is open look alike.
+--
+--   returns  the reservation, or null when there is none
+create or replace function flowfabric._known_reservation(budget flowfabric.budgets, dedup_key text)
+returns flowfabric.reservations
+language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
+#variable_conflict use_column
+declare
+    known flowfabric.reservations;
+begin
+    select r.* into known from flowfabric.reservations r
+    where (r.partition, r.budget, r.dedup_key) >= (budget.partition, budget.id, _known_reservation.dedup_key)
+      and (r.partition, r.budget, r.dedup_key) <= (budget.partition, budget.id, _known_reservation.dedup_key)
+      and r.dedup_key is not null and r.ended_at is null
+    order by r.partition, r.budget, r.dedup_key;
+    return known;
 end $$;
 
 -- Set aside what something will cost at most.
@@ -65,9 +92,10 @@ begin
         case when (reserve.ttl_ms between 1 and 86400000) is not true then flowfabric._fault(
             'invalid_time', format('ttl of %s ms: give 1 to 86 400 000', reserve.ttl_ms)) end));
     held := flowfabric._hold_for_call(reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
-    select r.* into known from flowfabric.reservations r
-    where r.partition = held.partition and r.budget = held.id and r.dedup_key = nullif(reserve.dedup_key, '') and r.ended_at is null;
-    if found then
+    if reserve.dedup_key <> '' then
+        known := flowfabric._known_reservation(held, reserve.dedup_key);
+    end if;
+    if known.id is not null then
         return jsonb_build_object('outcome', 'already_applied', 'reservation_id', known.id, 'expires_at', known.expires_at);
     end if;
 

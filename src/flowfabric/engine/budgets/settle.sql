@@ -194,7 +194,7 @@ begin
         select r.budget from flowfabric.reservations r where r.ended_at is null and r.expires_at <= now
         order by r.expires_at, r.partition, r.id limit expire_reservations.take offset expire_reservations.passing);
     for before in
-        select b.* from flowfabric.budgets b where b.id = any (lapsing) order by b.partition, b.id for update skip locked
+        select b.* from flowfabric.budgets b where b.id = any (lapsing) order by b.partition + 0, b.id for update skip locked
     loop
         lapsed := flowfabric._lapse_reservations(before, now);
         perform flowfabric._store_budget(lapsed.budget);

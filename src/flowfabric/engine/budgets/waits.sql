@@ -79,11 +79,13 @@ begin
             select s.* from flowfabric.suspensions s
             where s.condition ->> 'budget' = budget.id::text and s.requested_by = 'budget' and s.ended_at is null
             order by (s.condition ->> 'asked_us')::bigint, s.partition, s.execution limit _resume_waiting.most) s
-        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
-        -- As a text: whatever its index, the ticket is looked up by its key.
-        where t.suspension = s.id and t.phase::text = 'suspended' and flowfabric._fits(s.condition -> 'amounts', room)
-        order by (s.condition ->> 'asked_us')::bigint, s.partition, s.execution limit _resume_waiting.take + _resume_waiting.passing
-        for update of t skip locked
+        cross join lateral (
+            select t.lane from flowfabric.tickets t
+            -- As a text: whatever its index, the ticket is looked up by its key.
+            where t.partition = s.partition and t.id = s.execution and t.suspension = s.id and t.phase::text = 'suspended'
+              and flowfabric._fits(s.condition -> 'amounts', room)
+            for update skip locked) t
+        limit _resume_waiting.take + _resume_waiting.passing
     loop
         exit when cardinality(executions) = _resume_waiting.take;
         continue when not flowfabric._fits(waiting.amounts, room);
@@ -155,7 +157,7 @@ begin
                 where s.requested_by = 'budget' and s.ended_at is null and s.condition ->> 'budget' > i.id
                 order by s.condition ->> 'budget' limit 1) n
         )
-        select b.* from ids i join flowfabric.budgets b on b.id = i.id::uuid
+        select b.* from ids i cross join lateral (select b.* from flowfabric.budgets b where b.id = i.id::uuid offset 0) b
     loop
         exit when moved >= resume_budget_waits.take;
         gone_on := flowfabric._resume_waiting(flowfabric._standing(budget, now), resume_budget_waits.take - moved, to_pass);

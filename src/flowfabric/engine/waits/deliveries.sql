@@ -70,8 +70,9 @@ begin
     if wait.within is null then
         return true;
     end if;
+    -- As a text: whatever its index, the ticket is looked up by its key.
     return exists (select from flowfabric.tickets t where t.partition = wait.partition and t.id = wait.execution
-                   and t.phase = 'suspended' and t.suspension = wait.within)
+                   and t.phase::text = 'suspended' and t.suspension = wait.within)
        and not exists (
            select from flowfabric.suspensions s
            where s.partition = wait.partition and s.execution = wait.execution and s.ended_at is null and s.within = wait.within
@@ -172,17 +173,23 @@ language sql stable as $$
            case when f.first_id is null and f.fault is null then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
            case when f.effect is not null then f.satisfiers::text else '{' || _weighed.ids[i.item]::text || '}' end as satisfiers
     from unnest(_weighed.items) as i (item)
-    join flowfabric.executions e on e.partition = _weighed.partitions[i.item] and e.id = _weighed.executions[i.item]
-    join flowfabric.waitpoints w on w.partition = e.partition and w.execution = e.id and w.id = _weighed.waitpoints[i.item]
-    left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
-    left join flowfabric.suspensions s on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
+    cross join lateral (
+        select e.partition, e.id, e.route, e.tags, e.flow, e.outcome, e.policy from flowfabric.executions e
+        where e.partition = _weighed.partitions[i.item] and e.id = _weighed.executions[i.item] offset 0) e
+    cross join lateral (
+        select w.* from flowfabric.waitpoints w
+        where w.partition = e.partition and w.execution = e.id and w.id = _weighed.waitpoints[i.item] offset 0) w
+    left join lateral (select t.lane from flowfabric.tickets t where t.partition = e.partition and t.id = e.id offset 0) t on true
+    left join lateral (
+        select s.* from flowfabric.suspensions s
+        where s.partition = w.partition and s.execution = w.execution and s.id = w.suspension offset 0) s on true
     cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
                         where g.partition = e.partition and g.execution = e.id) l
     left join lateral (
         select f.* from flowfabric._weigh(
             row(e.partition, l.number, _weighed.now, e.id, _weighed.ids[i.item], w.id, _weighed.names[i.item], '', _weighed.source_types[i.item],
                 _weighed.source_identities[i.item], '', null, nullif(_weighed.idempotency_keys[i.item], ''), _weighed.digests[i.item], null, null)::flowfabric.signals,
-            e.outcome, t.lane, w, s, coalesce((e.policy ->> 'max_signals')::int, 10000), _weighed.now) f
+            e.outcome, t.lane, row(w.*)::flowfabric.waitpoints, row(s.*)::flowfabric.suspensions, coalesce((e.policy ->> 'max_signals')::int, 10000), _weighed.now) f
         where t.lane is null or w.state <> 'active' or w.expires_at is not null or s.within is not null
            or l.number > coalesce((e.policy ->> 'max_signals')::int, 10000)
            or s.bind and _weighed.digests[i.item] is distinct from s.about_digest

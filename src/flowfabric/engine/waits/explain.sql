@@ -97,7 +97,8 @@ language sql stable as $$
         'suspension_id', s.id, 'reason_code', s.reason_code, 'suspended_at', s.suspended_at,
         'timeout_at', (select min(p.timeout_at) from flowfabric._waits_of(s) p), 'timeout_behavior', s.timeout_behavior, 'about_digest', encode(s.about_digest, 'hex'),
         'waitpoint_keys', (select coalesce(jsonb_agg(w.key order by w.key), '[]')
-                           from flowfabric._waits_of(s) p join flowfabric.waitpoints w on w.suspension = p.id)))
+                           from flowfabric._waits_of(s) p
+                           cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w)))
     from flowfabric.suspensions s
     where (ticket).phase = 'suspended' and s.partition = (ticket).partition and s.execution = (ticket).id and s.id = (ticket).suspension
 $$;

@@ -9,16 +9,17 @@ create or replace function flowfabric.list_suspended(
     after_partition int default null, after_id uuid default null, take int default 50)
 returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return query
     select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
-           array(select w.key from flowfabric._waits_of(s) p join flowfabric.waitpoints w on w.suspension = p.id order by w.key),
+           array(select w.key from flowfabric._waits_of(s) p
+                 cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w order by w.key),
            (select min(p.timeout_at) from flowfabric._waits_of(s) p), s.timeout_behavior
     from flowfabric.suspensions s
-    join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
-    join flowfabric.routes r on r.id = t.route
+    cross join lateral (select t.route from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
+    cross join lateral (select r.namespace, r.lane from flowfabric.routes r where r.id = t.route offset 0) r
     where s.ended_at is null and s.within is null
       and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
       and (list_suspended.lane is null or r.lane = list_suspended.lane)
@@ -36,7 +37,7 @@ end $$;
 create or replace function flowfabric.list_waits(partition int, id uuid)
 returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if not exists (select from flowfabric.executions e where e.partition = list_waits.partition and e.id = list_waits.id) then
@@ -76,7 +77,7 @@ create or replace function flowfabric.list_waitpoints(
     partition int, id uuid, state text default null, after_created timestamptz default null, after_id uuid default null, take int default 100)
 returns table (waitpoint_id uuid, key text, state_name text, required_signal_names text[], created_at timestamptz, activated_at timestamptz,
                expires_at timestamptz, closed_at timestamptz, close_reason text, kid text, fingerprint text, signal_count bigint, about_digest text)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if not exists (select from flowfabric.executions e where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id) then

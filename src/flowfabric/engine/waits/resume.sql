@@ -78,7 +78,9 @@ declare
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
     from unnest(_end_within.partitions, _end_within.ids, _end_within.suspensions) as x (partition, id, suspension)
-    join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within = x.suspension;
+    cross join lateral (
+        select s.partition, s.execution, s.id from flowfabric.suspensions s
+        where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within = x.suspension offset 0) s;
     if open_ones.ids is not null then
         perform flowfabric._end_waits(open_ones.partitions, open_ones.ids, open_ones.waits, _end_within.ended_by);
     end if;

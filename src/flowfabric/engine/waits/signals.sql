@@ -164,7 +164,9 @@ begin
                'effect', s.effect, 'kid', s.kid, 'digest', encode(s.asked_digest, 'hex'), 'note', flowfabric._kept_text(_note_signals.note)))) as details
     into noted
     from rows from (unnest(_note_signals.kids), unnest(_note_signals.digests), unnest(_note_signals.signals)) as s (kid, asked_digest)
-    join flowfabric.executions e on e.partition = s.partition and e.id = s.execution;
+    cross join lateral (
+        select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
+        where e.partition = s.partition and e.id = s.execution offset 0) e;
     if noted.ids is not null then
         perform flowfabric._append_each('signal_delivered', noted.partitions, noted.ids, noted.routes, noted.tags, noted.details,
                                         _note_signals.by, noted.flows);
@@ -205,7 +207,9 @@ begin
                    flowfabric._token_fault(flowfabric._id(partitions[i.item], executions[i.item]) || ':' || waitpoints[i.item]::text, tokens[i.item],
                        w.kid, k, now)) as fault
         from generate_series(1, cardinality(ids)) as i (item)
-        left join flowfabric.waitpoints w on w.partition = partitions[i.item] and w.execution = executions[i.item] and w.id = waitpoints[i.item]
+        left join lateral (
+            select w.kid from flowfabric.waitpoints w
+            where w.partition = partitions[i.item] and w.execution = executions[i.item] and w.id = waitpoints[i.item] offset 0) w on true
         left join flowfabric.keys k on k.kid = split_part(tokens[i.item], ':', 1)
         offset 0) x; -- judged once each, not once for every array
     if judged.bad is not null then

@@ -37,17 +37,26 @@ declare
     left_to record;
 begin
     update flowfabric.suspensions s set reason_code = 'waiting_for_operator_review', timeout_at = null
-    from unnest(_escalate.partitions, _escalate.ids, _escalate.suspensions) as x (partition, id, suspension)
-    where s.partition = x.partition and s.execution = x.id and s.id = x.suspension;
+    from (
+        select s.place from unnest(_escalate.partitions, _escalate.ids, _escalate.suspensions) as x (partition, id, suspension)
+        cross join lateral (
+            select s.ctid as place from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
+        limit cardinality(_escalate.ids)) x
+    where s.ctid = x.place;
     with moved as (
         update flowfabric.tickets t set reason = 'paused_by_operator'
-        from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
-        where t.partition = x.partition and t.id = x.id
+        from (
+            select t.place from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
+            cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+            limit cardinality(_escalate.ids)) x
+        where t.ctid = x.place
         returning t.partition, t.id, t.route, t.suspension
     )
     select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
            array_agg(e.flow) as flows, array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
-    into left_to from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
+    into left_to from moved m
+    cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = m.partition and e.id = m.id offset 0) e;
     perform flowfabric._append_each('suspension_escalated', left_to.partitions, left_to.ids, left_to.routes, left_to.tags, left_to.details,
                                     flows => left_to.flows);
 end $$;
@@ -103,15 +112,19 @@ begin
     into locked from (
         select s.partition, s.execution, s.id, t.lane
         from (select s.* from flowfabric.suspensions s where s.timeout_at <= now order by s.timeout_at, s.partition, s.execution offset 0) s
-        join flowfabric.tickets t on t.partition = s.partition and t.id = s.execution
-         and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id) or s.within is not null and s.timeout_behavior = 'auto_resume')
-        order by s.timeout_at, s.partition, s.execution limit time_out_waits.take offset time_out_waits.passing
-        for update of t skip locked) x;
+        cross join lateral (
+            select t.lane from flowfabric.tickets t
+            where t.partition = s.partition and t.id = s.execution
+              and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id) or s.within is not null and s.timeout_behavior = 'auto_resume')
+            for update skip locked) t
+        limit time_out_waits.take offset time_out_waits.passing) x;
     moved := 0;
     -- Read again under the lock: another sweep may have dealt with some since this one looked for them.
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
     from unnest(locked.partitions, locked.ids, locked.suspensions) as x (partition, id, suspension)
-    join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
+    cross join lateral (
+        select s.partition, s.execution, s.timeout_at, s.timeout_behavior from flowfabric.suspensions s
+        where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
     where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
     -- Of all at once, since budgets are locked in order: failed, cancelled or expired, the attempt is over.
     perform flowfabric._return_reservations(ending.partitions, ending.ids);
@@ -120,7 +133,9 @@ begin
                array_agg(s.execution order by s.timeout_at) as ids, array_agg(s.id order by s.timeout_at) as suspensions,
                array_agg(distinct x.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
         from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes) as x (partition, id, suspension, lane)
-        join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.id and s.id = x.suspension
+        cross join lateral (
+            select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
         where s.timeout_at <= now
         group by 1, 2
         -- Of several waits of one execution: what is left to an operator first, what ends it last.

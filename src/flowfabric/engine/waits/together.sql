@@ -65,14 +65,16 @@ declare
 begin
     with first as (
         select f.* from (
-            select x.*, s.choice, row_number() over (partition by s.execution, s.within, s.choice order by x.number) as turn
+            select x.*, s.place, s.choice, s.is_open, row_number() over (partition by x.execution, s.within, s.choice order by x.number) as turn
             from unnest(_end_waits.partitions, _end_waits.executions, _end_waits.ids, _end_waits.satisfiers) with ordinality
                  as x (partition, execution, id, satisfiers, number)
-            join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.execution and s.id = x.id) f
-        where f.choice is null or f.turn = 1
+            cross join lateral (
+                select s.ctid as place, s.within, s.choice, s.ended_at is null as is_open from flowfabric.suspensions s
+                where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s) f
+        where f.is_open and (f.choice is null or f.turn = 1)
     ), ended as (
         update flowfabric.suspensions s set ended_at = now, timeout_at = null, ended_by = _end_waits.ended_by, satisfiers = x.satisfiers::uuid[]
-        from first x where s.partition = x.partition and s.execution = x.execution and s.id = x.id and s.ended_at is null
+        from first x where s.ctid = x.place
         returning s.partition, s.execution, s.id, s.within, s.choice, s.child
     )
     select array_agg(e.id) filter (where e.child is null) as ids,
@@ -99,8 +101,10 @@ begin
         select s.id
         from (select distinct x.partition, x.execution
               from unnest(_release_choices.partitions, _release_choices.executions) as x (partition, execution)) x
-        join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.execution
-        where s.ended_at is null and s.within is not null and s.within::text || s.choice = any (_release_choices.choices)), _release_choices.now);
+        cross join lateral (
+            select s.id, s.within, s.choice from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null offset 0) s
+        where s.within::text || s.choice = any (_release_choices.choices)), _release_choices.now);
 end $$;
 
 -- Take waits back that nobody asks for any more. Their waitpoints stay open for whoever asks next: tokens stay good, and
@@ -113,12 +117,21 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
     update flowfabric.suspensions s set ended_at = _release_waits.now, timeout_at = null, ended_by = 'released', name = null, occurrence = null
-    from (select distinct x.partition, x.execution from unnest(_release_waits.partitions, _release_waits.executions) as x (partition, execution)) x
-    where s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null
-      and s.id = any (_release_waits.ids);
+    from (
+        select s.place
+        from (select distinct x.partition, x.execution from unnest(_release_waits.partitions, _release_waits.executions) as x (partition, execution)) x
+        cross join lateral (
+            select s.ctid as place, s.id from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null offset 0) s
+        where s.id = any (_release_waits.ids)) x
+    where s.ctid = x.place;
     update flowfabric.waitpoints w
     set state = 'pending', suspension = null, activated_at = null, expires_at = _release_waits.now + interval '30 days'
-    from unnest(_release_waits.ids) as x (suspension) where w.suspension = x.suspension and w.state = 'active';
+    from (
+        select w.place from unnest(_release_waits.ids) as x (suspension)
+        cross join lateral (select w.ctid as place, w.state from flowfabric.waitpoints w where w.suspension = x.suspension offset 0) w
+        where w.state = 'active') x
+    where w.ctid = x.place;
 end $$;
 
 -- Let executions go on that wait for nothing more, or, when a time has come, whatever else they wait for. The caller holds
@@ -136,12 +149,16 @@ declare
 begin
     select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(distinct t.lane) as lanes into free
     from (select distinct x.partition, x.execution from unnest(_go_on.partitions, _go_on.executions) as x (partition, execution)) x
-    join flowfabric.tickets t on t.partition = x.partition and t.id = x.execution
-    join flowfabric.suspensions w on w.partition = t.partition and w.execution = t.id and w.id = t.suspension
-    where t.phase = 'suspended' and w.condition ->> 'kind' = 'together'
+    cross join lateral (
+        select t.partition, t.id, t.lane, t.phase, t.suspension from flowfabric.tickets t
+        where t.partition = x.partition and t.id = x.execution offset 0) t
+    cross join lateral (
+        select w.condition ->> 'kind' as kind from flowfabric.suspensions w
+        where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w
+    where t.phase = 'suspended' and w.kind = 'together'
       and (_go_on.ended_by = 'timeout' or not exists (
           select from flowfabric.suspensions s
-          where s.partition = t.partition and s.execution = t.id and s.ended_at is null and s.within = t.suspension));
+          where s.partition = t.partition and s.execution = t.id and s.ended_at is null and s.within = t.suspension offset 0));
     if free.ids is not null then
         perform flowfabric._resume(free.partitions, free.ids, _go_on.ended_by);
     end if;
@@ -159,8 +176,10 @@ language plpgsql stable set enable_seqscan = off as $$
 declare
     longest timestamptz := (select max(g.until) from jsonb_to_recordset(wishes) as g (until timestamptz));
     stranger text := (
-        select flowfabric._id(e.partition, e.id) from jsonb_to_recordset(wishes) as g (child_partition smallint, child uuid)
-        join flowfabric.executions e on e.partition = g.child_partition and e.id = g.child
+        select flowfabric._id(g.child_partition, g.child) from jsonb_to_recordset(wishes) as g (child_partition smallint, child uuid)
+        cross join lateral (
+            select e.parent_partition, e.parent from flowfabric.executions e
+            where e.partition = g.child_partition and e.id = g.child offset 0) e
         where (e.parent_partition, e.parent) is distinct from (_wishes_fault.partition::smallint, _wishes_fault.execution) limit 1);
 begin
     return coalesce(
@@ -235,11 +254,13 @@ begin
         perform flowfabric._release_choices(array[_settle_begun.partition::smallint], array[_settle_begun.execution], chosen, now);
     end if;
     perform flowfabric._answer_children(array[_settle_begun.partition::smallint], array[_settle_begun.execution], array(
-        select s.id from flowfabric.suspensions s
-        where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution and s.within = together
-          and s.ended_at is null and s.child is not null
+        select s.id
+        from (select s.* from flowfabric.suspensions s
+              where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution and s.within = together
+                and s.ended_at is null offset 0) s
+        where s.child is not null
           and not exists (select from flowfabric.executions e
-                          where e.partition = s.child_partition and e.id = s.child and e.outcome is null)), now);
+                          where e.partition = s.child_partition and e.id = s.child and e.outcome is null offset 0)), now);
     late := array(
         select s.id from flowfabric.suspensions s
         where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution and s.within = together
@@ -267,7 +288,9 @@ begin
     with late as (
         select x.*, s.is_sleep, row_number() over (partition by x.partition, x.execution order by x.number) as turn, gen_random_uuid() as signal
         from unnest(_time_out_waits.partitions, _time_out_waits.executions, _time_out_waits.ids) with ordinality as x (partition, execution, id, number)
-        join flowfabric.suspensions s on s.partition = x.partition and s.execution = x.execution and s.id = x.id
+        cross join lateral (
+            select s.is_sleep from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
     ), inserted as (
         insert into flowfabric.signals (partition, execution, id, number, at, name, category, source_type, source_identity, effect)
         select l.partition, l.execution, l.signal, last.number + l.turn, _time_out_waits.now, 'timeout', 'system', 'system', 'suspension_timeout',

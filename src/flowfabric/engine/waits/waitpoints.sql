@@ -49,14 +49,22 @@ declare
 begin
     with shut as (
         update flowfabric.waitpoints w set state = 'closed', closed_at = flowfabric.clock(), close_reason = _close_waitpoints.reason, expires_at = null
-        from unnest(_close_waitpoints.partitions, _close_waitpoints.executions, _close_waitpoints.ids) as x (partition, execution, id)
-        where w.partition = x.partition and w.execution = x.execution and w.id = x.id
+        from (
+            select w.place
+            from unnest(_close_waitpoints.partitions, _close_waitpoints.executions, _close_waitpoints.ids) as x (partition, execution, id)
+            cross join lateral (
+                select w.ctid as place from flowfabric.waitpoints w
+                where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
+            limit cardinality(_close_waitpoints.ids)) x
+        where w.ctid = x.place
         returning w.partition, w.execution, w.id, w.key
     )
     select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(e.route) as routes, array_agg(e.tags) as tags,
            array_agg(e.flow) as flows,
            array_agg(jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _close_waitpoints.reason)) as details
-    into closed from shut s join flowfabric.executions e on e.partition = s.partition and e.id = s.execution;
+    into closed from shut s
+    cross join lateral (
+        select e.route, e.tags, e.flow from flowfabric.executions e where e.partition = s.partition and e.id = s.execution offset 0) e;
     perform flowfabric._append_each('waitpoint_closed', closed.partitions, closed.executions, closed.routes, closed.tags, closed.details,
                                     flows => closed.flows);
 end $$;
@@ -73,7 +81,8 @@ declare
     found_ones record;
 begin
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into found_ones
-    from unnest(_close_suspended.suspensions) as x (suspension) join flowfabric.waitpoints w on w.suspension = x.suspension;
+    from unnest(_close_suspended.suspensions) as x (suspension)
+    cross join lateral (select w.partition, w.execution, w.id from flowfabric.waitpoints w where w.suspension = x.suspension offset 0) w;
     if found_ones.ids is not null then
         perform flowfabric._close_waitpoints(found_ones.partitions, found_ones.executions, found_ones.ids, _close_suspended.reason);
     end if;
@@ -168,13 +177,15 @@ begin
     select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.id) as ids into late from (
         select w.partition, w.execution, w.id
         from (select w.* from flowfabric.waitpoints w where w.expires_at <= now order by w.expires_at, w.partition, w.execution offset 0) w
-        join flowfabric.tickets t on t.partition = w.partition and t.id = w.execution
-        order by w.expires_at, w.partition, w.execution limit close_waitpoints.take offset close_waitpoints.passing
-        for update of t skip locked) x;
+        cross join lateral (
+            select from flowfabric.tickets t where t.partition = w.partition and t.id = w.execution for update skip locked) t
+        limit close_waitpoints.take offset close_waitpoints.passing) x;
     -- Read again under the lock: the execution may have suspended on one since.
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into still
     from unnest(late.partitions, late.executions, late.ids) as x (partition, execution, id)
-    join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.execution and w.id = x.id
+    cross join lateral (
+        select w.partition, w.execution, w.id, w.expires_at from flowfabric.waitpoints w
+        where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
     where w.expires_at <= now;
     moved := coalesce(cardinality(still.ids), 0);
     if moved > 0 then
