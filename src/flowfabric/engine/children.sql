@@ -193,7 +193,7 @@ end $$;
 -- that is locked. A parent that has been replayed meanwhile keeps its children.
 --
 --   moves    any phase → ended: cancelled
---   locks    the tickets; skips those that are locked
+--   locks    the tickets, after their flows; skips those that are locked
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
 --   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether budgets are
 --            locked for that
@@ -204,6 +204,7 @@ language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     next_ones record;
+    held uuid[];
     orphans record;
 begin
     passed := 0;
@@ -218,9 +219,11 @@ begin
         where e.parent_partition = _cancel_orphans.partition and e.parent = _cancel_orphans.parent
           and (e.partition, e.id) > (last_partition, last_id)
         order by e.partition, e.id limit _cancel_orphans.take) c;
+    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
+        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id where t.flow is not null);
     select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
         select t.partition, t.id from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
-        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
+        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id and (t.flow is null or t.flow = any (held))
         join flowfabric.executions e on e.partition = x.partition and e.id = x.id and e.on_parent_end = 'cancel'
         for update of t skip locked) t;
     holds_budgets := flowfabric._budgets_at_stake('{}', orphans.partitions, orphans.ids) <> '{}';

@@ -1,12 +1,13 @@
 -- Ending: the one way an execution ends, whoever ends it.
 
 -- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
--- give back what it had set aside of budgets, and say so in the log. No caller does any of that by hand. One that knows
+-- give back what it had set aside of budgets, say so in the log, and settle what its flow makes of it. No caller does any of that by hand. One that knows
 -- the places of the tickets gives those instead of their keys.
 --
 --   moves    any phase → ended
---   locks    the budgets of what they had set aside, in key order
---   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, waitpoint_closed, reservation_released
+--   locks    the budgets of what they had set aside, in key order; their flows, which a caller that can has taken before
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped, waitpoint_closed,
+--            reservation_released; for those behind it in a flow edge_group_satisfied, edge_group_impossible
 --   returns  how many ended
 create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
@@ -56,6 +57,7 @@ begin
     select array_agg(w.partition) as partitions, array_agg(w.id) as ids, array_agg(w.route) as routes, array_agg(w.tags) as tags,
            array_agg(w.flow) as flows, array_agg(w.suspension) as suspensions,
            bool_or(w.parent is not null or w.has_children) as have_family,
+           array_agg(w.partition) filter (where w.flow is not null) as member_partitions, array_agg(w.id) filter (where w.flow is not null) as members,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail) as details
     into ended from written w;
@@ -79,6 +81,9 @@ begin
     perform flowfabric._append_each(
         case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end,
         ended.partitions, ended.ids, ended.routes, ended.tags, ended.details, _end.by, ended.flows);
+    if ended.members is not null then
+        perform flowfabric._settle_flows(ended.member_partitions, ended.members, _end.outcome);
+    end if;
     return cardinality(ended.ids);
 end $$;
 

@@ -36,6 +36,7 @@ class _Item(msgspec.Struct, frozen=True, gc=False):
     deadline_ms: int | None = None
     deadline_at: datetime | None = None
     tags: str | None = None
+    flow: UUID | None = None
     weight: int = 0
 
 
@@ -79,7 +80,11 @@ def _prepare(
     submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], partitions: int, payload_limit: int
 ) -> _Item:
     terms, payload = submission.terms, submission.payload
-    execution_id = next(fresh) if submission.execution_id is None else _given_id(submission.execution_id, partitions)
+    flow_id = None if submission.flow is None else ids.parse_flow_id(str(submission.flow), partitions)
+    if submission.execution_id is not None:
+        execution_id = _given_id(submission.execution_id, partitions)
+    else:
+        execution_id = next(fresh) if flow_id is None else ids.mint_execution_id(partitions, beside=flow_id)
     text = texts.get(id(terms))
     if text is None:
         text = texts[id(terms)] = _json(terms, "terms")
@@ -101,6 +106,7 @@ def _prepare(
         deadline_ms=deadline_ms,
         deadline_at=deadline_at,
         tags=tags,
+        flow=None if flow_id is None else flow_id.uuid,
         weight=len(payload or b"") + len(tags or "") + len(key or ""),
     )
 
@@ -113,6 +119,7 @@ def _is_plain(submission: Submission) -> bool:
         and submission.priority == 0
         and submission.delay is None
         and submission.deadline is None
+        and submission.flow is None
         and not submission.tags
     )
 
@@ -200,6 +207,7 @@ async def _send(
         deadlines_ms=_column([item.deadline_ms for item in items]),
         deadlines_at=_column([item.deadline_at for item in items]),
         tags=_column([item.tags for item in items]),
+        flows=_column([item.flow for item in items]),
     )
     return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
 
