@@ -38,6 +38,11 @@ CANNOT_HAPPEN = {
         ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
         "a schedule submits to no flow",
     ),
+    "_submit_members": {
+        **dict.fromkeys(["flow_not_found", "flow_already_terminal"], "the flow has just been made"),
+        "wrong_partition": "it says the flow's own",
+        "invalid_limit": "it sends a thousand at a time",
+    },
 }
 
 # Operations with another name in Python than in SQL, with the reason.

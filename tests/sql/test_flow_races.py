@@ -1,6 +1,7 @@
 """Races in a flow, as interleavings of two connections: what ends and what is built wait for each other."""
 
 import asyncio
+from collections.abc import Callable
 from itertools import permutations
 
 import pytest
@@ -26,7 +27,11 @@ def cancel(execution_id: ExecutionId) -> Call:
     return lambda conn: executions.cancel(conn, execution_id)
 
 
-ENDS = {"complete": complete, "fail": fail, "cancel": lambda fence: cancel(fence.execution_id)}
+ENDS: dict[str, Callable[[Fence], Call]] = {
+    "complete": complete,
+    "fail": fail,
+    "cancel": lambda fence: cancel(fence.execution_id),
+}
 
 
 @pytest.mark.parametrize(("first", "second"), [*permutations(ENDS, 2), ("complete", "complete"), ("fail", "fail")])
@@ -188,6 +193,6 @@ async def test_a_race_that_is_won_does_not_deadlock_with_the_renewal_of_all(give
         await blocked(given, two, ending)
         await claims.renew(one, held[1].fence)
         async with asyncio.timeout(10):
-            assert (await attempts.delay(one, held[1].fence)).due_at
+            await attempts.delay(one, held[1].fence)
     await ending
     assert await flow.state("d") == "waiting"

@@ -18,6 +18,7 @@ create table flowfabric.flows (
     kind           text collate "C" not null,
     key            text collate "C",
     tags           jsonb,
+    names          jsonb, -- of members, where the flow was submitted whole
     cancel_policy  text,
     cancel_reason  text,
     cancel_by      text,
