@@ -68,7 +68,7 @@ async def each_fenced(
 ) -> list[T | Refusal]:
     """Call a function that acts under leases, and answer each item in its place.
 
-    One that `ends` executions is told which flows they are in.
+    One that `ends` executions, or gives their flows members, is told which flows they are in.
     """
 
     async def send(acts: Sequence[Act]) -> list[T | Refusal]:

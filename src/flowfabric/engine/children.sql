@@ -4,13 +4,13 @@
 -- Find out what there is of children that handlers are about to submit, each at a place of its parent's journal, under the id
 -- that follows from it. Holds the parents until the transaction ends, in which the caller submits what is new and adopts it.
 --
---   locks    the tickets of the parents, in key order
+--   locks    the flows of the parents, in key order; the tickets of the parents, in key order
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
 --            payload_too_large, too_many_steps
 --   returns  per item 'new', 'saved' {result} when that place has its child, 'taken' when the id is another's, or its refusal
 create or replace function flowfabric.find_children(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
-    child_partitions int[], children uuid[])
+    child_partitions int[], children uuid[], flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -19,6 +19,10 @@ declare
     judged record;
     crowded uuid[];
 begin
+    -- A child joins the flow of its parent, which is locked before any ticket.
+    if flows is null or flows <> '{}' then
+        perform flowfabric._hold_flows(find_children.partitions, find_children.ids, find_children.flows);
+    end if;
     select array_agg(f.item) as items, array_agg(coalesce(f.fault, flowfabric._step_fault(
         find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged
     from flowfabric._fenced(find_children.partitions, find_children.ids, find_children.lease_ids, find_children.epochs, find_children.attempts,

@@ -156,7 +156,7 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}
 
 
-class Flow(FlowSummary, frozen=True, kw_only=True):
+class FlowDescription(FlowSummary, frozen=True, kw_only=True):
     """All there is to know of a flow; members, edges and groups page by page."""
 
     counts: Mapping[PublicState, int] = {}

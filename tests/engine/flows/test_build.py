@@ -63,6 +63,21 @@ async def test_an_execution_becomes_a_member_once(conn: Connection, given: Given
     assert (await executions.describe(conn, execution_id)).flow_id == str(flow.flow_id)
 
 
+async def test_a_submission_becomes_a_member_with_it(conn: Connection, given: Given) -> None:
+    flow = await graph(conn)
+    asked = submission(key="tides", payload=b"1")
+
+    added = await flows.add_execution(conn, flow.flow_id, asked)
+    again = await flows.add_execution(conn, flow.flow_id, asked)
+    assert (added.outcome, again.outcome) == ("added", "already_member")
+    assert (again.execution_id, again.node_count, again.revision) == (added.execution_id, 1, 1)
+    async with given.nothing_changes():
+        with pytest.raises(errors.BudgetNotFound):
+            await flows.add_execution(conn, flow.flow_id, submission(budgets=["none"]))
+        with pytest.raises(errors.FlowNotFound):
+            await flows.add_execution(conn, mint_flow_id(), submission())
+
+
 async def test_who_cannot_be_a_member_is_refused(conn: Connection, given: Given) -> None:
     flow, other = await graph(conn), await graph(conn, "a")
     elsewhere = await given.submitted(execution_id=f"{{fp:{(flow.flow_id.partition + 1) % 256}}}:{uuid4()}")

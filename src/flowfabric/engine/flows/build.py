@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 
-from flowfabric import calls, db, ids
+import msgspec
+
+from flowfabric import calls, db, ids, submissions
 from flowfabric.db import Connection
 from flowfabric.ids import ExecutionId, FlowId, check_text
-from flowfabric.model import AddedExecution, CreatedFlow
+from flowfabric.model import AddedExecution, CreatedFlow, Submission
+from flowfabric.submissions import PAYLOAD_LIMIT
 
 
 async def create_flow(
@@ -39,12 +42,36 @@ async def create_flow(
     return CreatedFlow(made["outcome"], ids.parse_flow_id(made["flow_id"], partitions))
 
 
-async def add_execution(conn: Connection, flow_id: FlowId, execution_id: ExecutionId) -> AddedExecution:
-    """Make an execution a member of a flow in its partition; to submit one as a member, name the flow in `submit`.
+async def add_execution(
+    conn: Connection,
+    flow_id: FlowId,
+    execution: ExecutionId | Submission,
+    *,
+    partitions: int = 256,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> AddedExecution:
+    """Make an execution a member of a flow in its partition, or submit one that is; it may be in any state, also ended.
 
-    It may be in any state, also ended. Safe to repeat: a member answers `already_member`. Raises `FlowNotFound`,
-    `FlowAlreadyTerminal`, `WrongPartition`, `ExecutionNotFound`, `ExecutionAlreadyInFlow`, `FlowTooLarge`.
+    Safe to repeat: a member answers `already_member`. Raises `FlowNotFound`, `FlowAlreadyTerminal`, `WrongPartition`,
+    `ExecutionNotFound`, `ExecutionAlreadyInFlow`, `FlowTooLarge`, and for a submission what `submit` refuses.
     """
+    if isinstance(execution, ExecutionId):
+        return await _add(conn, flow_id, execution)
+    item = submissions.prepare(
+        msgspec.structs.replace(execution, flow=flow_id), {}, iter(()), partitions, payload_limit
+    )
+    async with conn.transaction():
+        answer = await db.row(conn, "submit", **submissions.arguments([item]), payload_limit=payload_limit)
+        if answer["refusal"] is not None:
+            raise db.refusal(answer["refusal"], answer["detail"])
+        if answer["outcome"] == "created":
+            added = await _add(conn, flow_id, item.execution_id)
+            return msgspec.structs.replace(added, outcome="added")
+        first = msgspec.json.decode(answer["detail"], type=dict[str, str])["execution_id"]
+        return await _add(conn, flow_id, ids.parse_execution_id(first, partitions))
+
+
+async def _add(conn: Connection, flow_id: FlowId, execution_id: ExecutionId) -> AddedExecution:
     added = await db.row(
         conn,
         "add_execution",

@@ -1,16 +1,20 @@
 """Reading flows: where one stands, what is in it, and lists of them."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from flowfabric import db, ids
 from flowfabric.db import Connection
 from flowfabric.ids import FlowId, check_text
-from flowfabric.model import Flow, FlowState, FlowSummary, Page, TagChange
+from flowfabric.model import FlowDescription, FlowState, FlowSummary, Page, TagChange
 
 ANY_COUNT = 32_768
 
 
-async def describe_flow(conn: Connection, flow_id: FlowId, *, cursor: str | None = None, limit: int = 50) -> Flow:
+async def describe_flow(
+    conn: Connection, flow_id: FlowId, *, cursor: str | None = None, limit: int = 50
+) -> FlowDescription:
     """Show where a flow stands, with exact counts, and a page of its members with the edges and groups behind them.
 
     Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
@@ -49,6 +53,12 @@ async def list_flows(
     return db.page([db.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
 
 
+async def list_ready_lanes(conn: Connection, flow_ids: Sequence[FlowId]) -> list[str]:
+    """The lanes in which members of these flows wait for a worker: for who has ended some, to tell others."""
+    partitions, uuids = [flow_id.partition for flow_id in flow_ids], [flow_id.uuid for flow_id in flow_ids]
+    return [row["lane"] for row in await db.rows(conn, "list_ready_lanes", partitions=partitions, flows=uuids)]
+
+
 async def set_flow_tag(
     conn: Connection, flow_id: FlowId, key: str, value: str | None = None, *, by: str | None = None
 ) -> TagChange:
@@ -69,7 +79,7 @@ async def set_flow_tag(
     )
 
 
-class _Page(Flow, frozen=True, kw_only=True):
+class _Page(FlowDescription, frozen=True, kw_only=True):
     """A description as SQL gives it: `last` is the member that the next page begins behind."""
 
     last: str | None = None
