@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from flowfabric import db, ids
 from flowfabric.db import Connection
 from flowfabric.ids import FlowId, check_text
@@ -22,10 +20,7 @@ async def describe_flow(
     after = ids.parse_id_cursor(cursor, ANY_COUNT).uuid if cursor else None
     take = max(min(limit, 1_000), -1)
     text = await db.value(conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=take)
-    described = db.read(_Page, text)
-    if described.last is None:
-        return described
-    return msgspec.structs.replace(described, next_cursor=f"{{fp:{flow_id.partition}}}:{described.last}")
+    return db.read(FlowDescription, text)
 
 
 async def list_flows(
@@ -77,9 +72,3 @@ async def set_flow_tag(
             by=by and check_text(by, "by"),
         )
     )
-
-
-class _Page(FlowDescription, frozen=True, kw_only=True):
-    """A description as SQL gives it: `last` is the member that the next page begins behind."""
-
-    last: str | None = None

@@ -62,7 +62,7 @@ $$;
 -- The members of a flow in order of their ids, behind one of them, each with the edges and the group that lead to it.
 --
 --   refuses  invalid_limit
---   returns  {members, edges, groups, last?}, with `last` when more follow
+--   returns  {members, edges, groups, next_cursor?}
 create or replace function flowfabric._flow_page(home flowfabric.flows, after uuid, take int, now timestamptz)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
@@ -76,7 +76,7 @@ declare
 begin
     ids := ids[1:least(take, 1000)];
     return jsonb_strip_nulls(jsonb_build_object(
-        'last', case when more then ids[cardinality(ids)] end,
+        'next_cursor', case when more then flowfabric._id(home.partition, ids[cardinality(ids)]) end,
         'members', coalesce((
             select jsonb_agg(jsonb_build_object(
                 'execution_id', flowfabric._id(home.partition, e.id), 'kind', e.kind,
