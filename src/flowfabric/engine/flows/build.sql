@@ -139,7 +139,7 @@ begin
     revision := home.revision;
 end $$;
 
--- Make executions members of a flow that the caller holds, with their tickets.
+-- Make executions members of a flow that the caller holds, with their tickets and their records.
 --
 --   emits    flow_member_added
 --   returns  the flow as it is now
@@ -152,12 +152,18 @@ declare
     joined record;
 begin
     update flowfabric.tickets t set flow = _join_flow.flow
-    from (select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
-    where t.partition = _join_flow.partition and t.id = x.id;
+    from (
+        select t.place from (select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
+        cross join lateral (
+            select t.ctid as place from flowfabric.tickets t where t.partition = _join_flow.partition and t.id = x.id offset 0) t) x
+    where t.ctid = x.place;
     with changed as (
         update flowfabric.executions e set flow = _join_flow.flow
-        from (select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
-        where e.partition = _join_flow.partition and e.id = x.id
+        from (
+            select e.place from (select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
+            cross join lateral (
+                select e.ctid as place from flowfabric.executions e where e.partition = _join_flow.partition and e.id = x.id offset 0) e) x
+        where e.ctid = x.place
         returning e.partition, e.id, e.route, e.tags, e.flow
     )
     select array_agg(c.partition) as partitions, array_agg(c.id) as ids, array_agg(c.route) as routes, array_agg(c.tags) as tags,

@@ -30,7 +30,7 @@ begin
     if flow.cancelled_at is null then
         select array_agg(x.partition) as partitions, array_agg(x.id) as ids, count(*)::int as amount into going from (
             select t.partition, t.id, t.phase from flowfabric.tickets t
-            where t.flow = flow.id and t.partition = flow.partition and cancel_flow.policy <> 'flow_only'
+            where t.flow = flow.id and cancel_flow.policy <> 'flow_only'
             order by t.partition, t.id for update) x
         where cancel_flow.policy = 'cancel_all' or x.phase <> 'active';
         update flowfabric.flows f

@@ -59,7 +59,7 @@ begin
             union
             select n.downstream from behind b cross join lateral (
                 select e.downstream from flowfabric.flow_edges e
-                where e.upstream = b.id and e.partition = _is_behind.partition offset 0) n
+                where e.upstream = b.id and e.partition + 0 = _is_behind.partition offset 0) n
         )
         select from behind b where b.id = _is_behind.target);
 end $$;

@@ -12,7 +12,7 @@ begin
     select distinct e.partition, e.upstream from unnest(_cancellable.partitions, _cancellable.flows) as x (partition, flow)
     cross join lateral (
         select g.downstream from flowfabric.edge_groups g
-        where g.flow = x.flow and g.partition = x.partition and g.cancels and g.state = 'pending' offset 0) g
+        where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g
     cross join lateral (
         select e.partition, e.upstream from flowfabric.flow_edges e
         where e.partition = x.partition and e.downstream = g.downstream and e.state = 'pending' offset 0) e;

@@ -50,8 +50,8 @@ async def list_flows(
 
 async def list_ready_lanes(conn: Connection, flow_ids: Sequence[FlowId]) -> list[str]:
     """The lanes in which members of these flows wait for a worker: for who has ended some, to tell others."""
-    partitions, uuids = [flow_id.partition for flow_id in flow_ids], [flow_id.uuid for flow_id in flow_ids]
-    return [row["lane"] for row in await db.rows(conn, "list_ready_lanes", partitions=partitions, flows=uuids)]
+    found = await db.rows(conn, "list_ready_lanes", flows=[flow_id.uuid for flow_id in flow_ids])
+    return [row["lane"] for row in found]
 
 
 async def set_flow_tag(

@@ -23,7 +23,7 @@ language sql stable set enable_seqscan = off as $$
                     when t.eligibility = 'not_eligible_until_time' and t.due_at > _flow_counts.now then 'delayed'
                     when t.eligibility = 'blocked_by_operator' or t.eligibility = 'granted' and t.expires_at > _flow_counts.now then 'waiting'
                     else 'ready' end as state, t.route, count(*) as amount
-                from flowfabric.tickets t where t.flow = (home).id and t.partition = (home).partition
+                from flowfabric.tickets t where t.flow = (home).id
                 group by 1, 2) t) x
         group by 1) s
 $$;
@@ -149,16 +149,16 @@ end $$;
 -- The lanes in which members of flows wait for a worker.
 --
 --   returns  their names
-create or replace function flowfabric.list_ready_lanes(partitions int[], flows uuid[])
+create or replace function flowfabric.list_ready_lanes(flows uuid[])
 returns table (lane text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return query
-    select distinct t.lane from unnest(list_ready_lanes.partitions, list_ready_lanes.flows) as x (partition, flow)
+    select distinct t.lane from unnest(list_ready_lanes.flows) as x (flow)
     cross join lateral (
         select t.lane from flowfabric.tickets t
-        where t.flow = x.flow and t.partition = x.partition and t.phase = 'runnable' and t.eligibility = 'eligible_now' offset 0) t;
+        where t.flow = x.flow and t.phase = 'runnable' and t.eligibility = 'eligible_now' offset 0) t;
 end $$;
 
 -- Give a flow a tag, change it, or (without a value) take it away.

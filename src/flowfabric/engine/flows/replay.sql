@@ -18,7 +18,7 @@ begin
         from (
             select e.place from (
                 select e.ctid as place, e.downstream from flowfabric.flow_edges e
-                where e.upstream = _reopen.id and e.partition = _reopen.partition and e.state <> 'pending' offset 0) e
+                where e.upstream = _reopen.id and e.partition + 0 = _reopen.partition and e.state <> 'pending' offset 0) e
             cross join lateral (
                 select from flowfabric.edge_groups g
                 where g.partition = _reopen.partition and g.downstream = e.downstream and g.state = 'pending' offset 0) g) x

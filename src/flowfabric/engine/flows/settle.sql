@@ -39,7 +39,7 @@ begin
                 where x.state is not null limit cardinality(_settle_edges.ids)) x
             cross join lateral (
                 select e.ctid as place from flowfabric.flow_edges e
-                where e.upstream = x.id and e.partition = x.partition and e.state = 'pending' offset 0) o) x
+                where e.upstream = x.id and e.partition + 0 = x.partition and e.state = 'pending' offset 0) o) x
         where e.ctid = x.place
         returning e.partition, e.downstream, e.state
     ), counted as (
@@ -68,10 +68,10 @@ begin
 end $$;
 
 -- Who is no longer wanted when groups have left pending that cancel what still runs for them: their upstreams that have not
--- ended, save those that another group still waits for.
+-- ended and are not skipped with them, save those that another group still waits for.
 --
 --   returns  a row each, with why
-create or replace function flowfabric._unwanted(groups flowfabric.edge_groups[], ended uuid[])
+create or replace function flowfabric._unwanted(groups flowfabric.edge_groups[], skipped uuid[])
 returns table (partition smallint, id uuid, reason text)
 language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -82,9 +82,9 @@ begin
     cross join lateral (
         select e.partition, e.upstream from flowfabric.flow_edges e
         where e.partition = g.partition and e.downstream = g.downstream and e.state = 'pending' offset 0) e
-    where g.cancels and not e.upstream = any (_unwanted.ended) and not exists (
+    where g.cancels and not e.upstream = any (_unwanted.skipped) and not exists (
         select from (select o.downstream from flowfabric.flow_edges o
-                     where o.upstream = e.upstream and o.partition = e.partition and o.state = 'pending' offset 0) o
+                     where o.upstream = e.upstream and o.partition + 0 = e.partition and o.state = 'pending' offset 0) o
         cross join lateral (
             select from flowfabric.edge_groups w
             where w.partition = e.partition and w.downstream = o.downstream and w.state = 'pending' offset 0) w)
@@ -109,15 +109,15 @@ declare
     wave_partitions smallint[] := partitions;
     wave uuid[] := ids;
     states flowfabric.edge_state[] := array_fill(flowfabric._edge_state(outcome), array[cardinality(ids)]);
-    ended uuid[] := ids;
     left_pending flowfabric.edge_groups[];
-    fired flowfabric.edge_groups[] := '{}';
+    fired_partitions smallint[] := '{}';
+    fired uuid[] := '{}';
     skipped record;
     unwanted record;
     skip_partitions smallint[] := '{}';
     skips uuid[] := '{}';
     cancel_partitions smallint[] := '{}';
-    cancels uuid[] := '{}';
+    going uuid[] := '{}';
     reasons jsonb[] := '{}';
 begin
     perform flowfabric._lock_flows_of(_settle_flows.partitions, _settle_flows.ids);
@@ -125,22 +125,21 @@ begin
         left_pending := array(select g from flowfabric._settle_edges(wave_partitions, wave, states, others) g);
         exit when left_pending = '{}';
         others := '{}';
-        fired := fired || left_pending;
-        select array_agg(t.partition) as partitions, array_agg(t.id) as ids, coalesce(count(*), 0)::int as amount into skipped
+        fired_partitions := fired_partitions || array(select g.partition from unnest(left_pending) g);
+        fired := fired || array(select g.downstream from unnest(left_pending) g);
+        select array_agg(t.partition) as partitions, array_agg(t.id) as ids, count(*)::int as amount into skipped
         from unnest(left_pending) g
         cross join lateral (
             select t.partition, t.id from flowfabric.tickets t where t.partition = g.partition and t.id = g.downstream offset 0) t
-        where g.state = 'impossible' and not t.id = any (ended);
-        ended := ended || skipped.ids;
+        where g.state = 'impossible' and not t.id = any (going);
         select array_agg(u.partition) as partitions, array_agg(u.id) as ids, count(*)::int as amount,
                array_agg(jsonb_build_object('class', 'cancelled', 'reason', u.reason)) as reasons
-        into unwanted from flowfabric._unwanted(left_pending, ended) u;
-        ended := ended || unwanted.ids;
+        into unwanted from flowfabric._unwanted(left_pending, coalesce(skipped.ids, '{}')) u;
         exit when skipped.amount + unwanted.amount = 0;
         skip_partitions := skip_partitions || skipped.partitions;
         skips := skips || skipped.ids;
         cancel_partitions := cancel_partitions || unwanted.partitions;
-        cancels := cancels || unwanted.ids;
+        going := going || unwanted.ids;
         reasons := reasons || unwanted.reasons;
         wave_partitions := skipped.partitions || unwanted.partitions;
         wave := skipped.ids || unwanted.ids;
@@ -148,7 +147,7 @@ begin
                || array_fill('failed'::flowfabric.edge_state, array[unwanted.amount]);
     end loop;
     if fired <> '{}' then
-        perform flowfabric._act_on_groups(fired, skip_partitions, skips, cancel_partitions, cancels, reasons);
+        perform flowfabric._act_on_groups(fired_partitions, fired, skip_partitions, skips, cancel_partitions, going, reasons);
     end if;
 end $$;
 
@@ -171,24 +170,30 @@ end $$;
 --   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
 --            reservation_released
 create or replace function flowfabric._act_on_groups(
-    fired flowfabric.edge_groups[], skip_partitions smallint[], skips uuid[], cancel_partitions smallint[], cancels uuid[], reasons jsonb[])
+    partitions smallint[], downstreams uuid[], skip_partitions smallint[], skips uuid[], cancel_partitions smallint[], cancels uuid[],
+    reasons jsonb[])
 returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
+declare
+    fired constant flowfabric.edge_groups[] := array(
+        select g.edge_group from unnest(partitions, downstreams) as x (partition, id)
+        cross join lateral (
+            select g as edge_group from flowfabric.edge_groups g where g.partition = x.partition and g.downstream = x.id offset 0) g);
 begin
     perform from (
         select distinct x.partition, x.id from (
-            select g.partition, g.downstream as id from unnest(_act_on_groups.fired) g
+            select x.* from unnest(_act_on_groups.partitions, _act_on_groups.downstreams) as x (partition, id)
             union all
             select x.* from unnest(_act_on_groups.cancel_partitions, _act_on_groups.cancels) as x (partition, id)) x
         order by x.partition, x.id) x
     cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
 
-    perform flowfabric._note_groups('edge_group_satisfied', array(select g from unnest(_act_on_groups.fired) g where g.state = 'satisfied'));
-    perform flowfabric._release(_act_on_groups.fired);
+    perform flowfabric._note_groups('edge_group_satisfied', array(select g from unnest(fired) g where g.state = 'satisfied'));
+    perform flowfabric._release(fired);
     if skips <> '{}' then
         perform flowfabric._note_groups('edge_group_impossible', array(
-            select g from unnest(_act_on_groups.fired) g where g.state = 'impossible' and g.downstream = any (_act_on_groups.skips)));
+            select g from unnest(fired) g where g.state = 'impossible'));
         perform flowfabric._end(skip_partitions, skips, 'skipped', failures => flowfabric._skip_failures(skip_partitions, skips));
     end if;
     if cancels <> '{}' then
