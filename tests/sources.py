@@ -19,9 +19,10 @@ LITERAL = re.compile(r"(?:\b[eE])?'(?:[^']|'')*'|\"[^\"]*\"")
 CALL = re.compile(r"\bflowfabric\.(\w+)\s*\(")
 CLAUSE = re.compile(r"^ {2}(moves|locks|emits|refuses|returns) +(\S.*(?:\n {3,}\S.*)*)", re.MULTILINE)
 FAULT = re.compile(r"flowfabric\._(?:fault|refuse)\(\s*'(\w+)'")
-APPEND = re.compile(r"flowfabric\._append\w*\(\s*(?:kind => )?'(\w+)'")
+WRITE = r"insert into flowfabric\.events \(at, kind[^)]*\)\s*select [\w.]+(?:\(\))?, "
+APPEND = re.compile(rf"(?:flowfabric\._append\w*\(\s*(?:kind => )?|{WRITE})'(\w+)'")
 LOCK = re.compile(r"\bfor (?:no key )?(?:update|share)\b|\bpg_advisory_xact_lock\b")
-COMPUTED = re.compile(r"flowfabric\._(?:fault|refuse|append\w*)\(\s*(?!kind => )[^'\s]")
+COMPUTED = re.compile(rf"flowfabric\._(?:fault|refuse|append\w*)\(\s*(?!kind => )[^'\s]|{WRITE}[^'\s]")
 
 
 class SqlFunction(NamedTuple):

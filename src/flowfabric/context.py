@@ -217,7 +217,7 @@ class Context:
         async def created() -> CreatedWaitpoint:
             return await self._engine.create_waitpoint(self._claim, key, span)
 
-        return self.step(f"waitpoint:{key}", created)
+        return self._step(self._ask("step", f"waitpoint:{key}"), created, CreatedWaitpoint)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """What time it is, saved: a run that begins again sees the same."""

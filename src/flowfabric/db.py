@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -99,7 +99,8 @@ async def closed(conn: Connection) -> None:
 
 def read(kind: type[T], text: str) -> T:
     """A JSON answer as the type it stands for."""
-    return msgspec.json.decode(text, type=kind)
+    decoder: msgspec.json.Decoder[T] = _decoder(cast("Any", kind))
+    return decoder.decode(text)
 
 
 def page(found: Sequence[T], limit: int, cursor: Callable[[T], str]) -> Page[T]:
@@ -227,6 +228,11 @@ class Database:
         in_use = self._pool is not None and self._pool.in_use > 0
         why = f"{self.config.pool_size} are in use (FLOWFABRIC_POOL_SIZE)" if in_use else "Postgres did not answer"
         return f"after {self.config.patience:g} s {why}"
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 @functools.cache

@@ -85,6 +85,8 @@ def decode(payload: bytes | None, kind: Any) -> Any:
 
 def hints(function: Callable[..., object]) -> dict[str, Any]:
     """The annotations of a function, by name; none where it has none that could be read."""
+    if not getattr(function, "__annotations__", True):
+        return {}
     try:
         return typing.get_type_hints(function, include_extras=True)
     except TypeError:

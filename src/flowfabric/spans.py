@@ -1,19 +1,24 @@
 """Spans of time as people write them: `"10m"`, `"2d"`, `"1h30m"`."""
 
+import functools
 import re
 from datetime import datetime, timedelta
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
+NO_SPAN = "{!r} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w"
 SPAN = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
 
 
 def read_span(given: str | timedelta) -> timedelta:
     """A span, whichever way it was written. Raises `ValueError` for what is none, or is below zero."""
-    span = given if isinstance(given, timedelta) else _parse(given)
-    if span < timedelta():
-        raise ValueError(f"{span} is below zero; a span of time goes forward")
-    return span
+    if isinstance(given, str):
+        return _parse(given)
+    if not isinstance(given, timedelta):
+        raise ValueError(NO_SPAN.format(given))
+    if given < timedelta():
+        raise ValueError(f"{given} is below zero; a span of time goes forward")
+    return given
 
 
 def read_time(given: str | timedelta | datetime | None) -> timedelta | datetime | None:
@@ -39,10 +44,11 @@ def write_span(span: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
-def _parse(given: object) -> timedelta:
-    text = given.replace(" ", "") if isinstance(given, str) else ""
+@functools.lru_cache(maxsize=1_000)
+def _parse(given: str) -> timedelta:
+    text = given.replace(" ", "")
     if not SPAN.fullmatch(text):
-        raise ValueError(f"{given!r} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w")
+        raise ValueError(NO_SPAN.format(given))
     try:
         return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in PART.findall(text)), timedelta())
     except OverflowError:

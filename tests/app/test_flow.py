@@ -174,6 +174,16 @@ async def test_a_child_joins_the_flow_of_its_parent(app: App, given: Given) -> N
     assert {item.kind for item in listed.items} == {"parent", "search"}
 
 
+def test_a_program_that_does_not_await_submits_a_flow_too(app: App) -> None:
+    find = search(app)
+    flow = app.flow("report")
+    flow.add(find, "tides")
+    with app.blocking() as sync:
+        handle = sync(flow).submit()
+        assert handle.execution("search").state() == "waiting"
+        assert handle.cancel("not wanted").count == 1
+
+
 def test_what_cannot_be_put_together_is_said_at_once(app: App) -> None:
     find, tell = search(app), write(app)
 

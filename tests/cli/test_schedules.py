@@ -43,7 +43,17 @@ async def test_looks_of_making_and_changing(look: Looks) -> None:
         "schedules change",
         *("nightly --cron '30 4 * * *'", "nightly --cron '30 4 * * *' --json", "nightly --arguments '{}' --priority 9"),
         *("pulse --until 2026-05-04T09:00:00Z", "nowhere --every 1h"),
+        *("pulse --until 2030-01-01T00:00:00Z --no-until", "pulse --no-until"),
     )
+
+
+async def test_an_end_can_be_taken_back(here: Run, given: Given) -> None:
+    await create(given.conn, "pulse", every=HOUR)
+
+    for option, until in (("--until 2030-01-01T00:00:00Z", 2030), ("--no-until", None)):
+        code, _, _ = await here(f"schedules change pulse {option}")
+        timing = (await schedules.describe_schedule(given.conn, "pulse")).timing
+        assert (code, timing.until and timing.until.year) == (0, until)
 
 
 async def test_looks_of_lists_and_cards(look: Looks, given: Given) -> None:

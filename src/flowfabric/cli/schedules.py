@@ -143,13 +143,20 @@ async def create_schedule(
 @schedules.command("change")
 @one_schedule
 @click.option("--arguments", type=json_object, metavar="JSON", help="Call it with these from now on.")
+@click.option("--no-until", is_flag=True, help="Let it tick without an end again.")
 @timed
 @submitting
 @namespace
 @acting
 @answering(says=_done)
 async def change_schedule(
-    app: App, schedule: str, arguments: Mapping[str, Any] | None, namespace: str, by: str, **options: Any
+    app: App,
+    schedule: str,
+    arguments: Mapping[str, Any] | None,
+    no_until: bool,
+    namespace: str,
+    by: str,
+    **options: Any,
 ) -> dict[str, str]:
     """Change a schedule; what is not given stays. Its next tick is the first from now on. Safe to repeat.
 
@@ -160,6 +167,8 @@ async def change_schedule(
       ff schedules change nightly --cron "30 4 * * *"
     """
     given = _given(options)
+    if no_until and "until" in given:
+        raise click.UsageError("--until and --no-until say the opposite; give one of them")
     async with app.database.connection() as conn:
         there = await engine.describe_schedule(conn, schedule, namespace=namespace)
         timing = {field: given.pop(field) for field in OF_TIMING & given.keys()}
@@ -167,6 +176,8 @@ async def change_schedule(
             timing = {"every": None, "anchor": None, **timing}
         elif "every" in timing:
             timing = {"cron": None, "tz": "UTC", **timing}
+        if no_until:
+            timing["until"] = None
         asked = engine.submission_of(there)
         if arguments is not None:
             asked = msgspec.structs.replace(asked, payload=payloads.encode(arguments))

@@ -51,7 +51,9 @@ begin
         into judged
         from (
             select f.item, f.place, r.result, r.encoding,
-                   coalesce(f.fault, flowfabric._result_fault(octet_length(r.result), r.encoding, complete.result_limit)) as fault
+                   case when f.fault is not null then f.fault
+                        when octet_length(r.result) > complete.result_limit or octet_length(r.encoding) not between 1 and 64
+                        then flowfabric._result_fault(octet_length(r.result), r.encoding, complete.result_limit) end as fault
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs, complete.attempts, rounds, round, now) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
             offset 0) x; -- judged once each, not once for every array

@@ -83,6 +83,9 @@ begin
     insert into flowfabric.reservations (partition, id, budget, estimate, created_at, expires_at, execution_partition, execution, attempt, dedup_key)
     values (held.partition, reserve.reservation_id, held.id, amounts, now, expires_at, reserve.partition, reserve.id, reserve.attempt,
             nullif(reserve.dedup_key, ''));
+    if reserve.id is not null then
+        perform flowfabric._tie(reserve.partition, reserve.id);
+    end if;
     held.first_expiry := least(held.first_expiry, expires_at);
     perform flowfabric._store_budget(held);
     perform flowfabric._append_budget('reservation_made', held, detail => jsonb_strip_nulls(jsonb_build_object(

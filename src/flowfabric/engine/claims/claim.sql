@@ -20,10 +20,12 @@ declare
 begin
     if exists (
         select from unnest(_lease.places) as p (place)
-        cross join lateral (select t.attempt_state from flowfabric.tickets t where t.ctid = p.place offset 0) t
-        where t.attempt_state <> 'pending_first_attempt') then
+        cross join lateral (select t.attempt_state, t.bytes from flowfabric.tickets t where t.ctid = p.place offset 0) t
+        where t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) then
+        places := flowfabric._first_bytes(places, 16777216);
         select r.journals, r.resumptions into journals, resumptions from flowfabric._recall(_lease.places) r;
     end if;
+    perform flowfabric._hold_log();
     return query
     with chosen as materialized (
         select p.place, p.number, t.instance, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
@@ -32,13 +34,15 @@ begin
                t.attempt_state = 'attempt_interrupted' as resumed,
                -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
                _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
-                                 else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline,
-               coalesce(sum(octet_length(e.payload)) over (order by p.number rows between unbounded preceding and 1 preceding), 0) as bytes_before,
-               coalesce(octet_length(e.payload), 0) as bytes
+                                 else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
         from unnest(_lease.places) with ordinality as p (place, number)
-        cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
-        cross join lateral (select e.* from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
-        cross join lateral (select r.* from flowfabric.routes r where r.id = t.route offset 0) r
+        cross join lateral (
+            select t.partition, t.id, t.route, t.instance, t.eligibility, t.attempt_state, t.attempt_left, t.deadline_at
+            from flowfabric.tickets t where t.ctid = p.place offset 0) t
+        cross join lateral (
+            select e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy
+            from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
+        cross join lateral (select r.namespace, r.quotas from flowfabric.routes r where r.id = t.route offset 0) r
         where t.deadline_at is null or t.deadline_at > _lease.now
     ), leased as (
         update flowfabric.tickets t
@@ -56,32 +60,56 @@ begin
                 else t.attempt_type end::flowfabric.attempt_type,
             reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt' and t.lease_end is distinct from 'revoked')::int
         from chosen c
-        where t.ctid = c.place and (c.bytes_before + c.bytes <= 16777216 or c.bytes_before = 0)
+        where t.ctid = c.place
         returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
                   t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
                   c.policy, c.namespace, c.resumed, c.instance as previous_instance, c.is_counted
+    ), noted as (
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+        select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
+                    'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
+                    'attempt_type', l.attempt_type, 'resumed', l.resumed)
+                || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
+                        then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end
+        from leased l
     ), admitted as (
         select case when count(*) > 0 then
             flowfabric._admit(array_agg(l.partition), array_agg(l.id), array_agg(l.attempt), array_agg(l.route), _lease.now) end
         from leased l where l.is_counted
-    ), noted as (
-        select flowfabric._append_each(
-            'lease_acquired', array_agg(l.partition), array_agg(l.id), array_agg(l.route), array_agg(l.tags),
-            array_agg(jsonb_build_object(
-                    'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
-                    'attempt_type', l.attempt_type, 'resumed', l.resumed)
-                || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
-                        then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end),
-            flows => array_agg(l.flow))
-        from (select l.* from leased l order by l.number) l having count(*) > 0
     )
     select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
            l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
            l.deadline_at, l.policy::text, l.route, l.created_at,
            resumptions[l.number], journals[l.number]
-    from leased l cross join noted cross join admitted
+    from leased l cross join admitted
     order by l.number;
 end $$;
+
+-- The first of these tickets, up to so many bytes of large payloads; one at least.
+--
+--   returns  their places
+create or replace function flowfabric._first_bytes(places tid[], most bigint)
+returns tid[]
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return array(
+        select x.place from (
+            select p.place, p.number, coalesce(sum(t.bytes) over (order by p.number), 0) as bytes
+            from unnest(_first_bytes.places) with ordinality as p (place, number)
+            cross join lateral (select t.bytes from flowfabric.tickets t where t.ctid = p.place offset 0) t) x
+        where x.number = 1 or x.bytes <= _first_bytes.most
+        order by x.number);
+end $$;
+
+-- The length of a payload if it is large: a claim of as many as can be taken stays below its limit without such a one.
+--
+--   returns  the length, or null
+create or replace function flowfabric._large(bytes int)
+returns int
+language sql immutable as $$
+    select case when bytes > 16384 then bytes end
+$$;
 
 -- Take up to so many executions under a lease: open routes of these lanes only, strict priority, turns between routes at
 -- equal priority starting behind the route served last, the oldest first within a route. A worker that says of what
@@ -143,10 +171,23 @@ begin
            bool_or(exists (
                select from flowfabric.tickets t
                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at <= now)) as is_lapsed,
-           exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late
+           exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late,
+           sum(case when _take_ready.last_created is null then cardinality(array(
+               select true from flowfabric.tickets t
+               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 2)) end) as ready
     into seen from flowfabric.lanes l where l.name = any (_take_ready.lanes) and l.state <> 'paused';
     if seen.lanes is null then
         return '{}';
+    end if;
+    if not (seen.is_due or seen.is_lapsed or seen.is_late) then
+        if seen.ready = 0 then
+            return '{}';
+        elsif seen.ready = 1 then
+            chosen := flowfabric._lock_only(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions);
+            if chosen <> '{}' then
+                return chosen;
+            end if;
+        end if;
     end if;
     if seen.is_due then
         perform flowfabric._promote(seen.lanes, _take_ready.take + 100, now);

@@ -29,6 +29,19 @@ language sql stable as $$
     end
 $$;
 
+-- Whether a fence is the one that counts for the ticket at a place, which the caller holds.
+--
+--   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
+--   returns  the fault, or null when the fence holds
+create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
+returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    return (select flowfabric._fence_fault(t, _fault_at.lease_id, _fault_at.epoch, _fault_at.attempt, _fault_at.now)
+            from flowfabric.tickets t where t.ctid = _fault_at.place);
+end $$;
+
 -- What to tell a caller whose execution has no ticket. A worker that finds its own epoch and attempt here knows that its
 -- first call counted. Volatile: it must see the end that a lock has just waited for.
 --
@@ -82,15 +95,17 @@ language plpgsql rows 500 set enable_seqscan = off as $$
 begin
     return query
     select x.item::int, t.place,
-           case when t.place is null then flowfabric._gone_fault(x.partition, x.id)
-                else flowfabric._fence_fault(t.ticket, x.lease_id, x.epoch, x.attempt, _fenced.now) end
+           case when t.is_held then null when t.place is null then flowfabric._gone_fault(x.partition, x.id)
+                else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt, _fenced.now) end
     from (
         select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts, _fenced.rounds)
              with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
         where x.round = _fenced.round
         order by x.partition, x.id) x
     left join lateral (
-        select t.ctid as place, t as ticket from flowfabric.tickets t
+        select t.ctid as place,
+               t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt and t.phase = 'active' and t.expires_at > _fenced.now as is_held
+        from flowfabric.tickets t
         where t.partition = x.partition and t.id = x.id
         for update) t on true;
 end $$;

@@ -1,5 +1,16 @@
 -- Events: one line per change, written in the transaction that makes the change.
 
+-- Hold the log, shared, until the transaction ends: a statement of its own before the first id is taken. A reader passes a
+-- gap once those who held it then are gone.
+--
+--   locks    the log, shared, until the transaction ends
+create or replace function flowfabric._hold_log()
+returns void
+language plpgsql as $$
+begin
+    perform pg_advisory_xact_lock_shared(17990, 1);
+end $$;
+
 -- Add a line to the log about something that is not an execution: a lane, a worker, a key.
 --
 --   locks    the log, shared, until the transaction ends
@@ -9,8 +20,7 @@ returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
-    -- A statement of its own before the first id is taken: a reader passes a gap once those who hold the lock are gone.
-    perform pg_advisory_xact_lock_shared(17990, 1);
+    perform flowfabric._hold_log();
     insert into flowfabric.events (at, kind, subject, by, detail)
     values (flowfabric.clock(), _append.kind, _append.subject, _append.by, jsonb_strip_nulls(_append.detail));
 end $$;
@@ -28,7 +38,7 @@ language plpgsql as $$
 declare
     now constant timestamptz := flowfabric.clock();
 begin
-    perform pg_advisory_xact_lock_shared(17990, 1);
+    perform flowfabric._hold_log();
     if cardinality(executions) = 1 then
         insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
         values (now, _append_each.kind, partitions[1], executions[1], routes[1], _append_each.tags[1], details[1], _append_each.by, flows[1]);

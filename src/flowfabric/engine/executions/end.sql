@@ -1,8 +1,17 @@
 -- Ending: the one way an execution ends, whoever ends it.
 
+-- Note on a ticket that something has to be closed when its execution ends. The caller holds the ticket.
+create or replace function flowfabric._tie(partition int, execution uuid)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    update flowfabric.tickets t set ties = true where t.partition = _tie.partition and t.id = _tie.execution and t.ties is null;
+end $$;
+
 -- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
--- give back what it had set aside of budgets, say so in the log, and settle what its flow makes of it. No caller does any of that by hand. One that knows
--- the places of the tickets gives those instead of their keys.
+-- give back what it had set aside of budgets, say so in the log, and settle what its flow makes of it. No caller does any of
+-- that by hand. One that knows the places of the tickets gives those instead of their keys.
 --
 --   moves    any phase → ended
 --   locks    the budgets of what they had set aside, in key order; their flows, which a caller that can has taken before
@@ -17,6 +26,7 @@ language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_m
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    told text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
     ended record;
 begin
     places := coalesce(places, array(
@@ -24,6 +34,7 @@ begin
         left join lateral (
             select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
         order by x.number));
+    perform flowfabric._hold_log();
     with gone as (
         delete from flowfabric.tickets t
         using (
@@ -32,7 +43,7 @@ begin
             limit cardinality(_end.places)) x
         where t.ctid = x.place
         returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance, t.attempt_epoch, t.epoch,
-                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.suspension, x.result, x.encoding, x.failure
+                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.suspension, t.ties, x.result, x.encoding, x.failure
     ), closed as (
         insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
                                          started_at, ended_at, failure)
@@ -48,27 +59,27 @@ begin
             retries = g.retries, reclaims = g.reclaims, replays = g.replays
         from gone g
         where e.partition = g.partition and e.id = g.id
-        returning e.partition, e.id, e.parent, e.has_children, g.suspension, e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
-                  (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
+        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension, e.route, e.tags, e.flow,
+                  e.attempt, e.epoch, e.failure, (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
         select w.partition, w.id, now, now + w.retention from written w
+    ), noted as (
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
+        select now, told, w.partition, w.id, w.route, w.tags, w.flow, _end.by,
+               flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure) || _end.detail
+        from written w where w.ties is null
     )
-    select array_agg(w.partition) as partitions, array_agg(w.id) as ids, array_agg(w.route) as routes, array_agg(w.tags) as tags,
-           array_agg(w.flow) as flows, array_agg(w.suspension) as suspensions,
-           bool_or(w.parent is not null or w.has_children) as have_family,
-           array_agg(w.partition) filter (where w.flow is not null) as member_partitions, array_agg(w.id) filter (where w.flow is not null) as members,
-           array_agg(jsonb_strip_nulls(jsonb_build_object(
-               'outcome', _end.outcome, 'attempt', w.attempt, 'epoch', w.epoch, 'reason', w.failure ->> 'reason')) || _end.detail) as details
+    select count(*) as number,
+           array_agg(w.partition) filter (where w.has_family) as kin_partitions, array_agg(w.id) filter (where w.has_family) as kin,
+           array_agg(w.partition) filter (where w.ties) as tied_partitions, array_agg(w.id) filter (where w.ties) as tied,
+           array_agg(w.suspension) filter (where w.ties) as suspensions,
+           array_agg(w.partition) filter (where w.flow is not null) as member_partitions, array_agg(w.id) filter (where w.flow is not null) as members
     into ended from written w;
-
-    if ended.ids is null then
-        return 0;
-    end if;
-    if ended.have_family then
+    if ended.kin is not null then
         insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
         select e.partition, e.id, e.parent_partition, e.parent, now
-        from unnest(ended.partitions, ended.ids) as x (partition, id)
+        from unnest(ended.kin_partitions, ended.kin) as x (partition, id)
         cross join lateral (
             select e.partition, e.id, e.parent_partition, e.parent from flowfabric.executions e
             where e.partition = x.partition and e.id = x.id and e.parent is not null
@@ -76,16 +87,31 @@ begin
             select e.partition, e.id, null, null from flowfabric.executions e
             where e.partition = x.partition and e.id = x.id and e.has_children and _end.outcome <> 'success') e;
     end if;
-    perform flowfabric._close_waits(ended.partitions, ended.ids, ended.suspensions, _end.outcome);
-    perform flowfabric._return_reservations(ended.partitions, ended.ids);
-    perform flowfabric._append_each(
-        case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end,
-        ended.partitions, ended.ids, ended.routes, ended.tags, ended.details, _end.by, ended.flows);
+    if ended.tied is not null then
+        perform flowfabric._close_waits(ended.tied_partitions, ended.tied, ended.suspensions, _end.outcome);
+        perform flowfabric._return_reservations(ended.tied_partitions, ended.tied);
+        -- The end is the last thing that the log tells of an execution.
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
+        select now, told, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
+               flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure) || _end.detail
+        from unnest(ended.tied_partitions, ended.tied) as x (partition, id)
+        cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e;
+    end if;
     if ended.members is not null then
         perform flowfabric._settle_flows(ended.member_partitions, ended.members, _end.outcome);
     end if;
-    return cardinality(ended.ids);
+    return ended.number;
 end $$;
+
+-- What the log says of an end.
+--
+--   returns  outcome, attempt and epoch, and the reason where there is one
+create or replace function flowfabric._end_detail(outcome flowfabric.outcome, attempt int, epoch bigint, failure jsonb)
+returns jsonb
+language sql stable as $$
+    select case when failure ->> 'reason' is null then jsonb_build_object('outcome', outcome, 'attempt', attempt, 'epoch', epoch)
+                else jsonb_build_object('outcome', outcome, 'attempt', attempt, 'epoch', epoch, 'reason', failure ->> 'reason') end
+$$;
 
 -- A text as it is kept in the record of a failure: the first 4 096 bytes of it, in whole characters.
 --

@@ -41,9 +41,10 @@ begin
             then flowfabric._fault('invalid_time', 'deadline: give a moment ahead of now, at most ten years') end);
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason, attempt_state,
-                                    epoch, attempt, replays, started_at, flow)
+                                    epoch, attempt, replays, started_at, bytes, flow)
     select e.partition, e.id, e.route, ended.lane, e.priority, e.created_at, coalesce(replay.deadline_at, now + replay.deadline_ms * interval '1 ms'),
-           'eligible_now', 'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at, e.flow
+           'eligible_now', 'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at,
+           flowfabric._large(octet_length(e.payload)), e.flow
     from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
     update flowfabric.executions e
     set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1

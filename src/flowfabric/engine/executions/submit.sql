@@ -353,9 +353,9 @@ begin
         made := array(select now + i * interval '1 microsecond' = any (ages) is true from generate_series(1, total) i);
     end if;
 
-    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, eligibility, reason)
+    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, bytes, eligibility, reason)
     select partitions[x.item], ids[x.item], routes[x.term], lanes[x.term], least(greatest(coalesce(priorities[x.item], 0), 0), 9000),
-           now + x.item * interval '1 microsecond', x.due_at, deadlines[x.item],
+           now + x.item * interval '1 microsecond', x.due_at, deadlines[x.item], flowfabric._large(octet_length(payloads[x.item])),
            case when x.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
            case when x.due_at is null then 'waiting_for_worker'::flowfabric.reason else 'waiting_for_delay' end
     from (select i as item, term_of[i] as term, dues[i] as due_at from generate_series(1, total) i where made is null or made[i]) x;
@@ -438,21 +438,21 @@ returns boolean
 language plpgsql as $$
 #variable_conflict use_variable
 begin
+    perform flowfabric._hold_log();
     with recorded as (
         insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, policy, created_at)
         values (partition, id, route, kind, payload, encoding, creator, policy, created_at)
         on conflict do nothing
         returning 1
+    ), ticketed as (
+        insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, bytes, eligibility, reason)
+        select partition, id, route, lane, least(greatest(coalesce(priority, 0), 0), 9000), created_at, flowfabric._large(octet_length(payload)),
+               'eligible_now', 'waiting_for_worker'
+        from recorded
     )
-    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, eligibility, reason)
-    select partition, id, route, lane, least(greatest(coalesce(priority, 0), 0), 9000), created_at, 'eligible_now', 'waiting_for_worker'
-    from recorded;
-    if found then
-        perform flowfabric._append_each('execution_submitted', array[partition::smallint], array[id], array[route],
-                                        details => array[jsonb_build_object('kind', kind)]);
-        return true;
-    end if;
-    return false;
+    insert into flowfabric.events (at, kind, partition, execution, route, detail)
+    select flowfabric.clock(), 'execution_submitted', partition, id, route, jsonb_build_object('kind', kind) from recorded;
+    return found;
 end $$;
 
 -- What is wrong with the items of a call, and when they are due. A column is null when no item has anything in it.

@@ -77,7 +77,7 @@ returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    perform pg_advisory_xact_lock_shared(17990, 1);
+    perform flowfabric._hold_log();
     insert into flowfabric.events (at, kind, partition, flow, subject, tags, by, detail)
     select flowfabric.clock(), _append_flow.kind, f.partition, f.id, f.kind, f.tags, _append_flow.by, jsonb_strip_nulls(_append_flow.detail)
     from flowfabric.flows f where f.partition = _append_flow.partition and f.id = _append_flow.flow;

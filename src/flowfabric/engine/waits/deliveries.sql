@@ -135,20 +135,9 @@ declare
     rounds int[];
     done record;
 begin
-    if cardinality(items) = 1 then
-        perform t.id from flowfabric.tickets t where t.partition = partitions[items[1]] and t.id = executions[items[1]] for update;
-        done := flowfabric._accept_one(items[1], partitions, executions, waitpoints, names, ids, source_types, source_identities, categories, payloads,
-                                       encodings, correlation_ids, idempotency_keys, digests, _accept_signals.now, _accept_signals.by, _accept_signals.note);
-        places := items;
-        signals := array[done.signal];
-        effects := array[done.effect];
-        lanes := array[done.lane];
-        faults := array[done.fault];
-        return;
-    end if;
-    perform t.id from unnest(items) as i (item) join flowfabric.tickets t on t.partition = partitions[i.item] and t.id = executions[i.item]
-    order by t.partition, t.id for update of t;
-    if cardinality(items) > (select count(distinct executions[i.item]) from unnest(items) as i (item)) then
+    perform t.id from (select partitions[i.item] as partition, executions[i.item] as id from unnest(items) as i (item) order by 1, 2) x
+    cross join lateral (select t.id from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
+    if cardinality(items) > 1 and cardinality(items) > (select count(distinct executions[i.item]) from unnest(items) as i (item)) then
         rounds := flowfabric._rounds(array(select partitions[i.item] from unnest(items) as i (item)),
                                      array(select executions[i.item] from unnest(items) as i (item)));
     end if;
@@ -203,46 +192,6 @@ language sql stable as $$
         offset 0) f on true -- asked only where the quick answer does not do
 $$;
 
--- Record one signal, and let it take effect: what `_accept_round` does to many, without their arrays. The caller holds the ticket.
---
---   moves    suspended → runnable, when a condition holds now
---   emits    signal_delivered, execution_resumed, waitpoint_closed
---   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
---   returns  its signal with its effect and the lane with work again; without an effect the first one that it repeats, or the fault
-create or replace function flowfabric._accept_one(
-    item int, partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[], source_identities text[],
-    categories text[], payloads bytea[], encodings text[], correlation_ids text[], idempotency_keys text[], digests bytea[],
-    now timestamptz, by text, note text, out signal uuid, out effect text, out lane text, out fault jsonb)
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    found_one record;
-    noted text := case when _accept_one.note is not null then flowfabric._kept_text(_accept_one.note) end;
-begin
-    select w.* into found_one from flowfabric._weighed(array[_accept_one.item], partitions, executions, waitpoints, names, ids, source_types,
-                                                       source_identities, idempotency_keys, digests, _accept_one.now) w;
-    signal := coalesce(found_one.first_id, ids[item]);
-    effect := found_one.effect;
-    lane := case when found_one.effect = 'resume_condition_satisfied' then found_one.lane end;
-    fault := found_one.fault;
-    if effect is null then
-        return;
-    end if;
-    insert into flowfabric.signals (partition, execution, id, number, at, waitpoint, name, category, source_type, source_identity, effect,
-                                    correlation_id, idempotency_key, digest, encoding, payload)
-    values (found_one.partition, found_one.execution, signal, found_one.number, _accept_one.now, waitpoints[_accept_one.item], names[_accept_one.item],
-            coalesce(categories[_accept_one.item], 'signal'), source_types[_accept_one.item], source_identities[_accept_one.item], found_one.effect,
-            correlation_ids[_accept_one.item], nullif(idempotency_keys[_accept_one.item], ''), digests[_accept_one.item], encodings[_accept_one.item],
-            payloads[_accept_one.item]);
-    perform flowfabric._append_each(
-        'signal_delivered', array[found_one.partition], array[found_one.execution], array[found_one.route], array[found_one.tags],
-        array[flowfabric._signal_note(signal, waitpoints[_accept_one.item], names[_accept_one.item], source_types[_accept_one.item], source_identities[_accept_one.item],
-                                      effect, found_one.kid, found_one.digest, noted)], _accept_one.by, array[found_one.flow]);
-    if found_one.satisfiers is not null then
-        perform flowfabric._go_on_with(array[found_one.partition], array[found_one.execution], array[found_one.satisfiers], array[found_one.part]);
-    end if;
-end $$;
-
 -- Record signals to executions that all differ, and let them take effect. The caller holds the tickets.
 --
 --   moves    suspended → runnable, when a condition holds now
@@ -258,9 +207,10 @@ create or replace function flowfabric._accept_round(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    noted text := case when _accept_round.note is not null then flowfabric._kept_text(_accept_round.note) end;
+    kept text := case when _accept_round.note is not null then flowfabric._kept_text(_accept_round.note) end;
     told record;
 begin
+    perform flowfabric._hold_log();
     with weighed as materialized (
         select w.* from flowfabric._weighed(items, partitions, executions, waitpoints, names, ids, source_types, source_identities, idempotency_keys,
                                             digests, _accept_round.now) w
@@ -271,19 +221,20 @@ begin
                coalesce(categories[x.item], 'signal'), source_types[x.item], source_identities[x.item], x.effect, correlation_ids[x.item],
                nullif(idempotency_keys[x.item], ''), digests[x.item], encodings[x.item], payloads[x.item]
         from weighed x where x.effect is not null
+    ), noted as (
+        insert into flowfabric.events (at, kind, by, partition, execution, route, tags, flow, detail)
+        select _accept_round.now, 'signal_delivered', _accept_round.by, x.partition, x.execution, x.route, x.tags, x.flow,
+               flowfabric._signal_note(ids[x.item], waitpoints[x.item], names[x.item], source_types[x.item], source_identities[x.item], x.effect,
+                                       x.kid, x.digest, kept)
+        from weighed x where x.effect is not null
     )
     select array_agg(x.item) as items, array_agg(coalesce(x.first_id, ids[x.item])) as signals, array_agg(x.effect) as effects,
            array_agg(case when x.effect = 'resume_condition_satisfied' then x.lane end) as lanes, array_agg(x.fault) as faults,
            array_agg(x.partition) filter (where x.effect is not null) as partitions,
            array_agg(x.execution) filter (where x.effect is not null) as executions,
-           array_agg(x.route) filter (where x.effect is not null) as routes, array_agg(x.tags) filter (where x.effect is not null) as tags,
-           array_agg(x.flow) filter (where x.effect is not null) as flows,
-           array_agg(x.satisfiers) filter (where x.effect is not null) as satisfiers, array_agg(x.part) filter (where x.effect is not null) as parts,
-           array_agg(flowfabric._signal_note(ids[x.item], waitpoints[x.item], names[x.item], source_types[x.item], source_identities[x.item], x.effect,
-                                             x.kid, x.digest, noted)) filter (where x.effect is not null) as details
+           array_agg(x.satisfiers) filter (where x.effect is not null) as satisfiers, array_agg(x.part) filter (where x.effect is not null) as parts
     into told from weighed x;
     if told.executions is not null then
-        perform flowfabric._append_each('signal_delivered', told.partitions, told.executions, told.routes, told.tags, told.details, _accept_round.by, told.flows);
         perform flowfabric._go_on_with(told.partitions, told.executions, told.satisfiers, told.parts);
     end if;
     places := told.items;

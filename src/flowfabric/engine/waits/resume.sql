@@ -16,94 +16,52 @@ declare
     noted text := case when _resume.note is not null then flowfabric._kept_text(_resume.note) end;
     gone_on record;
 begin
-    if cardinality(_resume.ids) = 1 then
-        perform flowfabric._resume_one(_resume.partitions, _resume.ids, _resume.ended_by, _resume.satisfiers[1]::uuid[], _resume.by, _resume.delay,
-                                       _resume.close_reason, noted, now);
-        return;
-    end if;
-    with ended as (
-        update flowfabric.suspensions s set ended_at = now, timeout_at = null, ended_by = _resume.ended_by, satisfiers = x.satisfiers::uuid[]
+    perform flowfabric._hold_log();
+    with found as materialized (
+        select t.place, t.partition, t.id, t.attempt, t.epoch, s.place as wait, s.suspension, x.satisfiers::uuid[] as satisfiers,
+               now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at, e.route, e.tags, e.flow
         from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
-        join flowfabric.tickets t on t.partition = x.partition and t.id = x.id
-        join flowfabric.executions e on e.partition = x.partition and e.id = x.id
-        where s.partition = t.partition and s.execution = t.id and s.id = t.suspension
-        returning s.partition, s.execution, s.id, s.satisfiers, now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at,
-                  t.ctid as place, t.attempt, t.epoch, e.route, e.tags, e.flow
+        cross join lateral (
+            select t.ctid as place, t.partition, t.id, t.attempt, t.epoch, t.suspension from flowfabric.tickets t
+            where t.partition = x.partition and t.id = x.id offset 0) t
+        cross join lateral (
+            select s.ctid as place, s.id as suspension, s.resume_delay from flowfabric.suspensions s
+            where s.partition = t.partition and s.execution = t.id and s.id = t.suspension offset 0) s
+        cross join lateral (
+            select e.route, e.tags, e.flow from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
+    ), ended as (
+        update flowfabric.suspensions s set ended_at = now, timeout_at = null, ended_by = _resume.ended_by, satisfiers = f.satisfiers
+        from found f where s.ctid = f.wait
     ), moved as (
         update flowfabric.tickets t
-        set phase = 'runnable', due_at = e.due_at,
-            eligibility = case when e.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
-            reason = case when e.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
-        from ended e where t.ctid = e.place
+        set phase = 'runnable', due_at = f.due_at,
+            eligibility = case when f.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
+            reason = case when f.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
+        from found f where t.ctid = f.place
     ), shut as (
         update flowfabric.waitpoints w set state = 'closed', closed_at = now, close_reason = _resume.close_reason, expires_at = null
-        from ended e where w.suspension = e.id
-        returning w.partition, w.execution, w.id, w.key, e.route, e.tags, e.flow
+        from (
+            select f.*, w.place as waitpoint from found f
+            cross join lateral (select w.ctid as place from flowfabric.waitpoints w where w.suspension = f.suspension offset 0) w) f
+        where w.ctid = f.waitpoint
+        returning w.partition, w.execution, w.id, w.key, f.route, f.tags, f.flow
+    ), told as (
+        insert into flowfabric.events (at, kind, by, partition, execution, route, tags, flow, detail)
+        select now, 'execution_resumed', _resume.by, f.partition, f.id, f.route, f.tags, f.flow, case
+                   when f.due_at is null and f.satisfiers is not null and noted is null then jsonb_build_object(
+                       'suspension_id', f.suspension, 'by', _resume.ended_by, 'signals', f.satisfiers, 'attempt', f.attempt, 'epoch', f.epoch)
+                   else jsonb_strip_nulls(jsonb_build_object('suspension_id', f.suspension, 'by', _resume.ended_by, 'signals', f.satisfiers,
+                       'due_at', f.due_at, 'attempt', f.attempt, 'epoch', f.epoch, 'note', noted)) end
+        from found f
+        union all
+        select now, 'waitpoint_closed', null, s.partition, s.execution, s.route, s.tags, s.flow,
+               jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _resume.close_reason)
+        from shut s
     )
-    select m.*, c.* into gone_on from (
-        select array_agg(e.partition) as partitions, array_agg(e.execution) as ids, array_agg(e.route) as routes, array_agg(e.tags) as tags,
-               array_agg(e.flow) as flows, array_agg(e.id) as suspensions,
-               array_agg(case when e.due_at is null and e.satisfiers is not null and noted is null
-                   then jsonb_build_object('suspension_id', e.id, 'by', _resume.ended_by, 'signals', e.satisfiers, 'attempt', e.attempt, 'epoch', e.epoch)
-                   else jsonb_strip_nulls(jsonb_build_object('suspension_id', e.id, 'by', _resume.ended_by, 'signals', e.satisfiers,
-                            'due_at', e.due_at, 'attempt', e.attempt, 'epoch', e.epoch, 'note', noted)) end) as details
-        from ended e) m
-    cross join (
-        select array_agg(s.partition) as shut_partitions, array_agg(s.execution) as shut_ids, array_agg(s.route) as shut_routes,
-               array_agg(s.tags) as shut_tags, array_agg(s.flow) as shut_flows,
-               array_agg(jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _resume.close_reason)) as shut_details
-        from shut s) c;
-    perform flowfabric._append_each('execution_resumed', gone_on.partitions, gone_on.ids, gone_on.routes, gone_on.tags, gone_on.details,
-                                    _resume.by, gone_on.flows);
-    if gone_on.shut_ids is not null then
-        perform flowfabric._append_each('waitpoint_closed', gone_on.shut_partitions, gone_on.shut_ids, gone_on.shut_routes, gone_on.shut_tags,
-                                        gone_on.shut_details, flows => gone_on.shut_flows);
-    end if;
-    if _resume.ended_by not in ('signal', 'timeout') then
+    select array_agg(f.partition) as partitions, array_agg(f.id) as ids, array_agg(f.suspension) as suspensions into gone_on
+    from found f where _resume.ended_by not in ('signal', 'timeout');
+    if gone_on.ids is not null then
         perform flowfabric._end_within(gone_on.partitions, gone_on.ids, gone_on.suspensions, _resume.ended_by);
-    end if;
-end $$;
-
--- Let one suspended execution go on: what `_resume` does to many, without their arrays.
---
---   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay; waitpoint active → closed
---   emits    execution_resumed, waitpoint_closed
-create or replace function flowfabric._resume_one(
-    partitions smallint[], ids uuid[], ended_by text, satisfiers uuid[], by text, delay interval, close_reason text, note text, now timestamptz)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    ended record;
-    shut record;
-begin
-    update flowfabric.suspensions s
-    set ended_at = _resume_one.now, timeout_at = null, ended_by = _resume_one.ended_by, satisfiers = _resume_one.satisfiers
-    from flowfabric.tickets t
-    join flowfabric.executions e on e.partition = t.partition and e.id = t.id
-    where t.partition = _resume_one.partitions[1] and t.id = _resume_one.ids[1]
-      and s.partition = t.partition and s.execution = t.id and s.id = t.suspension
-    returning s.id, _resume_one.now + nullif(coalesce(_resume_one.delay, s.resume_delay), interval '0') as due_at, t.attempt, t.epoch,
-              e.route, e.tags, e.flow into ended;
-    update flowfabric.tickets t
-    set phase = 'runnable', due_at = ended.due_at,
-        eligibility = case when ended.due_at is null then 'eligible_now' else 'not_eligible_until_time' end::flowfabric.eligibility,
-        reason = case when ended.due_at is null then 'waiting_for_worker' else 'waiting_for_resume_delay' end::flowfabric.reason
-    where t.partition = _resume_one.partitions[1] and t.id = _resume_one.ids[1];
-    perform flowfabric._append_each('execution_resumed', _resume_one.partitions, _resume_one.ids, array[ended.route], array[ended.tags],
-        array[jsonb_strip_nulls(jsonb_build_object('suspension_id', ended.id, 'by', _resume_one.ended_by, 'signals', _resume_one.satisfiers,
-            'due_at', ended.due_at, 'attempt', ended.attempt, 'epoch', ended.epoch, 'note', _resume_one.note))],
-        _resume_one.by, array[ended.flow]);
-    for shut in
-        update flowfabric.waitpoints w set state = 'closed', closed_at = _resume_one.now, close_reason = _resume_one.close_reason, expires_at = null
-        where w.suspension = ended.id
-        returning w.id, w.key
-    loop
-        perform flowfabric._append_each('waitpoint_closed', _resume_one.partitions, _resume_one.ids, array[ended.route], array[ended.tags],
-            array[jsonb_build_object('waitpoint_id', shut.id, 'key', shut.key, 'reason', _resume_one.close_reason)], flows => array[ended.flow]);
-    end loop;
-    if _resume_one.ended_by not in ('signal', 'timeout') then
-        perform flowfabric._end_within(_resume_one.partitions, _resume_one.ids, array[ended.id], _resume_one.ended_by);
     end if;
 end $$;
 
@@ -225,14 +183,21 @@ declare
     open_ones record;
 begin
     update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
-    from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions) as x (partition, id, suspension)
-    where s.partition = x.partition and s.execution = x.id and s.id = x.suspension and s.ended_by is null;
-    update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
-    from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
-    where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within is not null;
+    from (
+        select o.place from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions) as x (partition, id, suspension)
+        cross join lateral (
+            (select s.ctid as place from flowfabric.suspensions s
+             where s.partition = x.partition and s.execution = x.id and s.id = x.suspension and s.ended_by is null offset 0)
+            union all
+            (select s.ctid from flowfabric.suspensions s
+             where s.partition = x.partition and s.execution = x.id and s.ended_at is null and s.within is not null offset 0)) o
+        limit 2147483647) x
+    where s.ctid = x.place;
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into open_ones
     from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
-    join flowfabric.waitpoints w on w.partition = x.partition and w.execution = x.id and w.state <> 'closed';
+    cross join lateral (
+        select w.partition, w.execution, w.id from flowfabric.waitpoints w
+        where w.partition = x.partition and w.execution = x.id and w.state <> 'closed' offset 0) w;
     if open_ones.ids is not null then
         perform flowfabric._close_waitpoints(open_ones.partitions, open_ones.executions, open_ones.ids,
                                              case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);

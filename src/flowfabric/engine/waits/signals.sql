@@ -63,9 +63,11 @@ language plpgsql stable as $$
 begin
     return (
         select coalesce(jsonb_agg(flowfabric._as_judged(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
-        from flowfabric.waitpoints w
-        join flowfabric.signals s on s.waitpoint = w.id
-        where w.suspension = suspension.id
+        from (select w.id, w.key from flowfabric.waitpoints w where w.suspension = suspension.id offset 0) w
+        cross join lateral (
+            select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest
+            from flowfabric.signals s where s.waitpoint = w.id offset 0) s
+        where true
           and (not suspension.bind or s.digest = suspension.about_digest));
 end $$;
 

@@ -287,7 +287,7 @@ declare
 begin
     update flowfabric.tickets t
     set phase = 'suspended', reason = flowfabric._suspension_reason(made.reason_code), attempt_state = 'attempt_interrupted',
-        attempt_left = t.attempt_deadline - made.suspended_at, attempt_deadline = null, suspension = made.id
+        attempt_left = t.attempt_deadline - made.suspended_at, attempt_deadline = null, suspension = made.id, ties = true
     from flowfabric.executions e
     where t.partition = ticket.partition and t.id = ticket.id and e.partition = t.partition and e.id = t.id
     returning e.route, e.tags, e.flow into about;

@@ -185,6 +185,7 @@ declare
     wish jsonb;
 begin
     perform flowfabric._raise(flowfabric._wishes_fault(_begin_waits.partition, _begin_waits.execution, wishes, now));
+    perform flowfabric._tie(_begin_waits.partition, _begin_waits.execution);
     update flowfabric.suspensions s set within = together, choice = g.choice
     from jsonb_to_recordset(wishes) as g (name text, occurrence int, choice int)
     where s.partition = _begin_waits.partition and s.execution = _begin_waits.execution and s.within is not null

@@ -1,0 +1,66 @@
+-- Shortcuts: where the whole choice need not be made.
+
+-- Lock the only ready ticket that these lanes have, if its route suits the worker and has neither budget nor quota: on a
+-- quiet day there are no turns to take.
+--
+--   locks    that ticket, unless it is locked
+--   returns  its place; none where the ways of a crowd must decide
+create or replace function flowfabric._lock_only(lanes text[], capabilities text[], namespace text, partitions int[])
+returns tid[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+    return array(
+        select n.place from unnest(_lock_only.lanes) l (name)
+        cross join lateral (
+            select t.ctid as place, t.route from flowfabric.tickets t
+            where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 1) t
+        cross join lateral (
+            select from flowfabric.routes r
+            where r.id = t.route and r.needs <@ _lock_only.capabilities and r.namespace = coalesce(_lock_only.namespace, r.namespace)
+              and r.budgets = '{}' and r.quotas = '{}' offset 0) r
+        cross join lateral (
+            select n.ctid as place from flowfabric.tickets n
+            where n.ctid = t.place and n.phase = 'runnable' and n.eligibility = 'eligible_now'
+              and (_lock_only.partitions is null or n.partition = any (_lock_only.partitions))
+            for update skip locked) n
+        limit 1);
+end $$;
+
+-- Go on in the route served last, from the age of the last one taken, a little earlier for what commits out of order: what
+-- was taken since stays in the index until it is swept up, and need not be looked through by every claim. Only while no
+-- higher priority and no other route has work, and where the route has neither budget nor quota.
+--
+--   locks    the tickets it chooses; skips those that are locked
+--   returns  their places; none when it is time to look from the front
+create or replace function flowfabric._go_on_in_route(
+    lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int, last_created timestamptz)
+returns tid[]
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    route_lane text;
+    found record;
+begin
+    select r.lane into route_lane from flowfabric.routes r
+    where r.id = last_route and r.lane = any (_go_on_in_route.lanes) and r.needs <@ _go_on_in_route.capabilities
+      and r.namespace = coalesce(_go_on_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}';
+    if route_lane is null or exists (
+        select from unnest(_go_on_in_route.lanes) l (name)
+        where exists (
+                select from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority > last_priority)
+           or exists (
+                select from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
+                  and t.route < last_route)
+           or exists (
+                select from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
+                  and t.route > last_route)) then
+        return '{}';
+    end if;
+    found := flowfabric._lock_ready(array[last_route], array[route_lane], array[last_created - interval '100 ms'], last_priority,
+                                    array[take], '{}', null);
+    return found.places;
+end $$;
