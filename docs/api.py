@@ -21,6 +21,8 @@ BETWEEN_MODULES = {
     "App.tell_ended",
     "Context.asked",
     "Context.unasked",
+    "Node.wait_for",
+    "Task.asking",
     "Task.child_call",
 }
 """What has a public name only because another module of ours calls it."""

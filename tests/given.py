@@ -19,6 +19,7 @@ TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "remo
 TABLES += ["suspensions", "waitpoints", "signals", "keys", "schedules"]
 TABLES += ["quotas", "quota_slots", "quota_entries"]
 TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps"]
+TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 
 
 def submission(**options: object) -> Submission:

@@ -26,12 +26,23 @@ CHOSEN_BY_ARGUMENT = {
     "_take_back": "how the lease ended",
     "_settle_failures": "the outcome of those that are not tried again",
     "_bury": "whether the lease lapses or is revoked",
+    "_note_groups": "what has become of the group",
+    "submit": "whether it is for a flow",
 }
 
 # Codes that a function passes on from another but that cannot happen there, with the reason.
 CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it asks for no lease, and passes one that is good"},
     "_report_fault": {"payload_too_large": "a report keeps no result of its sender's"},
+    "_fire": dict.fromkeys(
+        ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
+        "a schedule submits to no flow",
+    ),
+    "_submit_members": {
+        **dict.fromkeys(["flow_not_found", "flow_already_terminal"], "the flow has just been made"),
+        "wrong_partition": "it says the flow's own",
+        "invalid_limit": "it sends a thousand at a time",
+    },
 }
 
 # Operations with another name in Python than in SQL, with the reason.
@@ -58,9 +69,7 @@ MAY_SLEEP = {
 MAY_REPLACE = {"tests/test_ids.py": "stops the system clock, which is not ours, to see what a UUID is made of"}
 
 # Refusals that no test can provoke yet, with the reason.
-NOT_PROVOKED = {
-    "flow_not_found": "comes with flows",
-}
+NOT_PROVOKED: dict[str, str] = {}
 
 FUNCTIONS = sources.sql_functions()
 BY_NAME = {function.name: function for function in FUNCTIONS}
@@ -103,6 +112,7 @@ def test_no_function_hides_from_these_tests() -> None:
         "_append_about",
         "_append_budget",
         "_append_each",
+        "_append_flow",
     }
     assert CHOSEN_BY_ARGUMENT.keys() | CANNOT_HAPPEN.keys() <= BY_NAME.keys()
 

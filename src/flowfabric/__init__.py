@@ -16,6 +16,7 @@ from flowfabric.errors import (
     Refusal,
     Unavailable,
 )
+from flowfabric.flow import Flow, FlowHandle, Node
 from flowfabric.handle import Execution, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped
 from flowfabric.ids import ExecutionId
 from flowfabric.metering import metered
@@ -41,9 +42,12 @@ __all__ = [
     "ExecutionSkipped",
     "Fenced",
     "First",
+    "Flow",
+    "FlowHandle",
     "Forbidden",
     "Invalid",
     "Limited",
+    "Node",
     "NotFound",
     "Permanent",
     "Refusal",

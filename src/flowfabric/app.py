@@ -15,6 +15,7 @@ from flowfabric.decorators import StepDecorator, TaskDecorator
 from flowfabric.ends import Ends
 from flowfabric.engine import executions, routes
 from flowfabric.errors import Refusal, SchemaBehind
+from flowfabric.flow import Flow
 from flowfabric.handle import Execution
 from flowfabric.hints import Hints
 from flowfabric.ids import ExecutionId, parse_execution_id
@@ -229,6 +230,15 @@ class App:
     def execution(self, execution_id: str | ExecutionId) -> Execution[Any]:
         """The handle of an execution that somebody else submitted. Raises `InvalidId`."""
         return Execution(self, parse_execution_id(str(execution_id), self.config.execution_partitions))
+
+    def flow(
+        self, kind: str, *, key: str | None = None, namespace: str = "default", tags: Mapping[str, str] | None = None
+    ) -> Flow:
+        """A flow to put tasks into that wait for each other, and then submit whole; `kind` is what it is called.
+
+        With a key it is submitted once: whoever submits one with that key later gets the same executions.
+        """
+        return Flow(self, kind, namespace, key, tags)
 
     async def create_schedule(
         self,

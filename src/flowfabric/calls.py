@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 import msgspec
 
@@ -62,12 +63,17 @@ async def each_fenced(
     read: Callable[[Item], Act],
     answer: type[T],
     /,
+    ends: bool = False,
     **arguments: object,
 ) -> list[T | Refusal]:
-    """Call a function that acts under leases, and answer each item in its place."""
+    """Call a function that acts under leases, and answer each item in its place.
+
+    One that `ends` executions, or gives their flows members, is told which flows they are in.
+    """
 
     async def send(acts: Sequence[Act]) -> list[T | Refusal]:
-        return await _send(conn, function, acts, answer, arguments)
+        flows = {"flows": _flows(acts)} if ends else {}
+        return await _send(conn, function, acts, answer, {**arguments, **flows})
 
     return await each(items, read, send, lambda act: act.weight)
 
@@ -177,6 +183,12 @@ async def _send(
     )
     in_order = sorted(answered, key=lambda row: int(row["item"]))
     return [_answer(row, answer) for row, _ in zip(in_order, acts, strict=True)]
+
+
+def _flows(acts: Sequence[Act]) -> list[UUID | None]:
+    """The flow of each; nothing at all where none is in one, which spares the engine a look."""
+    flows = [act.fence.flow for act in acts]
+    return flows if any(flows) else []
 
 
 def _known(number: int | None, bits: int) -> int | None:

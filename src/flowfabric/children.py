@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 
 from flowfabric import payloads
-from flowfabric.ids import ExecutionId
+from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model import Failure, Signal
 from flowfabric.waiting import Waiting
 
@@ -46,8 +46,12 @@ class Child(Generic[R]):
         return self._wait(self.execution_id, self._returns)
 
 
-def child_id(parent: ExecutionId, name: str, occurrence: int, generation: int, partitions: int) -> ExecutionId:
+def child_id(
+    parent: ExecutionId, name: str, occurrence: int, generation: int, partitions: int, beside: FlowId | None = None
+) -> ExecutionId:
     """The id that follows from a place in the journal of a parent, for the first, second, … child asked for there.
+
+    It is in the partition of the flow that it joins, if there is one.
 
     A second one is asked for when the place was forgotten by a replay, or the id of the first is somebody else's.
     """
@@ -55,7 +59,8 @@ def child_id(parent: ExecutionId, name: str, occurrence: int, generation: int, p
     digest = bytearray(hashlib.sha256(hashed.encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
-    return ExecutionId.of(UUID(bytes=bytes(digest)), partitions)
+    uuid = UUID(bytes=bytes(digest))
+    return ExecutionId.of(uuid, partitions) if beside is None else ExecutionId(beside.partition, uuid)
 
 
 def may_be_child(execution_id: ExecutionId) -> bool:

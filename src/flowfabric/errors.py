@@ -198,6 +198,14 @@ class InvalidGrace(Invalid):
     """The grace of a rotation is 0 or more, in milliseconds."""
 
 
+class InvalidDependency(Invalid):
+    """An edge that cannot be; `cause` says why: an end that is no member, or a name that another edge passes."""
+
+
+class InvalidEdgeGroup(Invalid):
+    """A rule that no group of edges can have; `cause` says what is wrong with it."""
+
+
 class FenceRequired(Invalid):
     """The execution is leased: this source of cancellation must show the lease it holds."""
 
@@ -338,6 +346,42 @@ class CursorExpired(Conflict):
     """Retention has removed events behind this cursor: going on would skip them; `oldest` is the oldest id kept."""
 
 
+class SelfReferencingEdge(Conflict):
+    """An execution cannot wait for itself."""
+
+
+class CycleDetected(Conflict):
+    """The edge would close a circle, in which each waits for the other."""
+
+
+class DependencyAlreadyExists(Conflict):
+    """These two have an edge, `edge_id`, with other attributes; or that edge id is another pair's."""
+
+
+class StaleGraphRevision(Conflict):
+    """The flow was changed since: it is at `revision` now."""
+
+
+class ExecutionAlreadyInFlow(Conflict):
+    """The execution is a member of another flow, `flow_id`, and stays there."""
+
+
+class ExecutionAlreadyStarted(Conflict):
+    """The execution has started or ended, so it cannot be made to wait for another."""
+
+
+class EdgeGroupAlreadyFixed(Conflict):
+    """The rule over the upstreams of a member is `policy`, fixed with the first edge at the latest."""
+
+
+class EdgeGroupSettled(Conflict):
+    """The group has been decided, so another edge would change nothing."""
+
+
+class FlowAlreadyTerminal(Conflict):
+    """The flow was cancelled; it takes no member, edge, group or replay any more."""
+
+
 class LeaseLost(Fenced):
     """The lease named by the fence is not, or no longer, the one that counts; `cause` says why."""
 
@@ -352,6 +396,10 @@ class GrantExpired(Fenced):
 
 class TooManySteps(Limited):
     """The execution has as many steps as it may have; split it into children."""
+
+
+class FlowTooLarge(Limited):
+    """A flow may have `limit` of these and no more: split it into several."""
 
 
 class BudgetExhausted(Limited):

@@ -79,6 +79,12 @@ class Execution(Generic[R]):
             raise await self._failure(ended)
         return payloads.decode(ended.result, self._returns)  # type: ignore[no-any-return]
 
+    async def wait(self) -> Outcome:
+        """Return when it has ended, with how it did."""
+        ended = await self._ended()
+        assert ended.outcome is not None
+        return ended.outcome
+
     async def state(self) -> PublicState:
         """Where it stands, in one word."""
         return (await self.describe()).state.public_state

@@ -48,10 +48,21 @@ class Arguments:
         """The payload of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""
         if self._by_position is not None and len(args) == len(self._by_position) and not kwargs:
             return encode(dict(zip(self._by_position, args, strict=True)))
-        return encode(self._signature.bind(*args, **kwargs).arguments)
+        return encode(self.bind(args, kwargs))
 
-    def decode(self, payload: bytes | None) -> dict[str, Any]:
-        """The arguments in a payload, by name. What does not fit is a `msgspec.ValidationError` with its path."""
+    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
+        """The arguments of a call by their names. Raises `TypeError` as the call itself would."""
+        return self._signature.bind(*args, **kwargs).arguments
+
+    def decode(self, payload: bytes | None, handed: Mapping[str, bytes] | None = None) -> dict[str, Any]:
+        """The arguments in a payload, by name, and those that were handed on to it, as far as it takes them.
+
+        What does not fit is a `msgspec.ValidationError` with its path.
+        """
+        if handed:
+            own = msgspec.json.decode(payload or b"{}", type=dict[str, msgspec.Raw])
+            taken = {name: msgspec.Raw(value) for name, value in handed.items() if name in self._signature.parameters}
+            payload = msgspec.json.encode({**own, **taken})
         return msgspec.structs.asdict(self._decoder.decode(payload or b"{}"))
 
 

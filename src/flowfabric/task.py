@@ -124,7 +124,11 @@ class Task(Generic[P, R]):
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """What would be submitted by this call: for `executions.submit` in a transaction of yours."""
-        return msgspec.structs.replace(self._asked, payload=self.arguments.encode(args, kwargs))
+        return self.asking(self.arguments.encode(args, kwargs))
+
+    def asking(self, payload: bytes) -> Submission:
+        """What would be submitted with a payload that is written already."""
+        return msgspec.structs.replace(self._asked, payload=payload)
 
     def _payload(self, call: Sequence[Any] | Mapping[str, Any]) -> bytes:
         return self.arguments.encode((), call) if isinstance(call, Mapping) else self.arguments.encode(tuple(call), {})

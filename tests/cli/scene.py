@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric.engine import attempts, lanes, waits, workers
-from flowfabric.ids import ExecutionId
+from flowfabric.engine import attempts, flows, lanes, waits, workers
+from flowfabric.ids import ExecutionId, FlowId
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -18,6 +18,21 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
+
+
+FLOW, NO_FLOW = FlowId.of(UUID(int=20)), FlowId.of(UUID(int=21))
+
+
+async def flow(given: Given) -> None:
+    """A flow of three, in which one is done and the last waits for the other."""
+    await flows.create_flow(given.conn, "report", flow_id=FLOW, tags={"billing.customer": "4711"})
+    first, second, last = (ExecutionId(FLOW.partition, UUID(int=number)) for number in (30, 31, 32))
+    for each, kind in ((first, "search"), (second, "check"), (last, "write")):
+        await given.submitted(execution_id=each, flow=FLOW, kind=kind, lane=kind)
+    await flows.add_edge(given.conn, FLOW, first, last, edge_id=UUID(int=40), pass_as="notes")
+    await flows.add_edge(given.conn, FLOW, second, last, edge_id=UUID(int=41))
+    [claim] = await given.claim(lanes=["search"])
+    await attempts.complete(given.conn, claim.fence, b'"found"')
 
 
 async def blocked(given: Given) -> None:

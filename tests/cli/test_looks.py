@@ -8,7 +8,21 @@ import pytest
 from flowfabric.cli.group import ff as group
 from tests.cli import scene
 from tests.cli.looks import FOLDER, Looks
-from tests.cli.scene import ASKING, CANCELLED, DONE, FAILED, HELD, LOST, PAUSED, RETRIED, SIGNALLED, UNSERVED, WAITING
+from tests.cli.scene import (
+    ASKING,
+    CANCELLED,
+    DONE,
+    FAILED,
+    FLOW,
+    HELD,
+    LOST,
+    NO_FLOW,
+    PAUSED,
+    RETRIED,
+    SIGNALLED,
+    UNSERVED,
+    WAITING,
+)  # fmt: skip
 from tests.given import Given
 
 # Commands that go on until they are stopped, or are tested elsewhere at work; here, their help alone.
@@ -74,6 +88,14 @@ async def test_acts_on_executions(look: Looks, given: Given) -> None:
     await look("executions resume", f"{ASKING} --note phoned", f"{ASKING} --json")
     await look("executions cancel", f"{WAITING} {ASKING}", f"{DONE} {HELD} --json")
     await look("executions replay", f"{FAILED} {CANCELLED}", f"{FAILED} --json", f"{DONE} --json --from-scratch")
+
+
+async def test_flows(look: Looks, given: Given) -> None:
+    await scene.flow(given)
+
+    await look("flows list", "", "--json", "--state completed", "--namespace nowhere")
+    await look("flows show", f"{FLOW}", f"{FLOW} --json", f"{FLOW} --limit 1", f"{NO_FLOW}")
+    await look("flows cancel", f"{FLOW} --reason wrong --policy cancel_pending", f"{FLOW} --json", f"{NO_FLOW}")
 
 
 async def test_lanes(look: Looks, given: Given) -> None:

@@ -87,6 +87,13 @@ def test_a_book_is_counted_by_as_many_children_as_it_has_pages(tmp_path: Path) -
     assert run(tmp_path, "fan_out.py", "40") == "9864 words on 39 pages, 1 torn\n"
 
 
+def test_tasks_of_a_flow_are_handed_what_those_before_them_returned(tmp_path: Path) -> None:
+    page, state = run(tmp_path, "flow.py", "tides").splitlines()
+
+    assert page == "TIDES COME IN: tides come in; tides go out (6 words)"
+    assert state == "the flow: failed"  # one of the models was down
+
+
 def test_make_demo_runs_the_agent_and_the_tour() -> None:
     said = subprocess.run(["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 

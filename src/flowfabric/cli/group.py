@@ -8,6 +8,7 @@ from flowfabric.cli.dev import dev
 from flowfabric.cli.doctor import doctor
 from flowfabric.cli.events import events
 from flowfabric.cli.executions import executions
+from flowfabric.cli.flows import flows
 from flowfabric.cli.keys import keys
 from flowfabric.cli.lanes import lanes
 from flowfabric.cli.migrate import migrate
@@ -71,6 +72,7 @@ ff.add_command(dev)
 ff.add_command(doctor)
 ff.add_command(events)
 ff.add_command(executions)
+ff.add_command(flows)
 ff.add_command(keys)
 ff.add_command(lanes)
 ff.add_command(migrate)

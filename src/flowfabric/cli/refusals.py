@@ -26,6 +26,7 @@ REMEDIES = {
     "execution_not_runnable": "`ff executions cancel EXECUTION` ends it",
     "execution_not_suspended": "`ff executions explain EXECUTION` says what it does instead",
     "execution_not_terminal": "`ff executions cancel EXECUTION` ends it",
+    "flow_not_found": "`ff flows list` shows those there are",
     "invalid_token": "send the token that the execution was given for this waitpoint, whole",
     "lane_draining": "`ff lanes resume LANE` opens it",
     "lane_not_found": "`ff lanes list` shows those there are, `ff lanes register LANE` makes one",

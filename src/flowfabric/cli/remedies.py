@@ -61,6 +61,8 @@ def remedy(found: Description, *, served: bool) -> str:
             return _later(found)
         case "complete" if said.waits_for == "quota":
             return "nothing to do: it goes on when one ends; `ff quotas list` shows it, `ff quotas change` raises it"
+        case "complete" if said.waits_for == "upstreams":
+            return f"nothing to do: it goes on when they have ended; all of them: ff flows show {found.flow_id}"
         case "complete":
             instance = found.lease.instance if found.lease else ""
             return f"nothing to do while it runs; if that process is gone: ff workers mark-dead {shlex.quote(instance)}"
@@ -72,6 +74,8 @@ def remedy(found: Description, *, served: bool) -> str:
             return "`ff budgets list` shows it; `ff budgets change` raises it, `ff budgets reset` begins anew"
         case "resume":
             return f"ff executions resume {execution}"
+        case "replay" if said.waits_for == "upstreams":
+            return "run again what it waits for: ff executions replay UPSTREAM"
         case "replay":
             return f"to run it again: ff executions replay {execution}"
         case None:

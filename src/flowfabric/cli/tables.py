@@ -18,11 +18,11 @@ T = TypeVar("T")
 ENDLESS = 100_000  # a file is as wide as what is written to it
 LEAST = 15  # characters of a long text on a line
 A_MOMENT = "2026-05-04 09:00:00 UTC"
-WHOLE = {"execution", "instance", "id"}  # copied into other commands, so never on two lines
+WHOLE = {"execution", "instance", "id", "flow"}  # copied into other commands, so never on two lines
 STYLES = {
     **dict.fromkeys(["completed", "success", "created", "active", "resumed", "satisfied"], "green"),
     **dict.fromkeys(["failed", "expired", "failed_permanently", "refused"], "red"),
-    **dict.fromkeys(["suspended", "paused", "draining", "rate_limited", "waiting_children"], "yellow"),
+    **dict.fromkeys(["suspended", "paused", "draining", "rate_limited", "waiting_children", "blocked"], "yellow"),
     **dict.fromkeys(["delayed", "pending"], "blue"),
     **dict.fromkeys(["cancelled", "skipped", "closed", "duplicate", "noop"], "dim"),
 }

@@ -16,7 +16,7 @@ async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> lis
     For a transaction: what is `new` is submitted in it and then adopted. Refuses, in its place, `LeaseLost`,
     `ExecutionNotActive`, `InvalidName`, `TooManySteps`.
     """
-    return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild)
+    return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild, ends=True)
 
 
 async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -> int:

@@ -4,13 +4,13 @@
 -- Find out what there is of children that handlers are about to submit, each at a place of its parent's journal, under the id
 -- that follows from it. Holds the parents until the transaction ends, in which the caller submits what is new and adopts it.
 --
---   locks    the tickets of the parents, in key order
+--   locks    the flows of the parents, in key order; the tickets of the parents, in key order
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
 --            payload_too_large, too_many_steps
 --   returns  per item 'new', 'saved' {result} when that place has its child, 'taken' when the id is another's, or its refusal
 create or replace function flowfabric.find_children(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
-    child_partitions int[], children uuid[])
+    child_partitions int[], children uuid[], flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -19,6 +19,10 @@ declare
     judged record;
     crowded uuid[];
 begin
+    -- A child joins the flow of its parent, which is locked before any ticket.
+    if flows is null or flows <> '{}' then
+        perform flowfabric._hold_flows(find_children.partitions, find_children.ids, find_children.flows);
+    end if;
     select array_agg(f.item) as items, array_agg(coalesce(f.fault, flowfabric._step_fault(
         find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged
     from flowfabric._fenced(find_children.partitions, find_children.ids, find_children.lease_ids, find_children.epochs, find_children.attempts,
@@ -215,7 +219,7 @@ end $$;
 -- that is locked. A parent that has been replayed meanwhile keeps its children.
 --
 --   moves    any phase → ended: cancelled
---   locks    the tickets; skips those that are locked
+--   locks    the tickets, after their flows; skips those that are locked
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
 --   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether budgets are
 --            locked for that
@@ -226,6 +230,7 @@ language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     next_ones record;
+    held uuid[];
     orphans record;
 begin
     passed := 0;
@@ -242,12 +247,16 @@ begin
           and (e.parent_partition, e.parent, e.partition, e.id) > (_cancel_orphans.partition::smallint, _cancel_orphans.parent, last_partition, last_id)
         order by e.parent_partition, e.parent, e.partition, e.id limit _cancel_orphans.take) c
     where c.parent_partition = _cancel_orphans.partition and c.parent = _cancel_orphans.parent;
+    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
+        cross join lateral (
+            select t.partition, t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id and t.flow is not null offset 0) t);
     select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
         select t.partition, t.id from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
         cross join lateral (select e.on_parent_end from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
         cross join lateral (
             select t.partition, t.id from flowfabric.tickets t
-            where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel' for update skip locked) t) t;
+            where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel' and (t.flow is null or t.flow = any (held))
+            for update skip locked) t) t;
     holds_budgets := flowfabric._budgets_at_stake('{}', orphans.partitions, orphans.ids) <> '{}';
     if orphans.ids is not null then
         perform flowfabric._end(

@@ -167,7 +167,8 @@ end $$;
 -- from an index, because a bitmap reads all of it before the limit stops it. What is due counts as waiting, whether or not
 -- a sweep has come by.
 --
---   returns  'waiting' (what a claim could take), 'delayed', 'held', 'active', 'suspended', each with its amount
+--   returns  'waiting' (what a claim could take), 'delayed', 'held', 'blocked' (by upstreams), 'active', 'suspended', each with
+--            its amount
 create or replace function flowfabric._lane_depth(lane text, now timestamptz)
 returns table (what text, amount bigint)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -191,6 +192,10 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select 'held', count(*) from (
         select from flowfabric.tickets t
         where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator' limit 10001) x
+    union all
+    select 'blocked', count(*) from (
+        select from flowfabric.tickets t
+        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_dependencies' limit 10001) x
     union all
     select 'active', count(*) from (
         select from flowfabric.tickets t where t.lane = _lane_depth.lane and t.phase = 'active' limit 10001) x

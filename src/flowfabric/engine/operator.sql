@@ -44,7 +44,8 @@ end $$;
 
 -- Let a held execution be what it would be without the hold.
 --
---   moves    blocked_by_operator → not_eligible_until_time while its due time is ahead, else eligible_now
+--   moves    blocked_by_operator → blocked_by_dependencies while its upstreams are awaited, not_eligible_until_time while its due
+--            time is ahead, else eligible_now
 --   locks    the ticket
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
@@ -61,9 +62,13 @@ begin
     outcome := 'noop';
     if ticket.eligibility = 'blocked_by_operator' then
         update flowfabric.tickets t
-        set eligibility = case when t.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
-            reason = case when t.due_at > now then (t.hold ->> 'reason')::flowfabric.reason else 'waiting_for_worker' end,
+        set eligibility = case when w.awaits then 'blocked_by_dependencies' when t.due_at > now then 'not_eligible_until_time'
+                               else 'eligible_now' end::flowfabric.eligibility,
+            reason = case when w.awaits then 'waiting_for_children'
+                          when t.due_at > now then coalesce(nullif(t.hold ->> 'reason', 'waiting_for_children'), 'waiting_for_delay')
+                          else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
+        from (select flowfabric._awaits(ticket) as awaits) w
         where t.partition = ticket.partition and t.id = ticket.id
         returning t.* into ticket;
         perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by,

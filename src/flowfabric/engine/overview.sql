@@ -22,6 +22,8 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
               where t.lane = (l).name and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator' limit 1) is null
          and (select t.lane from flowfabric.tickets t
               where t.lane = (l).name and t.phase = 'runnable' and t.eligibility = 'granted' limit 1) is null
+         and (select t.lane from flowfabric.tickets t
+              where t.lane = (l).name and t.phase = 'runnable' and t.eligibility = 'blocked_by_dependencies' limit 1) is null
          and (select t.lane from flowfabric.tickets t where t.lane = (l).name and t.phase = 'suspended' limit 1) is null,
         (l).name
     limit _busy_lanes.take

@@ -57,10 +57,12 @@ language sql immutable as $$
                               'max_replays_exhausted', 'instance_reassigned', 'cursor_expired', 'execution_not_suspended',
                               'target_not_signalable', 'waitpoint_closed', 'approval_digest_mismatch', 'waitpoint_not_pending',
                               'pending_waitpoint_expired', 'waitpoint_of_other_execution', 'another_key_active', 'rotation_conflict', 'quota_already_exists', 'budget_already_exists',
-                              'schedule_already_exists')
+                              'schedule_already_exists', 'self_referencing_edge', 'cycle_detected', 'dependency_already_exists',
+                              'stale_graph_revision', 'execution_already_in_flow', 'execution_already_started', 'edge_group_already_fixed',
+                              'edge_group_settled', 'flow_already_terminal')
             then '409'
         when _family.code in ('lease_lost', 'execution_not_active', 'grant_expired') then '412'
-        when _family.code in ('signal_limit_exceeded', 'too_many_steps') then '429'
+        when _family.code in ('signal_limit_exceeded', 'too_many_steps', 'flow_too_large') then '429'
         when _family.code in ('no_active_key') then '503'
         else '422'
     end

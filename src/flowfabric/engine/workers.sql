@@ -176,6 +176,10 @@ begin
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held from (
         select t.partition, t.id, t.lane from flowfabric.tickets t
         where t.phase = 'active' and t.instance = any (_bury.instances) and (_bury.how = 'expired' or t.expires_at > now)
+          -- One that would end for it is left to its sweep, which takes the flow before.
+          and (_bury.how = 'revoked' or t.flow is null or t.reclaims < (
+              select coalesce((e.policy ->> 'max_reclaim_count')::int, 10) from flowfabric.executions e
+              where e.partition = t.partition and e.id = t.id))
         order by t.partition, t.id
         for update) x;
     moved := coalesce(cardinality(held.ids), 0);

@@ -25,7 +25,7 @@ from flowfabric.model.budgets import (
     UsageReport,
 )
 from flowfabric.model.children import ChildToSubmit, FoundChild, OnParentEnd
-from flowfabric.model.claims import Claim, CurrentAttempt, Fence, Grant, Lease, Renewed, Revoked, VerifiedGrant
+from flowfabric.model.claims import Claim, CurrentAttempt, Fence, Grant, Input, Lease, Renewed, Revoked, VerifiedGrant
 from flowfabric.model.doctor import Diagnosis, Finding, Level
 from flowfabric.model.events import Event, EventFilter, EventPage
 from flowfabric.model.executions import (
@@ -45,6 +45,24 @@ from flowfabric.model.executions import (
     TagChange,
     Terms,
     Unheld,
+)
+from flowfabric.model.flows import (
+    AddedEdge,
+    AddedExecution,
+    CancelledFlow,
+    Cancelling,
+    CancelPolicy,
+    CreatedFlow,
+    Edge,
+    EdgeGroup,
+    EdgePolicy,
+    FlowDescription,
+    FlowMember,
+    FlowState,
+    FlowSummary,
+    Link,
+    Member,
+    SubmittedFlow,
 )
 from flowfabric.model.journal import Journal, JournalEntry
 from flowfabric.model.keys import Key, Rotated, Seeded
@@ -82,12 +100,17 @@ from flowfabric.model.waits import (
 from flowfabric.model.workers import Beat, MarkedDead, Registered, Worker
 
 __all__ = [
+    "AddedEdge",
+    "AddedExecution",
     "Ages",
     "Attempt",
     "Beat",
     "BoundWaitpoint",
     "Breach",
     "Budget",
+    "CancelPolicy",
+    "CancelledFlow",
+    "Cancelling",
     "CatchUp",
     "ChangedBudget",
     "ChangedQuota",
@@ -97,6 +120,7 @@ __all__ = [
     "Completion",
     "Counts",
     "CreatedBudget",
+    "CreatedFlow",
     "CreatedQuota",
     "CreatedWaitpoint",
     "CurrentAttempt",
@@ -106,6 +130,9 @@ __all__ = [
     "Description",
     "Diagnosis",
     "Drained",
+    "Edge",
+    "EdgeGroup",
+    "EdgePolicy",
     "Event",
     "EventFilter",
     "EventPage",
@@ -117,9 +144,14 @@ __all__ = [
     "Fence",
     "Finding",
     "Fired",
+    "FlowDescription",
+    "FlowMember",
+    "FlowState",
+    "FlowSummary",
     "FoundChild",
     "Grant",
     "HoldChange",
+    "Input",
     "Journal",
     "JournalEntry",
     "Key",
@@ -128,7 +160,9 @@ __all__ = [
     "LaneFrame",
     "Lease",
     "Level",
+    "Link",
     "MarkedDead",
+    "Member",
     "OnParentEnd",
     "Outcome",
     "Overlap",
@@ -164,6 +198,7 @@ __all__ = [
     "Submission",
     "SubmitOutcome",
     "Submitted",
+    "SubmittedFlow",
     "Summary",
     "Suspended",
     "SuspendedExecution",

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric.ids import ExecutionId
+from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model.journal import Journal
 from flowfabric.model.waits import Resumed
 
@@ -37,6 +37,15 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_id: UUID
     epoch: int
     attempt: int
+    flow: UUID | None = None
+    """The flow it was in when it was claimed: whoever ends it takes that first, and is spared looking it up."""
+
+
+class Input(msgspec.Struct, frozen=True, gc=False):
+    """What an upstream handed on: its result, byte for byte."""
+
+    result: bytes
+    encoding: str = "json"
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -64,6 +73,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What its handler has done before, where it may have run and all of that fits into the answer."""
     attempt_deadline: datetime | None = None
     deadline_at: datetime | None = None
+    flow_id: FlowId | None = None
+    inputs: Mapping[str, Input] = {}
+    """The results of upstreams that were given a name; one called `payload` is the payload instead."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

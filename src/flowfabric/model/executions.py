@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric.ids import ExecutionId
+from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model.attempts import Failure
 from flowfabric.model.claims import CurrentAttempt, Lease
 from flowfabric.model.waits import SuspensionSummary
@@ -43,6 +43,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     delay: timedelta | datetime | None = None
     deadline: timedelta | datetime | None = None
     tags: Mapping[str, str] = {}
+    flow: FlowId | str | None = None
+    """The flow it becomes a member of; an id of its own must then be in the flow's partition."""
 
 
 class SubmitOutcome(StrEnum):

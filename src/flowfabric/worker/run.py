@@ -56,7 +56,8 @@ Outcome = Completed | Failed | Waiting | PutOff | Lost
 async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
     """Call the handler once and say how that ended, whatever it returned or raised."""
     try:
-        arguments = task.arguments.decode(claim.payload)
+        handed = {name: given.result for name, given in claim.inputs.items()} if claim.inputs else None
+        arguments = task.arguments.decode(claim.payload, handed)
     except Exception as error:
         return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_said(error)}")
     try:

@@ -14,6 +14,7 @@ from flowfabric.engine import (
     claims,
     events,
     executions,
+    flows,
     keys,
     lanes,
     operator,
@@ -22,8 +23,8 @@ from flowfabric.engine import (
     waits,
     workers,
 )
-from flowfabric.ids import ExecutionId
-from flowfabric.model import Claim, EventFilter, Suspension, Timing, UsageReport
+from flowfabric.ids import ExecutionId, FlowId
+from flowfabric.model import Claim, EdgePolicy, EventFilter, Suspension, Timing, UsageReport
 from tests import sources
 from tests.given import Given, submission
 
@@ -261,6 +262,56 @@ async def lapse_reservation(given: Given) -> None:
     await budgets.expire_reservations(given.conn)
 
 
+async def member(given: Given, flow_id: FlowId) -> ExecutionId:
+    return await given.submitted(**OPTIONS, flow=flow_id)
+
+
+async def edge(given: Given, flow_id: FlowId) -> ExecutionId:
+    upstream, downstream = await member(given, flow_id), await member(given, flow_id)
+    await flows.add_edge(given.conn, flow_id, upstream, downstream)
+    return downstream
+
+
+async def group(given: Given, flow_id: FlowId) -> ExecutionId:
+    alone = await member(given, flow_id)
+    await flows.set_edge_group(given.conn, flow_id, alone, EdgePolicy(kind="any_of"))
+    return alone
+
+
+async def satisfy(given: Given, flow_id: FlowId) -> ExecutionId:
+    downstream = await edge(given, flow_id)
+    [claim] = await given.claim(lanes=["reports"])
+    await attempts.complete(given.conn, claim.fence)
+    return downstream
+
+
+async def skip(given: Given, flow_id: FlowId) -> ExecutionId:
+    downstream = await edge(given, flow_id)
+    [claim] = await given.claim(lanes=["reports"])
+    await executions.cancel(given.conn, claim.execution_id, by="ops")
+    return downstream
+
+
+async def cancel_flow(given: Given, flow_id: FlowId) -> None:
+    await flows.cancel_flow(given.conn, flow_id, by="ops")
+
+
+async def nothing(given: Given, flow_id: FlowId) -> None:
+    """The flow itself is enough."""
+
+
+ABOUT_A_MEMBER: Mapping[str, Callable[[Given, FlowId], Awaitable[ExecutionId]]] = {
+    "flow_member_added": member,
+    "edge_added": edge,
+    "edge_group_set": group,
+    "edge_group_satisfied": satisfy,
+    "edge_group_impossible": skip,
+    "execution_skipped": skip,
+}
+ABOUT_A_FLOW: Mapping[str, Callable[[Given, FlowId], Awaitable[None]]] = {
+    "flow_created": nothing,
+    "flow_cancelled": cancel_flow,
+}
 ABOUT_AN_EXECUTION: Mapping[str, Provoke] = {
     "execution_submitted": lambda given: given.submitted(**OPTIONS),
     "execution_completed": lambda given: given.completed(**OPTIONS),
@@ -325,7 +376,31 @@ ENDS = {"completed": "success", "failed": "failed", "cancelled": "cancelled", "e
 def test_every_kind_that_a_function_names_is_in_these_tables() -> None:
     emitted = set().union(*(function.says("emits") for function in sources.sql_functions()))
 
-    assert emitted == ABOUT_AN_EXECUTION.keys() | ABOUT_SOMETHING_ELSE.keys()
+    about_flows = ABOUT_A_MEMBER.keys() | ABOUT_A_FLOW.keys()
+    assert emitted == ABOUT_AN_EXECUTION.keys() | ABOUT_SOMETHING_ELSE.keys() | about_flows
+
+
+@pytest.mark.parametrize("kind", ABOUT_A_MEMBER)
+async def test_an_event_about_a_member_has_all_that_one_about_an_execution_has(
+    conn: Connection, given: Given, kind: str
+) -> None:
+    """Behaviour 113. Pitfall P70."""
+    flow_id = (await flows.create_flow(conn, "reports")).flow_id
+    execution_id = await ABOUT_A_MEMBER[kind](given, flow_id)
+
+    event = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind]))).events[-1]
+    assert (event.execution_id, event.flow_id) == (execution_id, flow_id)
+    assert (event.namespace, event.lane, event.tags) == ("acme", "reports", TAGS)
+
+
+@pytest.mark.parametrize("kind", ABOUT_A_FLOW)
+async def test_an_event_about_a_flow_names_it_and_has_its_tags(conn: Connection, given: Given, kind: str) -> None:
+    flow_id = (await flows.create_flow(conn, "reports", tags=TAGS)).flow_id
+    await ABOUT_A_FLOW[kind](given, flow_id)
+
+    [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind], flow_id=flow_id))).events
+    assert (event.flow_id, event.subject, event.execution_id, event.tags) == (flow_id, "reports", None, TAGS)
+    assert event.by == ("ops" if kind == "flow_cancelled" else None)
 
 
 @pytest.mark.parametrize("kind", ABOUT_AN_EXECUTION)

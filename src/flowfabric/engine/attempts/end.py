@@ -32,7 +32,7 @@ async def complete_many(
 ) -> list[Completed | Refusal]:
     """Report many pieces of work done, as if one after the other, and answer each in its place."""
     read = partial(_completion, result_limit=result_limit)
-    return await calls.each_fenced(conn, "complete", completions, read, Completed, result_limit=result_limit)
+    return await calls.each_fenced(conn, "complete", completions, read, Completed, ends=True, result_limit=result_limit)
 
 
 async def fail(
@@ -58,7 +58,7 @@ async def fail(
 
 async def fail_many(conn: Connection, reports: Sequence[FailureReport]) -> list[Failed | Refusal]:
     """Report many failed attempts, as if one after the other, and answer each in its place."""
-    return await calls.each_fenced(conn, "fail", reports, _failure, Failed)
+    return await calls.each_fenced(conn, "fail", reports, _failure, Failed, ends=True)
 
 
 async def delay(conn: Connection, fence: Fence, until: timedelta | datetime | None = None) -> Delayed:

@@ -21,17 +21,18 @@ begin
     perform flowfabric._return_reservations(_close_attempts.partitions, _close_attempts.ids);
 end $$;
 
--- Report that the work is done, with its result.
+-- Report that the work is done, with its result. `flows` is the flow each item was claimed with, and empty when none was in one;
+-- left out, it is looked up.
 --
 --   moves    active → ended: success
---   locks    the tickets, in key order
+--   locks    the flows, in key order; the tickets, in key order
 --   emits    execution_completed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, payload_too_large,
 --            invalid_body
 --   returns  per item 'completed', or its refusal
 create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
-    encodings text[] default null, result_limit int default 1048576)
+    encodings text[] default null, result_limit int default 1048576, flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -40,6 +41,9 @@ declare
     rounds int[] := flowfabric._rounds(partitions, ids);
     judged record;
 begin
+    if flows is null or flows <> '{}' then
+        perform flowfabric._hold_flows(complete.partitions, complete.ids, complete.flows);
+    end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
         select array_agg(x.item) as items, array_agg(x.fault) as faults, array_agg(x.place) filter (where x.fault is null) as places,
@@ -81,17 +85,17 @@ begin
     return null;
 end $$;
 
--- Report that an attempt failed. The stored policy decides whether it is tried again.
+-- Report that an attempt failed. The stored policy decides whether it is tried again. `flows` is as for complete.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff; or → ended: failed
---   locks    the tickets, in key order
+--   locks    the flows, in key order; the tickets, in key order
 --   emits    attempt_failed, execution_failed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_body,
 --            invalid_time
 --   returns  per item 'retry_scheduled' {due_at, next_attempt} or 'failed', or its refusal
 create or replace function flowfabric.fail(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[], reasons text[] default null,
-    categories text[] default null, tracebacks text[] default null, retry_afters_ms bigint[] default null)
+    categories text[] default null, tracebacks text[] default null, retry_afters_ms bigint[] default null, flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -100,6 +104,9 @@ declare
     rounds int[] := flowfabric._rounds(partitions, ids);
     judged record;
 begin
+    if flows is null or flows <> '{}' then
+        perform flowfabric._hold_flows(fail.partitions, fail.ids, fail.flows);
+    end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
         select array_agg(x.item) as items, array_agg(x.fault) as faults,

@@ -139,7 +139,7 @@ end $$;
 -- Fail the attempts that have used up their time under a lease: retried if the policy allows, else the execution expires.
 --
 --   moves    active → runnable: pending_retry_attempt; or → ended: expired
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves, after their flows; skips those that are locked
 --   emits    attempt_failed, execution_expired
 --   returns  how many were moved, no lane (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -147,11 +147,15 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    held uuid[];
     late record;
 begin
+    held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
+        select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.attempt_deadline <= now
+        order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d where d.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
         select t.partition, t.id from flowfabric.tickets t
-        where t.phase = 'active' and t.attempt_deadline <= now
+        where t.phase = 'active' and t.attempt_deadline <= now and (t.flow is null or t.flow = any (held))
         order by t.attempt_deadline, t.partition, t.id
         limit time_out_attempts.take offset time_out_attempts.passing
         for update skip locked) x;

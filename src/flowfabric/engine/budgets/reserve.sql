@@ -126,7 +126,7 @@ end $$;
 -- Judge the fence of a call that may show one, and lock its budget with all that it may have to lock besides.
 --
 --   moves    reservation open → expired
---   locks    the ticket; then the budgets, in key order
+--   locks    the flow of what a breach may end; the ticket; then the budgets, in key order
 --   emits    budget_reset, reservation_expired
 --   refuses  budget_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found
 --   returns  the budget
@@ -138,6 +138,7 @@ declare
     held flowfabric.budgets;
 begin
     if _hold_for_call.id is not null then
+        perform flowfabric._hold_flows_at_stake(array[_hold_for_call.budget], array[_hold_for_call.partition], array[_hold_for_call.id]);
         perform flowfabric._raise((flowfabric._lock_fenced(
             _hold_for_call.partition, _hold_for_call.id, _hold_for_call.lease_id, _hold_for_call.epoch, _hold_for_call.attempt, now)).fault);
     end if;

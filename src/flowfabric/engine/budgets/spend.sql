@@ -208,7 +208,7 @@ end $$;
 -- none. Under a lease it goes into the ledger of the execution, and a hard breach does to it what the budget says.
 --
 --   moves    at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget; reservation open → expired
---   locks    the tickets, in key order; then the budgets, in key order
+--   locks    the flows of what a breach may end, in key order; the tickets, in key order; then the budgets, in key order
 --   emits    budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended, waitpoint_closed,
 --            budget_reset, reservation_expired, reservation_released
 --   refuses  invalid_limit over 1 000 items; per item budget_not_found, invalid_usage, invalid_body, invalid_name, fence_required,
@@ -237,6 +237,7 @@ begin
     if cardinality(report_usage.budgets) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(report_usage.budgets)));
     end if;
+    perform flowfabric._hold_flows_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids);
     faults := flowfabric._fence_faults(report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts, now);
     held := flowfabric._hold_budgets(flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
     held_ids := array(select h.id from unnest(held) h);

@@ -1,14 +1,14 @@
 """Claiming: taking work under a lease."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection, Row
-from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import Claim, CurrentAttempt, Fence, Journal, Resumed
+from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.model import Claim, CurrentAttempt, Fence, Input, Journal, Resumed
 
 
 async def claim(
@@ -48,7 +48,27 @@ async def claim(
         last_priority=None if last is None else last.priority,
         last_created=None if last is None else last.created_at,
     )
-    return [read_claim(row) for row in taken]
+    return await _with_inputs(conn, [read_claim(row) for row in taken])
+
+
+async def _with_inputs(conn: Connection, taken: Sequence[Claim]) -> list[Claim]:
+    """The claims with what upstreams handed on to those that are in a flow; asks for nothing where none is."""
+    members = [claim.execution_id for claim in taken if claim.flow_id is not None]
+    if not members:
+        return list(taken)
+    inputs: dict[ExecutionId, dict[str, Input]] = {}
+    partitions, uuids = [member.partition for member in members], [member.uuid for member in members]
+    for row in await db.rows(conn, "_list_inputs", partitions=partitions, ids=uuids):
+        given = inputs.setdefault(members[row["item"] - 1], {})
+        given[row["name"]] = Input(row["result"], row["encoding"])
+    return [_with(claim, inputs.get(claim.execution_id, {})) for claim in taken]
+
+
+def _with(claim: Claim, inputs: dict[str, Input]) -> Claim:
+    payload = inputs.pop("payload", None)
+    if payload is not None:
+        claim = msgspec.structs.replace(claim, payload=payload.result, encoding=payload.encoding)
+    return msgspec.structs.replace(claim, inputs=inputs) if inputs else claim
 
 
 def read_claim(row: Row) -> Claim:
@@ -56,7 +76,13 @@ def read_claim(row: Row) -> Claim:
     execution_id = ExecutionId(row["partition"], row["id"])
     return Claim(
         execution_id=execution_id,
-        fence=Fence(execution_id=execution_id, lease_id=row["lease_id"], epoch=row["epoch"], attempt=row["attempt"]),
+        fence=Fence(
+            execution_id=execution_id,
+            lease_id=row["lease_id"],
+            epoch=row["epoch"],
+            attempt=row["attempt"],
+            flow=row["flow"],
+        ),
         kind=row["kind"],
         namespace=row["namespace_name"],
         lane=row["lane"],
@@ -74,4 +100,5 @@ def read_claim(row: Row) -> Claim:
         journal=row["journal"] and db.read(Journal, row["journal"]),
         attempt_deadline=row["attempt_deadline"],
         deadline_at=row["deadline_at"],
+        flow_id=row["flow"] and FlowId(row["partition"], row["flow"]),
     )

@@ -213,7 +213,8 @@ begin
 end $$;
 
 -- End those of the chosen tickets whose deadline has passed: they are not given. A claim that holds budgets already may not
--- wait for others, and leaves those that have something set aside to their sweep.
+-- wait for others, and leaves those that have something set aside to their sweep. Members of flows are always left to it: a
+-- flow is taken before the tickets, or not at all.
 --
 --   moves    runnable → ended: expired
 --   locks    the budgets of what they had set aside, in key order
@@ -227,10 +228,10 @@ declare
     late record;
 begin
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
-        select t.partition, t.id, t.deadline_at
+        select t.partition, t.id, t.deadline_at, t.flow
         from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
         offset 0) x -- by their places, whatever index there is on deadlines
-    where x.deadline_at <= _expire_chosen.now
+    where x.deadline_at <= _expire_chosen.now and x.flow is null
       and (_expire_chosen.may_wait or flowfabric._budgets_at_stake('{}', array[x.partition], array[x.id]) = '{}');
     if late.ids is not null then
         perform flowfabric._expire(late.partitions, late.ids);

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.engine.claims.claim import read_claim
+from flowfabric.engine.claims.claim import _with_inputs, read_claim
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Claim, Grant, Swept, VerifiedGrant
 
@@ -78,7 +78,8 @@ async def claim_granted(
         instance=check_text(instance, "instance"),
         lease_ms=calls.span(lease, "lease"),
     )
-    return read_claim(row)
+    [claim] = await _with_inputs(conn, [read_claim(row)])
+    return claim
 
 
 async def expire_grants(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

@@ -118,7 +118,7 @@ end $$;
 -- Take back the leases that have lapsed.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves, after their flows; skips those that are locked
 --   emits    lease_expired, execution_failed
 --   returns  how many were moved, the lanes with work again, the executions that ended
 create or replace function flowfabric.expire_leases(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -126,11 +126,15 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    held uuid[];
     lapsed record;
 begin
+    held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
+        select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.expires_at <= now
+        order by t.expires_at, t.partition, t.id limit expire_leases.take + expire_leases.passing) d where d.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into lapsed from (
         select t.partition, t.id from flowfabric.tickets t
-        where t.phase = 'active' and t.expires_at <= now
+        where t.phase = 'active' and t.expires_at <= now and (t.flow is null or t.flow = any (held))
         order by t.expires_at, t.partition, t.id
         limit expire_leases.take offset expire_leases.passing
         for update skip locked) x;

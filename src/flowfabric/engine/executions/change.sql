@@ -24,7 +24,7 @@ end $$;
 -- while there is one, and a fence that is shown must hold.
 --
 --   moves    any unfinished phase → ended: cancelled
---   locks    the ticket
+--   locks    its flow; the ticket
 --   emits    execution_cancelled
 --   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost, execution_not_active,
 --            invalid_body
@@ -40,6 +40,7 @@ declare
     ended flowfabric.outcome;
 begin
     perform flowfabric._check_by(cancel.by);
+    perform flowfabric._hold_flows(array[cancel.partition], array[cancel.id]);
     select t.* into ticket from flowfabric.tickets t where t.partition = cancel.partition and t.id = cancel.id for update;
     if not found then
         select e.outcome into ended from flowfabric.executions e where e.partition = cancel.partition and e.id = cancel.id;

@@ -16,18 +16,23 @@ end $$;
 -- End the executions whose deadline has passed, whatever they are doing.
 --
 --   moves    any phase → ended: expired
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves, after their flows; skips those that are locked
 --   emits    execution_expired
 --   returns  how many ended, and which
 create or replace function flowfabric.expire_executions(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
+    now timestamptz := flowfabric.clock();
+    held uuid[];
     late record;
 begin
+    held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
+        select t.partition, t.flow from flowfabric.tickets t where t.deadline_at <= now
+        order by t.deadline_at, t.partition, t.id limit expire_executions.take + expire_executions.passing) d where d.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(flowfabric._id(x.partition, x.id)) as names
     into late from (
-        select t.partition, t.id from flowfabric.tickets t where t.deadline_at <= flowfabric.clock()
+        select t.partition, t.id from flowfabric.tickets t where t.deadline_at <= now and (t.flow is null or t.flow = any (held))
         order by t.deadline_at, t.partition, t.id limit expire_executions.take offset expire_executions.passing
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);

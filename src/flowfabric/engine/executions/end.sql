@@ -10,12 +10,13 @@ begin
 end $$;
 
 -- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
--- give back what it had set aside of budgets, and say so in the log. No caller does any of that by hand. One that knows
--- the places of the tickets gives those instead of their keys.
+-- give back what it had set aside of budgets, say so in the log, and settle what its flow makes of it. No caller does any of
+-- that by hand. One that knows the places of the tickets gives those instead of their keys.
 --
 --   moves    any phase → ended
---   locks    the budgets of what they had set aside, in key order
---   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, waitpoint_closed, reservation_released
+--   locks    the budgets of what they had set aside, in key order; their flows, which a caller that can has taken before
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped, waitpoint_closed,
+--            reservation_released; for those behind it in a flow edge_group_satisfied, edge_group_impossible
 --   returns  how many ended
 create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
@@ -72,7 +73,8 @@ begin
     select count(*) as number,
            array_agg(w.partition) filter (where w.has_family) as kin_partitions, array_agg(w.id) filter (where w.has_family) as kin,
            array_agg(w.partition) filter (where w.ties) as tied_partitions, array_agg(w.id) filter (where w.ties) as tied,
-           array_agg(w.suspension) filter (where w.ties) as suspensions
+           array_agg(w.suspension) filter (where w.ties) as suspensions,
+           array_agg(w.partition) filter (where w.flow is not null) as member_partitions, array_agg(w.id) filter (where w.flow is not null) as members
     into ended from written w;
     if ended.kin is not null then
         insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
@@ -94,6 +96,9 @@ begin
                flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure) || _end.detail
         from unnest(ended.tied_partitions, ended.tied) as x (partition, id)
         cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e;
+    end if;
+    if ended.members is not null then
+        perform flowfabric._settle_flows(ended.member_partitions, ended.members, _end.outcome);
     end if;
     return ended.number;
 end $$;

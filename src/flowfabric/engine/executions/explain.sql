@@ -114,6 +114,8 @@ begin
     case eligibility_state
         when 'not_eligible_until_time' then
             return flowfabric._explain_delay(ticket);
+        when 'blocked_by_dependencies' then
+            return flowfabric._explain_dependencies(ticket);
         when 'blocked_by_operator' then
             return flowfabric._explanation(
                 format('held by %s since %s%s; unhold releases it', ticket.hold ->> 'by',

@@ -19,7 +19,8 @@ async def replay(
     """Run an ended execution again; epoch and attempt numbers go on, retries start at 0, the old deadline is dropped.
 
     Steps that were saved and waits that ended are not repeated, unless `keep_steps` is false: then all of it is. Raises
-    `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`, `InvalidTime`, `InvalidBody`.
+    `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `FlowAlreadyTerminal`, `LaneDraining`,
+    `InvalidTime`, `InvalidBody`.
     """
     span, moment = calls.span_or_moment(deadline, "deadline")
     replayed = await db.row(

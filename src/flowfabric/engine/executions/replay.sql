@@ -1,12 +1,14 @@
 -- Replaying: running an ended execution again.
 
 -- Run an ended execution again: a new ticket; epoch and attempt numbers go on, retries and reclaims start at 0, the old
--- deadline is dropped. What its handler has saved is kept, or forgotten so that every step runs again.
+-- deadline is dropped. What its handler has saved is kept, or forgotten so that every step runs again. A member of a flow that
+-- was skipped waits for its upstreams again.
 --
---   moves    ended → runnable: eligible_now, pending_replay_attempt
---   locks    the record, and the note that its children are to go
+--   moves    ended → runnable: eligible_now or blocked_by_dependencies, pending_replay_attempt
+--   locks    its flow; the record, and the note that its children are to go
 --   emits    execution_replayed
---   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, lane_draining, invalid_time, invalid_body
+--   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, flow_already_terminal, lane_draining, invalid_time,
+--            invalid_body
 --   returns  'replayed', the lane with work, and its public state
 create or replace function flowfabric.replay(
     partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null,
@@ -18,7 +20,8 @@ declare
     ended record;
 begin
     perform flowfabric._check_by(replay.by);
-    select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.route into ended
+    perform flowfabric._lock_flows_of(array[replay.partition::smallint], array[replay.id]);
+    select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.route, e.flow into ended
     from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane
     where e.partition = replay.partition and e.id = replay.id for update of e;
     if not found then
@@ -30,16 +33,18 @@ begin
         when ended.replays >= coalesce((ended.policy ->> 'max_replay_count')::int, 10) then flowfabric._fault('max_replays_exhausted',
             format('execution %s was replayed %s times, as often as its policy allows; submit it anew',
                    flowfabric._id(replay.partition, replay.id), ended.replays))
+        when ended.flow is not null then flowfabric._closed_flow_fault(replay.partition, ended.flow) end);
+    perform flowfabric._raise(case
         when ended.state = 'draining' then flowfabric._fault('lane_draining',
             format('lane %s is draining and takes no new work; resume_lane opens it', ended.lane))
         when replay.deadline_ms not between 1 and 315360000000 or replay.deadline_at <= now or replay.deadline_at > now + interval '10 years'
             then flowfabric._fault('invalid_time', 'deadline: give a moment ahead of now, at most ten years') end);
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason, attempt_state,
-                                    epoch, attempt, replays, started_at, bytes)
+                                    epoch, attempt, replays, started_at, bytes, flow)
     select e.partition, e.id, e.route, ended.lane, e.priority, e.created_at, coalesce(replay.deadline_at, now + replay.deadline_ms * interval '1 ms'),
            'eligible_now', 'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at,
-           flowfabric._large(octet_length(e.payload))
+           flowfabric._large(octet_length(e.payload)), e.flow
     from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
     update flowfabric.executions e
     set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1
@@ -48,6 +53,9 @@ begin
     perform flowfabric._forget_orphans(replay.partition, replay.id, ended.ended_at);
     if not replay.keep_steps then
         perform flowfabric._forget_steps(replay.partition, replay.id);
+    end if;
+    if ended.flow is not null then
+        perform flowfabric._reopen(replay.partition, replay.id);
     end if;
     perform flowfabric._append_about('execution_replayed', replay.partition, replay.id, replay.by,
                                      jsonb_strip_nulls(jsonb_build_object(

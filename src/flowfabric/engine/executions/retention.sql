@@ -1,9 +1,10 @@
 -- Retention: what is removed when it has been over for long enough.
 
 -- Remove ended executions when their time is over, with all that belongs to them. One with a retention of its own goes
--- by that, the others by the deployment's.
+-- by that, the others by the deployment's. Members of a flow go together with it, when the last of them may; one that is in use
+-- is left for the next pass.
 --
---   locks    the entries it removes; skips those that are locked
+--   locks    the entries it removes, and the flows; skips those that are locked
 --   returns  how many entries were dealt with
 create or replace function flowfabric.remove_ended(
     take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[], out ended text[])
@@ -12,6 +13,8 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     now timestamptz := flowfabric.clock();
     retention interval := retention_ms * interval '1 ms';
+    entries record;
+    flows record;
 begin
     with due as (
         (select r.ctid as place, r.ended_at + retention as at from flowfabric.removals r
@@ -22,31 +25,40 @@ begin
          where r.remove_at <= now
          order by r.remove_at limit remove_ended.take + remove_ended.passing)
     ), locked as (
-        select r.ctid as place from flowfabric.removals r
+        select r.ctid as place, r.partition, r.execution from flowfabric.removals r
         where r.ctid = any (array(select d.place from due d order by d.at limit remove_ended.take offset remove_ended.passing))
         for update skip locked
-    ), taken as (
-        delete from flowfabric.removals r where r.ctid = any (array(select l.place from locked l))
+    )
+    select array_agg(l.place) as places, array_agg(l.partition) as partitions, array_agg(l.execution) as ids into entries from locked l;
+    flows := flowfabric._remove_flows(entries.partitions, entries.ids, retention, now);
+    with taken as (
+        delete from flowfabric.removals r where r.ctid = any (entries.places) and not r.execution = any (flows.busy)
         returning r.partition, r.execution, r.ended_at
     ), removed as (
         -- An execution replayed since has another end, or none, and stays.
         delete from flowfabric.executions e using taken k
-        where e.partition = k.partition and e.id = k.execution and e.ended_at = k.ended_at
+        where e.partition = k.partition and e.id = k.execution and e.ended_at = k.ended_at and e.flow is null
         returning e.partition, e.id
+    ), members_removed as (
+        delete from flowfabric.executions e using unnest(flows.member_partitions, flows.members) as m (partition, id)
+        where e.partition = m.partition and e.id = m.id
+        returning e.partition, e.id
+    ), gone as (
+        select r.* from removed r union all select m.* from members_removed m
     ), attempts_removed as (
-        delete from flowfabric.attempts a using removed r where a.partition = r.partition and a.execution = r.id
+        delete from flowfabric.attempts a using gone r where a.partition = r.partition and a.execution = r.id
     ), steps_removed as (
-        delete from flowfabric.steps s using removed r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.steps s using gone r where s.partition = r.partition and s.execution = r.id
     ), suspensions_removed as (
-        delete from flowfabric.suspensions s using removed r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.suspensions s using gone r where s.partition = r.partition and s.execution = r.id
     ), waitpoints_removed as (
-        delete from flowfabric.waitpoints w using removed r where w.partition = r.partition and w.execution = r.id
+        delete from flowfabric.waitpoints w using gone r where w.partition = r.partition and w.execution = r.id
     ), signals_removed as (
-        delete from flowfabric.signals s using removed r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.signals s using gone r where s.partition = r.partition and s.execution = r.id
     ), spending_removed as (
-        delete from flowfabric.spending s using removed r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.spending s using gone r where s.partition = r.partition and s.execution = r.id
     ), tags_removed as (
-        delete from flowfabric.tags g using removed r where g.partition = r.partition and g.execution = r.id
+        delete from flowfabric.tags g using gone r where g.partition = r.partition and g.execution = r.id
     )
     select count(*) into moved from taken;
 end $$;

@@ -1,42 +1,20 @@
 """Submitting: one piece of work or thousands, in a transaction of our own or of the caller's."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
-from math import isfinite
 from operator import attrgetter
-from typing import TypeVar
-from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db, ids
+from flowfabric import calls, db, ids, submissions
 from flowfabric.db import Connection
-from flowfabric.errors import InvalidBody, PayloadTooLarge, Refusal
-from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted, Terms
+from flowfabric.errors import Refusal
+from flowfabric.ids import ExecutionId
+from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted
+from flowfabric.submissions import PAYLOAD_LIMIT, Item
 
-T = TypeVar("T")
-
-PAYLOAD_LIMIT = 1_048_576
 CREATED = SubmitOutcome.CREATED
-
-
-class _Item(msgspec.Struct, frozen=True, gc=False):
-    """A submission as it is sent: checked for what Postgres would refuse the whole batch for."""
-
-    terms: str
-    execution_id: ExecutionId
-    payload: bytes | None
-    key: str | None = None
-    key_partition: int | None = None
-    priority: int = 0
-    delay_ms: int | None = None
-    delay_until: datetime | None = None
-    deadline_ms: int | None = None
-    deadline_at: datetime | None = None
-    tags: str | None = None
-    weight: int = 0
 
 
 async def submit(
@@ -52,7 +30,7 @@ async def submit(
 
 async def submit_many(
     conn: Connection,
-    submissions: Sequence[Submission],
+    asked: Sequence[Submission],
     *,
     partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
@@ -66,150 +44,25 @@ async def submit_many(
     `minted` has an id for each that brings none of its own: with the same ones the call may be repeated.
     """
     texts: dict[int, str] = {}
-    fresh = iter(minted or ids.mint_execution_ids(sum(asked.execution_id is None for asked in submissions), partitions))
+    fresh = iter(minted or ids.mint_execution_ids(sum(each.execution_id is None for each in asked), partitions))
     return await calls.each(
-        submissions,
-        lambda submission: _prepare(submission, texts, fresh, partitions, payload_limit),
+        asked,
+        lambda submission: submissions.prepare(submission, texts, fresh, partitions, payload_limit),
         lambda items: _send(conn, items, partitions, payload_limit, counted_from),
         attrgetter("weight"),
     )
 
 
-def _prepare(
-    submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], partitions: int, payload_limit: int
-) -> _Item:
-    terms, payload = submission.terms, submission.payload
-    execution_id = next(fresh) if submission.execution_id is None else _given_id(submission.execution_id, partitions)
-    text = texts.get(id(terms))
-    if text is None:
-        text = texts[id(terms)] = _json(terms, "terms")
-    if type(payload) is bytes and _is_plain(submission) and len(payload) <= calls.MOST_BYTES:
-        return _Item(text, execution_id, payload, weight=len(payload))
-    key = calls.expect(str, submission.key, "key") or None
-    delay_ms, delay_until = calls.span_or_moment(submission.delay, "delay")
-    deadline_ms, deadline_at = calls.span_or_moment(submission.deadline, "deadline")
-    tags = _json(submission.tags, "tags") if submission.tags else None
-    return _Item(
-        terms=text,
-        execution_id=execution_id,
-        payload=_payload(payload, payload_limit),
-        key=key,
-        key_partition=key and ids.idempotency_partition(_namespace(terms), key, partitions),
-        priority=min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
-        delay_ms=delay_ms,
-        delay_until=delay_until,
-        deadline_ms=deadline_ms,
-        deadline_at=deadline_at,
-        tags=tags,
-        weight=len(payload or b"") + len(tags or "") + len(key or ""),
-    )
-
-
-def _is_plain(submission: Submission) -> bool:
-    """Whether it asks for nothing beyond being run, as most do."""
-    return (
-        submission.key is None
-        and type(submission.priority) is int
-        and submission.priority == 0
-        and submission.delay is None
-        and submission.deadline is None
-        and not submission.tags
-    )
-
-
-def _namespace(terms: Terms) -> str:
-    given: str | None = calls.expect(str, terms.namespace, "namespace")
-    return "default" if given is None else given
-
-
-def _payload(payload: bytes | None, limit: int) -> bytes | None:
-    """The payload itself. SQL judges its size; only what no statement could carry is refused here."""
-    size = len(calls.expect(bytes, payload, "payload") or b"")
-    if size > max(limit, calls.MOST_BYTES):
-        raise PayloadTooLarge(
-            f"the payload has {size} bytes and may have {limit}; keep large data elsewhere and pass a reference",
-            limit=limit,
-        )
-    return payload
-
-
-def _json(value: object, field: str) -> str:
-    """A value as JSON that Postgres can store. Raises `InvalidText`, and `InvalidBody` for what JSON cannot say."""
-    try:
-        plain = msgspec.to_builtins(value, enc_hook=_plain)
-        for leaf in _leaves(plain):
-            if isinstance(leaf, str):
-                check_text(leaf, field)
-            elif isinstance(leaf, float) and not isfinite(leaf):
-                raise ValueError(f"{leaf} is no number there")
-        return msgspec.json.encode(plain).decode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidBody(
-            f"{field} cannot be written as JSON: {error}; give texts, numbers, lists and objects", field=field
-        ) from None
-
-
-def _plain(value: object) -> object:
-    match value:
-        case Mapping():
-            return dict(value)
-        case Collection():
-            return list(value)
-    raise TypeError(f"there is a {type(value).__name__} in it")
-
-
-def _leaves(value: object) -> Iterator[object]:
-    """Every value inside a JSON value that has no parts, and the names of those that are named."""
-    match value:
-        case Mapping():
-            for name, part in value.items():
-                yield name
-                yield from _leaves(part)
-        case list() | tuple():
-            for part in value:
-                yield from _leaves(part)
-        case _:
-            yield value
-
-
-def _given_id(given: ExecutionId | str, partitions: int) -> ExecutionId:
-    if isinstance(given, ExecutionId) and given.partition < partitions and isinstance(given.uuid, UUID):
-        return given
-    return ids.parse_execution_id(str(given), partitions)
-
-
 async def _send(
-    conn: Connection, items: Sequence[_Item], partitions: int, payload_limit: int, counted_from: datetime | None
+    conn: Connection, items: Sequence[Item], partitions: int, payload_limit: int, counted_from: datetime | None
 ) -> list[Submitted | Refusal]:
-    numbers = {text: number for number, text in enumerate(dict.fromkeys([item.terms for item in items]), 1)}
     answered = await db.rows(
-        conn,
-        "submit",
-        terms=list(numbers),
-        term_of=[numbers[item.terms] for item in items] if len(numbers) > 1 else None,
-        partitions=[item.execution_id.partition for item in items],
-        ids=[item.execution_id.uuid for item in items],
-        payload_limit=payload_limit,
-        counted_from=counted_from,
-        payloads=_column([item.payload for item in items]),
-        keys=_column([item.key for item in items]),
-        key_partitions=_column([item.key_partition for item in items]),
-        priorities=_column([item.priority or None for item in items]),
-        delays_ms=_column([item.delay_ms for item in items]),
-        delays_until=_column([item.delay_until for item in items]),
-        deadlines_ms=_column([item.deadline_ms for item in items]),
-        deadlines_at=_column([item.deadline_at for item in items]),
-        tags=_column([item.tags for item in items]),
+        conn, "submit", **submissions.arguments(items), payload_limit=payload_limit, counted_from=counted_from
     )
     return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
 
 
-def _column(values: list[T | None]) -> list[T | None] | None:
-    """A column nobody uses is not sent."""
-    return values if values.count(None) < len(values) else None
-
-
-def _answer(row: db.Row, item: _Item, partitions: int) -> Submitted | Refusal:
+def _answer(row: db.Row, item: Item, partitions: int) -> Submitted | Refusal:
     outcome = row["outcome"]
     if outcome == "created":
         return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))

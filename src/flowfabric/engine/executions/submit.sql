@@ -296,7 +296,7 @@ language sql stable as $$
                 or exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution))))
 $$;
 
--- Which items of a batch, refused because their lane is draining or their deadline is over, stand for an execution that
+-- Which items of a batch, refused because their lane is draining, their deadline is over or their flow is, stand for one that
 -- exists already; but not only since a later item of the same call.
 --
 --   returns  the owner's id per item, in order; null where there is none
@@ -310,7 +310,7 @@ begin
         select case when x.owner <> all (array(
             select flowfabric._id(partitions[i], ids[i]) from generate_series(x.item + 1, cardinality(ids)) i where made[i])) then x.owner end
         from (select i as item, case
-                  when faults[i] ->> 'code' = 'lane_draining' or faults[i] ->> 'code' = 'invalid_time' and deadlines_at[i] <= now then
+                  when faults[i] ->> 'code' in ('lane_draining', 'flow_not_found', 'flow_already_terminal', 'flow_too_large') or faults[i] ->> 'code' = 'invalid_time' and deadlines_at[i] <= now then
                       flowfabric._standing_owner(partitions[i], ids[i], key_partitions[i], namespaces[i], keys[i], now) end as owner
               from generate_series(1, cardinality(ids)) i) x
         order by x.item);
@@ -489,23 +489,24 @@ end $$;
 -- moment given, which keeps the order of a call that goes in several statements side by side.
 --
 --   moves    – → runnable: eligible_now, or not_eligible_until_time if it is due later; lane – → active, when it is new
---   locks    idempotency keys, in key order
---   emits    execution_submitted; lane_registered, when a lane is new
+--   locks    the flows it gives members, in key order; idempotency keys, in key order
+--   emits    execution_submitted; lane_registered, when a lane is new; flow_member_added, for members
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
---            invalid_tag, per item; invalid_limit over 1 000 items
+--            invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, per item; invalid_limit over
+--            1 000 items
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric.submit(
     terms text[], term_of int[], partitions int[], ids uuid[], payloads bytea[] default null, keys text[] default null,
     key_partitions int[] default null, priorities int[] default null, delays_ms bigint[] default null,
     delays_until timestamptz[] default null, deadlines_ms bigint[] default null, deadlines_at timestamptz[] default null,
-    tags text[] default null, payload_limit int default 1048576, counted_from timestamptz default null)
+    tags text[] default null, payload_limit int default 1048576, counted_from timestamptz default null, flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    is_bare constant boolean := num_nonnulls(keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags) = 0;
+    is_bare constant boolean := num_nonnulls(keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags, flows) = 0;
     term record;
     faults jsonb[]; -- null when there is none
     dues timestamptz[];
@@ -538,6 +539,9 @@ begin
         select j.* into faults, dues, deadlines, labels from flowfabric._judge_submissions(
             term_of, term.faults, payloads, payload_limit, keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags, now) j;
     end if;
+    if flows is not null then
+        faults := flowfabric._joining_faults(faults, partitions, ids, flows);
+    end if;
     if keys is not null then
         owners := flowfabric._find_owners(partitions, ids, keys, key_partitions, array(select term.namespaces[t] from unnest(term_of) t),
             array(select now + term.windows[t] from unnest(term_of) t), array(select faults[i] is not null from generate_series(1, cardinality(ids)) i));
@@ -560,6 +564,9 @@ begin
     made := flowfabric._write_submissions(
         term_of, partitions, ids, payloads, priorities, dues, deadlines, labels, passed, routes, term.lanes, term.kinds, term.encodings,
         term.creators, term.policies, coalesce(counted_from, now));
+    if flows is not null then
+        perform flowfabric._join_flows(partitions, ids, flows, made);
+    end if;
 
     if faults is not null then
         late := flowfabric._late_owners(partitions, ids, keys, key_partitions, array(select term.namespaces[t] from unnest(term_of) t),

@@ -4,7 +4,7 @@
 -- before it that somebody else has locked is not waited for.
 --
 --   moves    – → runnable; the execution before → ended: cancelled, when the schedule replaces
---   locks    the ticket of the execution before, when the schedule replaces; idempotency keys; the budgets of what it had set
+--   locks    the ticket of the execution before, after its flow, when the schedule replaces; idempotency keys; the budgets of what it had set
 --            aside, in key order
 --   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed; lane_registered, when
 --            a lane is new
@@ -22,6 +22,7 @@ declare
     about jsonb := jsonb_build_object('namespace', schedule.namespace, 'tick', _fire.tick) || _fire.detail;
     unfinished boolean := exists (select from flowfabric.tickets t
                                   where t.partition = schedule.last_partition and t.id = schedule.last_execution);
+    held uuid[];
     answer record;
 begin
     execution_id := flowfabric._id(_fire.partition, _fire.id);
@@ -35,8 +36,11 @@ begin
                                    about || jsonb_build_object('cause', 'overlap', 'execution_id', execution_id));
         return;
     elsif unfinished and schedule.overlap = 'replace' then
+        held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from flowfabric.tickets t
+                 where t.partition = schedule.last_partition and t.id = schedule.last_execution and t.flow is not null);
         perform from flowfabric.tickets t
-        where t.partition = schedule.last_partition and t.id = schedule.last_execution for update skip locked;
+        where t.partition = schedule.last_partition and t.id = schedule.last_execution and (t.flow is null or t.flow = any (held))
+        for update skip locked;
         if not found then
             outcome := 'busy';
             return;

@@ -94,7 +94,7 @@ end $$;
 -- lets its run go on is over also while that runs.
 --
 --   moves    suspended → ended, or → runnable, as each suspension asked for
---   locks    the tickets it moves; skips those that are locked; the budgets of what they had set aside, in key order
+--   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed,
 --            reservation_released
 --   returns  how many were dealt with, the lanes with work again, the executions that ended
@@ -104,10 +104,17 @@ set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    held uuid[];
     locked record;
     ending record;
     late record;
 begin
+    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from (
+        select s.partition, s.execution from flowfabric.suspensions s where s.timeout_at <= now
+        order by s.timeout_at, s.partition, s.execution limit time_out_waits.take + time_out_waits.passing) s
+        cross join lateral (
+            select t.partition, t.flow from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
+        where t.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions, array_agg(x.lane) as lanes
     into locked from (
         select s.partition, s.execution, s.id, t.lane
@@ -116,6 +123,7 @@ begin
             select t.lane from flowfabric.tickets t
             where t.partition = s.partition and t.id = s.execution
               and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id) or s.within is not null and s.timeout_behavior = 'auto_resume')
+              and (t.flow is null or t.flow = any (held))
             for update skip locked) t
         limit time_out_waits.take offset time_out_waits.passing) x;
     moved := 0;

@@ -1,0 +1,88 @@
+"""Building: making a flow, and giving it members."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from flowfabric import calls, db, ids, submissions
+from flowfabric.db import Connection
+from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.model import AddedExecution, CreatedFlow, Submission
+from flowfabric.submissions import PAYLOAD_LIMIT
+
+
+async def create_flow(
+    conn: Connection,
+    kind: str,
+    *,
+    namespace: str = "default",
+    flow_id: FlowId | str | None = None,
+    key: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    partitions: int = 256,
+) -> CreatedFlow:
+    """Make an empty flow. On a connection of the caller's it joins the transaction open there.
+
+    Safe to repeat with a `flow_id` or a `key`: that answers `duplicate` with the first one's id. A key is scoped by
+    namespace and stands for its flow as long as that is there. Raises `InvalidId`, `WrongPartition`,
+    `InvalidNamespace`, `InvalidName`, `InvalidTagKey`, `InvalidTag`.
+    """
+    asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
+    made = await db.row(
+        conn,
+        "create_flow",
+        partition=asked.partition,
+        id=asked.uuid,
+        namespace=ids.check_namespace(namespace),
+        kind=check_text(kind, "kind"),
+        key=key or None,
+        key_partition=ids.idempotency_partition(namespace, key, partitions) if key else None,
+        tags=calls.json_text(tags, "tags") if tags else None,
+    )
+    return CreatedFlow(made["outcome"], ids.parse_flow_id(made["flow_id"], partitions))
+
+
+async def add_execution(
+    conn: Connection,
+    flow_id: FlowId,
+    execution: ExecutionId | Submission,
+    *,
+    partitions: int = 256,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> AddedExecution:
+    """Make an execution a member of a flow in its partition, or submit one that is; it may be in any state, also ended.
+
+    Safe to repeat: a member answers `already_member`. Raises `FlowNotFound`, `FlowAlreadyTerminal`, `WrongPartition`,
+    `ExecutionNotFound`, `ExecutionAlreadyInFlow`, `FlowTooLarge`, and for a submission what `submit` refuses.
+    """
+    if isinstance(execution, ExecutionId):
+        return await _add(conn, flow_id, execution)
+    item = submissions.prepare(
+        msgspec.structs.replace(execution, flow=flow_id), {}, iter(()), partitions, payload_limit
+    )
+    async with conn.transaction():
+        answer = await db.row(conn, "submit", **submissions.arguments([item]), payload_limit=payload_limit)
+        if answer["refusal"] is not None:
+            raise db.refusal(answer["refusal"], answer["detail"])
+        if answer["outcome"] == "created":
+            added = await _add(conn, flow_id, item.execution_id)
+            return msgspec.structs.replace(added, outcome="added")
+        first = msgspec.json.decode(answer["detail"], type=dict[str, str])["execution_id"]
+        return await _add(conn, flow_id, ids.parse_execution_id(first, partitions))
+
+
+async def _add(conn: Connection, flow_id: FlowId, execution_id: ExecutionId) -> AddedExecution:
+    added = await db.row(
+        conn,
+        "add_execution",
+        partition=flow_id.partition,
+        flow=flow_id.uuid,
+        execution_partition=execution_id.partition,
+        execution=execution_id.uuid,
+    )
+    return AddedExecution(
+        outcome=added["outcome"],
+        execution_id=execution_id,
+        node_count=added["node_count"],
+        revision=added["revision"],
+    )

@@ -1,0 +1,190 @@
+-- Locks: a flow is taken before the tickets of its members, by whoever changes it or ends one of them.
+
+-- The members that an end in these flows may cancel: those that groups still wait for which then want no more.
+--
+--   returns  a row each
+create or replace function flowfabric._cancellable(partitions smallint[], flows uuid[])
+returns table (partition smallint, id uuid)
+language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+    return query
+    select distinct e.partition, e.upstream from unnest(_cancellable.partitions, _cancellable.flows) as x (partition, flow)
+    cross join lateral (
+        select g.downstream from flowfabric.edge_groups g
+        where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g
+    cross join lateral (
+        select e.partition, e.upstream from flowfabric.flow_edges e
+        where e.partition = x.partition and e.downstream = g.downstream and e.state = 'pending' offset 0) e;
+end $$;
+
+-- Lock flows.
+--
+--   locks    the flows, in key order
+create or replace function flowfabric._lock_flows(partitions smallint[], flows uuid[])
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    perform from (
+        select distinct x.partition, x.flow from unnest(_lock_flows.partitions, _lock_flows.flows) as x (partition, flow)
+        order by x.partition, x.flow) x
+    cross join lateral (select from flowfabric.flows f where f.partition = x.partition and f.id = x.flow for update) f;
+end $$;
+
+-- Lock the flows that executions are in, whether or not they have ended.
+--
+--   locks    the flows, in key order
+create or replace function flowfabric._lock_flows_of(partitions smallint[], ids uuid[])
+returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    held record;
+begin
+    select array_agg(e.partition) as partitions, array_agg(e.flow) as flows into held
+    from unnest(_lock_flows_of.partitions, _lock_flows_of.ids) as x (partition, id)
+    cross join lateral (
+        select e.partition, e.flow from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+    where e.flow is not null;
+    perform flowfabric._lock_flows(held.partitions, held.flows);
+end $$;
+
+-- Take the flows of executions that a call is about to lock and may end, before it locks their tickets. A caller that knows
+-- the flows, one per item, says so, and pays nothing where there is none. Where an end may cancel others, their tickets are
+-- locked here together with those of the call, and then the budgets in which any of them has something set aside.
+--
+--   locks    the flows, in key order; the tickets, in key order; the budgets of what they had set aside, in key order
+create or replace function flowfabric._hold_flows(partitions int[], ids uuid[], flows uuid[] default null)
+returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    held record;
+    stake record;
+begin
+    if _hold_flows.flows is null then
+        select array_agg(t.partition) as partitions, array_agg(t.flow) as flows into held
+        from unnest(_hold_flows.partitions, _hold_flows.ids) as x (partition, id)
+        cross join lateral (
+            select t.partition, t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+        where t.flow is not null;
+    else
+        select array_agg(x.partition::smallint) as partitions, array_agg(x.flow) as flows into held
+        from unnest(_hold_flows.partitions, _hold_flows.flows) as x (partition, flow) where x.flow is not null;
+    end if;
+    if held.flows is null then
+        return;
+    end if;
+    perform flowfabric._lock_flows(held.partitions, held.flows);
+    select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into stake
+    from flowfabric._cancellable(held.partitions, held.flows) c;
+    if stake.ids is not null then
+        perform from (
+            select distinct x.partition, x.id
+            from unnest(stake.partitions || _hold_flows.partitions, stake.ids || _hold_flows.ids) as x (partition, id)
+            order by x.partition, x.id) x
+        cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
+        perform flowfabric._lock_at_stake(stake.partitions || _hold_flows.partitions, stake.ids || _hold_flows.ids);
+    end if;
+end $$;
+
+-- Take the flows of executions that a breach of one of these budgets would end. Most budgets end nothing.
+--
+--   locks    the flows, in key order; the tickets an end in them may cancel, in key order; the budgets of what those had set
+--            aside, in key order
+create or replace function flowfabric._hold_flows_at_stake(budgets uuid[], partitions int[], ids uuid[])
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    if exists (select from flowfabric.budgets b where b.id = any (_hold_flows_at_stake.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
+        perform flowfabric._hold_flows(_hold_flows_at_stake.partitions, _hold_flows_at_stake.ids);
+    end if;
+end $$;
+
+-- Take those of some flows that nobody else has, for a sweep that holds tickets already and may wait for none. It ends only
+-- members of the flows it gets; the others are for the next pass.
+--
+--   locks    the flows, and the tickets an end in them may cancel; skips those that are locked
+--   returns  the flows it got
+create or replace function flowfabric._try_flows(partitions smallint[], flows uuid[])
+returns uuid[]
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    got uuid[] := '{}';
+    it record;
+begin
+    for it in
+        select x.partition, x.flow from (
+            select distinct x.partition, x.flow from unnest(_try_flows.partitions, _try_flows.flows) as x (partition, flow)
+            order by x.partition, x.flow) x
+        cross join lateral (select from flowfabric.flows f where f.partition = x.partition and f.id = x.flow for update skip locked) f
+    loop
+        if (select count(*) from flowfabric._cancellable(array[it.partition], array[it.flow])) = (
+            select count(*) from (
+                select from flowfabric._cancellable(array[it.partition], array[it.flow]) c
+                cross join lateral (
+                    select from flowfabric.tickets t where t.partition = c.partition and t.id = c.id for update skip locked) t) x) then
+            got := got || it.flow;
+        end if;
+    end loop;
+    return got;
+end $$;
+
+-- Lock a flow that may be changed.
+--
+--   locks    the flow
+--   refuses  flow_not_found, flow_already_terminal
+--   returns  the flow
+create or replace function flowfabric._lock_open_flow(partition int, id uuid)
+returns flowfabric.flows
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    flow flowfabric.flows;
+begin
+    select f.* into flow from flowfabric.flows f where f.partition = _lock_open_flow.partition and f.id = _lock_open_flow.id for update;
+    if not found then
+        perform flowfabric._raise(flowfabric._no_flow_fault(_lock_open_flow.partition, _lock_open_flow.id));
+    elsif flow.cancelled_at is not null then
+        perform flowfabric._raise(flowfabric._cancelled_flow_fault(flow));
+    end if;
+    return flow;
+end $$;
+
+-- The refusal of a flow that is not there.
+--
+--   refuses  flow_not_found, as a value
+--   returns  the fault
+create or replace function flowfabric._no_flow_fault(partition int, id uuid)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('flow_not_found', format('no flow %s; it was never created here, or retention has removed it',
+                                                      flowfabric._id(_no_flow_fault.partition, _no_flow_fault.id)))
+$$;
+
+-- The refusal of a change to a flow that was cancelled.
+--
+--   refuses  flow_already_terminal, as a value
+--   returns  the fault
+create or replace function flowfabric._cancelled_flow_fault(flow flowfabric.flows)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('flow_already_terminal', format('flow %s was cancelled at %s and takes nothing more; make another one',
+                                                             flowfabric._id((flow).partition, (flow).id), flowfabric._moment((flow).cancelled_at)))
+$$;
+
+-- What is wrong with a flow that something is to be done to again.
+--
+--   refuses  flow_already_terminal, as a value
+--   returns  the fault, or null when it is open
+create or replace function flowfabric._closed_flow_fault(partition int, id uuid)
+returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    return (select flowfabric._cancelled_flow_fault(f) from flowfabric.flows f
+            where f.partition = _closed_flow_fault.partition and f.id = _closed_flow_fault.id and f.cancelled_at is not null);
+end $$;

@@ -1,0 +1,74 @@
+"""Reading flows: where one stands, what is in it, and lists of them."""
+
+from collections.abc import Sequence
+
+from flowfabric import db, ids
+from flowfabric.db import Connection
+from flowfabric.ids import FlowId, check_text
+from flowfabric.model import FlowDescription, FlowState, FlowSummary, Page, TagChange
+
+ANY_COUNT = 32_768
+
+
+async def describe_flow(
+    conn: Connection, flow_id: FlowId, *, cursor: str | None = None, limit: int = 50
+) -> FlowDescription:
+    """Show where a flow stands, with exact counts, and a page of its members with the edges and groups behind them.
+
+    Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
+    """
+    after = ids.parse_id_cursor(cursor, ANY_COUNT).uuid if cursor else None
+    take = max(min(limit, 1_000), -1)
+    text = await db.value(conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=take)
+    return db.read(FlowDescription, text)
+
+
+async def list_flows(
+    conn: Connection,
+    *,
+    namespace: str | None = None,
+    state: FlowState | str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[FlowSummary]:
+    """The flows for which every filter given holds, in order of their ids, page by page.
+
+    Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
+    """
+    after = ids.parse_id_cursor(cursor, ANY_COUNT) if cursor else None
+    found = await db.rows(
+        conn,
+        "list_flows",
+        namespace=namespace and check_text(namespace, "namespace"),
+        state=state and check_text(str(state), "state"),
+        after_partition=after and after.partition,
+        after_id=after and after.uuid,
+        take=max(min(limit, 1_000), -1),
+    )
+    return db.page([db.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
+
+
+async def list_ready_lanes(conn: Connection, flow_ids: Sequence[FlowId]) -> list[str]:
+    """The lanes in which members of these flows wait for a worker: for who has ended some, to tell others."""
+    found = await db.rows(conn, "list_ready_lanes", flows=[flow_id.uuid for flow_id in flow_ids])
+    return [row["lane"] for row in found]
+
+
+async def set_flow_tag(
+    conn: Connection, flow_id: FlowId, key: str, value: str | None = None, *, by: str | None = None
+) -> TagChange:
+    """Give a flow a tag, change it, or (without a value) take it away.
+
+    Safe to repeat: `NOOP`. Raises `FlowNotFound`, `InvalidTagKey`, `InvalidTag`.
+    """
+    return TagChange(
+        await db.value(
+            conn,
+            "set_flow_tag",
+            partition=flow_id.partition,
+            id=flow_id.uuid,
+            key=check_text(key, "tag key"),
+            value=value if value is None else check_text(value, "tag value"),
+            by=by and check_text(by, "by"),
+        )
+    )

@@ -1,0 +1,62 @@
+-- Replaying in a flow: what goes back to pending when a member runs again.
+
+-- Take back what a member's end had settled, as far as nobody has acted on it: its edges to groups that are still pending. A
+-- member whose own group was impossible, as of all that were skipped, waits again for those of its upstreams that have not
+-- succeeded since. The caller holds the flow, and the member has its new ticket.
+--
+--   moves    edge succeeded, failed, skipped → pending; group impossible → pending, satisfied; the member →
+--            blocked_by_dependencies, while its group is pending
+create or replace function flowfabric._reopen(partition int, id uuid)
+returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    children uuid[];
+begin
+    with reopened as (
+        update flowfabric.flow_edges e set state = 'pending'
+        from (
+            select e.place from (
+                select e.ctid as place, e.downstream from flowfabric.flow_edges e
+                where e.upstream = _reopen.id and e.partition + 0 = _reopen.partition and e.state <> 'pending' offset 0) e
+            cross join lateral (
+                select from flowfabric.edge_groups g
+                where g.partition = _reopen.partition and g.downstream = e.downstream and g.state = 'pending' offset 0) g) x
+        where e.ctid = x.place
+        returning e.downstream
+    )
+    select array_agg(r.downstream) into children from reopened r;
+    perform flowfabric._recount(_reopen.partition, c) from unnest(children) c;
+
+    if exists (select from flowfabric.edge_groups g
+               where g.partition = _reopen.partition and g.downstream = _reopen.id and g.state = 'impossible') then
+        update flowfabric.flow_edges e set state = case when u.outcome = 'success' then 'succeeded' else 'pending' end::flowfabric.edge_state
+        from (
+            select e.ctid as place, e.upstream from flowfabric.flow_edges e
+            where e.partition = _reopen.partition and e.downstream = _reopen.id and e.state in ('failed', 'skipped') offset 0) x
+        cross join lateral (
+            select u.outcome from flowfabric.executions u where u.partition = _reopen.partition and u.id = x.upstream offset 0) u
+        where e.ctid = x.place;
+        perform flowfabric._recount(_reopen.partition, _reopen.id);
+    end if;
+    update flowfabric.tickets t set eligibility = 'blocked_by_dependencies', reason = 'waiting_for_children'
+    where t.partition = _reopen.partition and t.id = _reopen.id and flowfabric._awaits(t);
+end $$;
+
+-- Count the edges into a group anew, and judge it by them.
+--
+--   moves    group → pending, satisfied
+create or replace function flowfabric._recount(partition int, downstream uuid)
+returns void
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    update flowfabric.edge_groups g
+    set succeeded = c.succeeded, failed = c.failed, skipped = c.skipped,
+        state = flowfabric._judge_group(g.needed, g.total, c.succeeded::int, (c.failed + c.skipped)::int)
+    from (
+        select count(*) filter (where e.state = 'succeeded') as succeeded, count(*) filter (where e.state = 'failed') as failed,
+               count(*) filter (where e.state = 'skipped') as skipped
+        from flowfabric.flow_edges e where e.partition = _recount.partition and e.downstream = _recount.downstream) c
+    where g.partition = _recount.partition and g.downstream = _recount.downstream;
+end $$;

@@ -1,0 +1,115 @@
+"""Submitting a flow whole: members, edges and groups in one call, or nothing of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from flowfabric import calls, db, ids, submissions
+from flowfabric.db import Connection
+from flowfabric.errors import FlowTooLarge, InvalidBody, InvalidDependency, Refusal
+from flowfabric.ids import ExecutionId, FlowId, check_text, shown
+from flowfabric.model import EdgePolicy, Link, Member, SubmittedFlow
+from flowfabric.submissions import PAYLOAD_LIMIT, Item
+
+MOST_MEMBERS = 10_000
+
+
+async def submit_flow(
+    conn: Connection,
+    kind: str,
+    members: Sequence[Member],
+    edges: Sequence[Link] = (),
+    groups: Mapping[str, EdgePolicy] | None = None,
+    *,
+    namespace: str = "default",
+    flow_id: FlowId | str | None = None,
+    key: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    partitions: int = 256,
+    payload_limit: int = PAYLOAD_LIMIT,
+) -> SubmittedFlow:
+    """Take a whole flow in: all of it from the same commit, or nothing.
+
+    Names are the call's own; `groups` has the rule over the edges into a member, by its name. What is wrong is refused
+    with the field `element`, such as `members[3].lane`. Safe to repeat with a `flow_id` or a `key`: `duplicate`, with
+    the executions of the first. Raises what `create_flow`, `submit`, `add_edge` and `set_edge_group` refuse.
+    """
+    asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
+    numbers = _numbers(members)
+    items = _items(members, asked, partitions, payload_limit)
+    rules = groups or {}
+    answer = await db.row(
+        conn,
+        "submit_flow",
+        partition=asked.partition,
+        id=asked.uuid,
+        namespace=ids.check_namespace(namespace),
+        kind=check_text(kind, "kind"),
+        names=list(numbers),
+        key=key or None,
+        key_partition=ids.idempotency_partition(namespace, key, partitions) if key else None,
+        tags=calls.json_text(tags, "tags") if tags else None,
+        payload_limit=payload_limit,
+        upstreams=[_number(numbers, edge.upstream, f"edges[{at}].upstream") for at, edge in enumerate(edges)],
+        downstreams=[_number(numbers, edge.downstream, f"edges[{at}].downstream") for at, edge in enumerate(edges)],
+        passed_as=[edge.pass_as and check_text(edge.pass_as, f"edges[{at}].pass_as") for at, edge in enumerate(edges)],
+        grouped=[_number(numbers, name, f"groups[{at}]") for at, name in enumerate(rules)],
+        policies=calls.json_text(list(rules.values()), "groups"),
+        **_member_arguments(items),
+    )
+    found = msgspec.json.decode(answer["executions"], type=dict[str, str])
+    return SubmittedFlow(
+        outcome=answer["outcome"],
+        flow_id=ids.parse_flow_id(answer["flow_id"], partitions),
+        executions={name: ids.parse_execution_id(text, partitions) for name, text in found.items()},
+    )
+
+
+def _numbers(members: Sequence[Member]) -> dict[str, int]:
+    """Each name with the number of its member, from 1."""
+    if len(members) > MOST_MEMBERS:
+        raise FlowTooLarge(f"{len(members)} members; split it into flows of at most 10 000", limit=MOST_MEMBERS)
+    numbers: dict[str, int] = {}
+    for at, member in enumerate(members):
+        element = f"members[{at}].name"
+        name = check_text(calls.expect(str, member.name, element), element)
+        if not name or name in numbers:
+            raise InvalidBody(f"{element} {shown(name)} is empty or taken; give each its own", element=element)
+        numbers[name] = at + 1
+    return numbers
+
+
+def _number(numbers: Mapping[str, int], name: str, element: str) -> int:
+    if name not in numbers:
+        raise InvalidDependency(
+            f"{element}: there is no member {shown(str(name))} in this call", cause="not_a_member", element=element
+        )
+    return numbers[name]
+
+
+def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_limit: int) -> list[Item]:
+    texts: dict[int, str] = {}
+    items = []
+    for at, member in enumerate(members):
+        wanted = msgspec.structs.replace(member.submission, flow=flow_id)
+        try:
+            item = submissions.prepare(wanted, texts, iter(()), partitions, payload_limit)
+            _check_home(item.execution_id, flow_id)
+        except Refusal as refused:
+            raise type(refused)(
+                f"members[{at}]: {refused.message}", **refused.fields, element=f"members[{at}]"
+            ) from None
+        items.append(item)
+    return items
+
+
+def _check_home(execution_id: ExecutionId, flow_id: FlowId) -> None:
+    if execution_id.partition != flow_id.partition:
+        raise InvalidBody(f"its id {execution_id} is not in the partition of {flow_id}; leave it out")
+
+
+def _member_arguments(items: Sequence[Item]) -> dict[str, Any]:
+    given = submissions.arguments(items)
+    renamed = {"keys": "member_keys", "key_partitions": "member_key_partitions", "tags": "member_tags"}
+    return {renamed.get(name, name): given[name] for name in given if name not in ("partitions", "flows")}

@@ -1,0 +1,154 @@
+"""Every way to end that is not a report settles those behind it as well."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, budgets, children, claims, executions, waits, workers
+from flowfabric.ids import mint_execution_id
+from flowfabric.model import ChildToSubmit, Suspension, UsageReport
+from tests.engine.flows.scene import Graph, graph
+from tests.given import Given, submission
+
+HOUR = timedelta(hours=1)
+SPENT = {"max_reclaim_count": 0}
+ANSWER = {"kind": "single", "waitpoint": "answer"}
+
+
+async def behind(conn: Connection, **options: object) -> Graph:
+    """A member a as the options say, and b that waits for it."""
+    flow = await graph(conn)
+    await flow.add("a", **options)
+    await flow.add("b")
+    await flow.link("a", "b")
+    return flow
+
+
+async def deadline(given: Given) -> Graph:
+    flow = await behind(given.conn, deadline=HOUR)
+    await given.time_passes(hours=2)
+    await executions.expire_executions(given.conn)
+    return flow
+
+
+async def late_claim(given: Given) -> Graph:
+    flow = await behind(given.conn, deadline=HOUR)
+    await given.time_passes(hours=2)
+    assert await claims.claim(given.conn, "pool", instance="pool-1", lanes=["a"]) == []
+    assert await flow.state("a") == "waiting"  # left to its sweep
+    await executions.expire_executions(given.conn)
+    return flow
+
+
+async def attempt_timeout(given: Given) -> Graph:
+    flow = await behind(given.conn, policy={"attempt_timeout_ms": 1_000})
+    await flow.claim("a")
+    await given.time_passes(seconds=2)
+    await attempts.time_out_attempts(given.conn)
+    return flow
+
+
+async def lapse(given: Given) -> Graph:
+    flow = await behind(given.conn, policy=SPENT)
+    await flow.claim("a")
+    await given.time_passes(hours=1)
+    await claims.expire_leases(given.conn)
+    return flow
+
+
+async def lost_worker(given: Given) -> Graph:
+    flow = await behind(given.conn, policy=SPENT)
+    await workers.register_worker(given.conn, "pool", instance="pool-1", lanes=["a"])
+    await flow.claim("a")
+    await given.rows("update flowfabric.workers set lock_key = 1, lock_missing_since = '-infinity'")
+    await workers.return_orphans(given.conn)
+    await given.time_passes(hours=1)
+    await claims.expire_leases(given.conn)
+    return flow
+
+
+async def wait_timeout(given: Given) -> Graph:
+    flow = await behind(given.conn)
+    wish = Suspension(condition=ANSWER, waitpoints=["answer"], timeout=HOUR)
+    await waits.suspend(given.conn, (await flow.claim("a")).fence, wish)
+    await given.time_passes(hours=2)
+    await waits.time_out_waits(given.conn)
+    return flow
+
+
+async def breach(given: Given) -> Graph:
+    flow = await behind(given.conn)
+    await budgets.create_budget(given.conn, "team", hard_limits={"tokens": 1}, on_hard_limit="fail")
+    report = UsageReport(budget="team", amounts={"tokens": 2}, fence=(await flow.claim("a")).fence)
+    await budgets.report_usage(given.conn, report)
+    return flow
+
+
+async def reservation(given: Given) -> Graph:
+    flow = await behind(given.conn)
+    await budgets.create_budget(given.conn, "team", hard_limits={"tokens": 1}, on_hard_limit="cancel")
+    await budgets.reserve(given.conn, "team", {"tokens": 2}, fence=(await flow.claim("a")).fence)
+    return flow
+
+
+async def orphan(given: Given) -> Graph:
+    parent = await given.claimed(lane="parent")
+    flow = await graph(given.conn, "b")
+    child = mint_execution_id(beside=flow.flow_id)
+    place = ChildToSubmit(
+        fence=parent.fence,
+        name="child",
+        occurrence=1,
+        execution_id=child,
+        submission=submission(),
+        on_parent_end="cancel",
+    )
+    await children.find_children(given.conn, [place])
+    await given.submitted(execution_id=child, flow=flow.flow_id)
+    await children.adopt_children(given.conn, [place])
+    flow.members["a"] = child
+    await flow.link("a", "b")
+    await executions.cancel(given.conn, parent.execution_id)
+    await children.deliver_child_ends(given.conn)
+    return flow
+
+
+WAYS: dict[str, Callable[[Given], Awaitable[Graph]]] = {
+    way.__name__: way
+    for way in (
+        deadline,
+        late_claim,
+        attempt_timeout,
+        lapse,
+        lost_worker,
+        wait_timeout,
+        breach,
+        reservation,
+        orphan,
+    )
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_whatever_ends_a_member_skips_those_behind_it(given: Given, way: str) -> None:
+    """Pitfall P48."""
+    flow = await WAYS[way](given)
+
+    assert await flow.state("a") in ("expired", "failed", "cancelled")
+    assert await flow.state("b") == "skipped"
+    assert await given.count("tickets") == 0
+
+
+async def test_a_blocked_member_past_its_deadline_expires(given: Given, conn: Connection) -> None:
+    """Behaviour 13."""
+    flow = await graph(conn, "a")
+    await flow.add("b", deadline=HOUR)
+    await flow.link("a", "b")
+    await given.time_passes(hours=2)
+    await executions.expire_executions(conn)
+
+    assert await flow.states() == {"a": "waiting", "b": "expired"}
+    await flow.complete("a")
+    assert await flow.state("b") == "expired"
