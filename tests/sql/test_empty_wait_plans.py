@@ -266,6 +266,15 @@ async def a_budget_that_is_used_up(m: Meter) -> None:
         await budgets.change_budget(m.conn, name, hard_limits={"tokens": 10}, by="ops")
 
 
+async def what_is_removed(m: Meter) -> None:
+    [it] = await claimed(m)
+    await waits.create_waitpoint(m.conn, it.fence, "go")
+    await executions.set_tag(m.conn, it.execution_id, "a.b", "c")
+    await attempts.complete(m.conn, it.fence)
+    await m.conn.execute("select flowfabric.move_clock('8 days')")
+    assert (await m("remove_ended", executions.remove_ended(m.conn))).moved == 1
+
+
 STORIES: list[Callable[[Meter], Awaitable[None]]] = [
     a_wait_and_its_signal,
     a_signal_that_comes_before_its_wait,
@@ -276,6 +285,7 @@ STORIES: list[Callable[[Meter], Awaitable[None]]] = [
     parts_ended_by_others,
     what_was_set_aside,
     a_budget_that_is_used_up,
+    what_is_removed,
 ]
 
 

@@ -37,28 +37,53 @@ begin
     ), removed as (
         -- An execution replayed since has another end, or none, and stays.
         delete from flowfabric.executions e using taken k
-        where e.partition = k.partition and e.id = k.execution and e.ended_at = k.ended_at and e.flow is null
+        where e.partition = any (array[k.partition]) and e.id = any (array[k.execution]) and e.ended_at = k.ended_at and e.flow is null
         returning e.partition, e.id
     ), members_removed as (
         delete from flowfabric.executions e using unnest(flows.member_partitions, flows.members) as m (partition, id)
-        where e.partition = m.partition and e.id = m.id
+        where e.partition = any (array[m.partition]) and e.id = any (array[m.id])
         returning e.partition, e.id
     ), gone as (
         select r.* from removed r union all select m.* from members_removed m
     ), attempts_removed as (
-        delete from flowfabric.attempts a using gone r where a.partition = r.partition and a.execution = r.id
+        delete from flowfabric.attempts a using (
+            select x.place from gone r
+            cross join lateral (
+                select a.ctid as place from flowfabric.attempts a where a.partition = r.partition and a.execution = r.id offset 0) x) x
+        where a.ctid = x.place
     ), steps_removed as (
-        delete from flowfabric.steps s using gone r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.steps s using (
+            select x.place from gone r
+            cross join lateral (
+                select s.ctid as place from flowfabric.steps s where s.partition = r.partition and s.execution = r.id offset 0) x) x
+        where s.ctid = x.place
     ), suspensions_removed as (
-        delete from flowfabric.suspensions s using gone r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.suspensions s using (
+            select x.place from gone r
+            cross join lateral (
+                select s.ctid as place from flowfabric.suspensions s where s.partition = r.partition and s.execution = r.id offset 0) x) x
+        where s.ctid = x.place
     ), waitpoints_removed as (
-        delete from flowfabric.waitpoints w using gone r where w.partition = r.partition and w.execution = r.id
+        delete from flowfabric.waitpoints w using (
+            select x.place from gone r
+            cross join lateral (
+                select w.ctid as place from flowfabric.waitpoints w where w.partition = r.partition and w.execution = r.id offset 0) x) x
+        where w.ctid = x.place
     ), signals_removed as (
-        delete from flowfabric.signals s using gone r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.signals s using (
+            select x.place from gone r
+            cross join lateral (
+                select s.ctid as place from flowfabric.signals s where s.partition = r.partition and s.execution = r.id offset 0) x) x
+        where s.ctid = x.place
     ), spending_removed as (
-        delete from flowfabric.spending s using gone r where s.partition = r.partition and s.execution = r.id
+        delete from flowfabric.spending s using (
+            select x.place from gone r
+            cross join lateral (
+                select s.ctid as place from flowfabric.spending s where s.partition = r.partition and s.execution = r.id offset 0) x) x
+        where s.ctid = x.place
     ), tags_removed as (
-        delete from flowfabric.tags g using gone r where g.partition = r.partition and g.execution = r.id
+        -- Whoever changes a tag does not hold a ticket: by key, not by place.
+        delete from flowfabric.tags g using gone r where g.partition = any (array[r.partition]) and g.execution = any (array[r.id])
     )
     select count(*) into moved from taken;
 end $$;
