@@ -16,7 +16,8 @@ from tests.given import Given
 PUBLIC = [
     "App", "Blocking", "BudgetExhausted", "Child", "ChildFailed", "Conflict", "Context", "Execution",
     "ExecutionCancelled", "ExecutionExpired", "ExecutionFailed", "ExecutionId", "ExecutionSkipped", "Fenced", "First",
-    "Forbidden", "Invalid", "Limited", "NotFound", "Permanent", "Refusal", "Reservation", "Signal", "Step",
+    "Flow", "FlowHandle", "Forbidden", "Invalid", "Limited", "Node", "NotFound", "Permanent", "Refusal", "Reservation",
+    "Signal", "Step",
     "Suspension", "Task", "Unavailable", "Usage", "Verdict", "Waiting", "metered",
 ]  # fmt: skip
 
