@@ -117,6 +117,13 @@ async def test_a_chain_of_a_thousand_settles_in_one_transaction(conn: Connection
     assert await claims.claim(conn, "pool", instance="pool-1", lanes=["rest"]) == []
 
 
+async def test_a_call_has_so_many_bytes_and_no_more(conn: Connection, given: Given) -> None:
+    large = [Member(name=str(number), submission=submission(payload=b"x" * 2**20)) for number in range(65)]
+    async with given.nothing_changes():
+        with pytest.raises(errors.PayloadTooLarge):
+            await flows.submit_flow(conn, "report", large)
+
+
 async def test_a_flow_without_members_is_just_a_flow(conn: Connection) -> None:
     made = await flows.submit_flow(conn, "report", [])
     assert (made.outcome, made.executions) == ("created", {})

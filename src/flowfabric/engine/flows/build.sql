@@ -41,17 +41,18 @@ begin
     if exists (select from flowfabric.flows f where f.partition = create_flow.partition and f.id = create_flow.id) then
         return;
     end if;
-    if key is not null then
+    while key is not null loop
         insert into flowfabric.flow_keys (partition, namespace, key, flow_partition, flow)
         values (create_flow.key_partition, create_flow.namespace, create_flow.key, create_flow.partition, create_flow.id)
         on conflict do nothing;
-        if not found then
-            select k.flow_partition, k.flow into owner from flowfabric.flow_keys k
-            where k.partition = create_flow.key_partition and k.namespace = create_flow.namespace and k.key = create_flow.key for update;
+        exit when found;
+        select k.flow_partition, k.flow into owner from flowfabric.flow_keys k
+        where k.partition = create_flow.key_partition and k.namespace = create_flow.namespace and k.key = create_flow.key for update;
+        if found then
             flow_id := flowfabric._id(owner.flow_partition, owner.flow);
             return;
-        end if;
-    end if;
+        end if; -- else it was removed with its flow just now
+    end loop;
     insert into flowfabric.flows (partition, id, namespace, kind, key, tags, created_at, changed_at)
     values (create_flow.partition, create_flow.id, create_flow.namespace, create_flow.kind, create_flow.key,
             nullif(create_flow.tags::jsonb, '{}'), now, now)

@@ -7,12 +7,13 @@ import msgspec
 
 from flowfabric import calls, db, ids, submissions
 from flowfabric.db import Connection
-from flowfabric.errors import FlowTooLarge, InvalidBody, InvalidDependency, Refusal
+from flowfabric.errors import FlowTooLarge, InvalidBody, InvalidDependency, PayloadTooLarge, Refusal
 from flowfabric.ids import ExecutionId, FlowId, check_text, shown
 from flowfabric.model import EdgePolicy, Link, Member, SubmittedFlow
 from flowfabric.submissions import PAYLOAD_LIMIT, Item
 
 MOST_MEMBERS = 10_000
+MOST_BYTES = 64 * 1_048_576
 
 
 async def submit_flow(
@@ -101,6 +102,12 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
                 f"members[{at}]: {refused.message}", **refused.fields, element=f"members[{at}]"
             ) from None
         items.append(item)
+    size = sum(item.weight for item in items)
+    if size > MOST_BYTES:
+        raise PayloadTooLarge(
+            f"the members have {size} bytes and one call may have {MOST_BYTES}; pass references to large data",
+            limit=MOST_BYTES,
+        )
     return items
 
 
