@@ -8,7 +8,7 @@ from flowfabric import errors
 from flowfabric.db import Connection
 from flowfabric.engine import executions, flows, waits
 from flowfabric.ids import mint_execution_id, mint_flow_id
-from flowfabric.model import CancelPolicy, Suspension
+from flowfabric.model import CancelPolicy, PublicState, Suspension
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given, submission
 
@@ -110,3 +110,14 @@ async def test_a_flow_that_is_not_there_or_a_policy_that_cannot_be_is_refused(co
             await flows.cancel_flow(conn, flow.flow_id, policy="cancel_some")
         with pytest.raises(errors.InvalidBody):
             await flows.cancel_flow(conn, flow.flow_id, by="x" * 257)
+
+
+async def test_a_member_that_waits_is_cancelled_like_any_other(conn: Connection, given: Given) -> None:
+    """Behaviour 10."""
+    flow = await graph(conn, b="a", c="b")
+
+    assert await executions.cancel(conn, flow["b"], reason="not wanted", by="ada") is PublicState.CANCELLED
+    assert await flow.states() == {"a": "waiting", "b": "cancelled", "c": "skipped"}
+    assert await given.count("tickets") == 1
+    assert await executions.cancel(conn, flow["b"], reason="once more", by="bob") is PublicState.CANCELLED
+    assert (await given.events(flow["b"])).count("execution_cancelled") == 1
