@@ -31,6 +31,7 @@ begin
     )
     select array_agg(l.place) as places, array_agg(l.partition) as partitions, array_agg(l.execution) as ids into entries from locked l;
     flows := flowfabric._remove_flows(entries.partitions, entries.ids, retention, now);
+    -- Not `=` where two tables meet: a plan made while they were empty might read a whole index in order, then.
     with taken as (
         delete from flowfabric.removals r where r.ctid = any (entries.places) and not r.execution = any (flows.busy)
         returning r.partition, r.execution, r.ended_at
@@ -46,43 +47,18 @@ begin
     ), gone as (
         select r.* from removed r union all select m.* from members_removed m
     ), attempts_removed as (
-        delete from flowfabric.attempts a using (
-            select x.place from gone r
-            cross join lateral (
-                select a.ctid as place from flowfabric.attempts a where a.partition = r.partition and a.execution = r.id offset 0) x) x
-        where a.ctid = x.place
+        delete from flowfabric.attempts a using gone r where a.partition = any (array[r.partition]) and a.execution = any (array[r.id])
     ), steps_removed as (
-        delete from flowfabric.steps s using (
-            select x.place from gone r
-            cross join lateral (
-                select s.ctid as place from flowfabric.steps s where s.partition = r.partition and s.execution = r.id offset 0) x) x
-        where s.ctid = x.place
+        delete from flowfabric.steps s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
     ), suspensions_removed as (
-        delete from flowfabric.suspensions s using (
-            select x.place from gone r
-            cross join lateral (
-                select s.ctid as place from flowfabric.suspensions s where s.partition = r.partition and s.execution = r.id offset 0) x) x
-        where s.ctid = x.place
+        delete from flowfabric.suspensions s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
     ), waitpoints_removed as (
-        delete from flowfabric.waitpoints w using (
-            select x.place from gone r
-            cross join lateral (
-                select w.ctid as place from flowfabric.waitpoints w where w.partition = r.partition and w.execution = r.id offset 0) x) x
-        where w.ctid = x.place
+        delete from flowfabric.waitpoints w using gone r where w.partition = any (array[r.partition]) and w.execution = any (array[r.id])
     ), signals_removed as (
-        delete from flowfabric.signals s using (
-            select x.place from gone r
-            cross join lateral (
-                select s.ctid as place from flowfabric.signals s where s.partition = r.partition and s.execution = r.id offset 0) x) x
-        where s.ctid = x.place
+        delete from flowfabric.signals s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
     ), spending_removed as (
-        delete from flowfabric.spending s using (
-            select x.place from gone r
-            cross join lateral (
-                select s.ctid as place from flowfabric.spending s where s.partition = r.partition and s.execution = r.id offset 0) x) x
-        where s.ctid = x.place
+        delete from flowfabric.spending s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
     ), tags_removed as (
-        -- Whoever changes a tag does not hold a ticket: by key, not by place.
         delete from flowfabric.tags g using gone r where g.partition = any (array[r.partition]) and g.execution = any (array[r.id])
     )
     select count(*) into moved from taken;
