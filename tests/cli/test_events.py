@@ -28,6 +28,8 @@ async def start(database_url: str) -> AsyncIterator[Start]:
             env=os.environ | {"FLOWFABRIC_URL": database_url},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # As at a terminal: what runs in the background of a shell is started with the interrupt ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         started.append(process)
         return process
