@@ -39,11 +39,12 @@ begin
         from flowfabric._fenced(save_step.partitions, save_step.ids, save_step.lease_ids, save_step.epochs, save_step.attempts,
             array_fill(1, array[cardinality(save_step.ids)]), 1, now) f) x;
 
-    with first as (
-        select distinct on (g.partition, g.id, g.name, g.occurrence) g.*
-        from unnest(save_step.partitions, save_step.ids, save_step.names, save_step.occurrences)
-             with ordinality as g (partition, id, name, occurrence, item)
-        join unnest(judged.items, judged.faults) as j (item, fault) on j.item = g.item and j.fault is null
+    with good as materialized (
+        select save_step.partitions[j.item] as partition, save_step.ids[j.item] as id, save_step.names[j.item] as name,
+               save_step.occurrences[j.item] as occurrence, j.item
+        from unnest(judged.items, judged.faults) as j (item, fault) where j.fault is null
+    ), first as (
+        select distinct on (g.partition, g.id, g.name, g.occurrence) g.* from good g
         where not exists (select from flowfabric.steps s where s.partition = g.partition and s.execution = g.id
                           and s.name = g.name and s.occurrence = g.occurrence offset 0)
         order by g.partition, g.id, g.name, g.occurrence, g.item

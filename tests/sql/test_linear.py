@@ -1,0 +1,84 @@
+"""A batch of four times as many looks up four times as much, and not sixteen times."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from flowfabric.engine import attempts, budgets, children, claims, executions, steps, waits
+from flowfabric.ids import mint_execution_id
+from flowfabric.model import ChildToSubmit, Claim, Completion, Delay, FailureReport, SignalToSend, Step, Submission
+from tests.engine.budgets.scene import make, report_of
+from tests.given import Given, submission
+from tests.sql.test_empty_plans import WISH
+
+FEW, MANY = 40, 160
+
+LOOKED_UP = """
+select sum(pg_stat_get_xact_numscans(i.indexrelid))::int
+from pg_index i join pg_class c on c.oid = i.indrelid where c.relnamespace = 'flowfabric'::regnamespace
+"""
+
+Call = Callable[[asyncpg.Connection, list[Claim]], Awaitable[Any]]
+
+
+async def adopted(conn: asyncpg.Connection, taken: list[Claim]) -> None:
+    born = [
+        ChildToSubmit(fence=it.fence, name="child", occurrence=1, execution_id=mint_execution_id(), submission=CHILD)
+        for it in taken
+    ]
+    await children.find_children(conn, born)
+    await executions.submit_many(conn, [submission(lane="born", execution_id=child.execution_id) for child in born])
+    await children.adopt_children(conn, born)
+
+
+async def signalled(conn: asyncpg.Connection, taken: list[Claim]) -> None:
+    signals = []
+    for it in taken:
+        point = await waits.create_waitpoint(conn, it.fence, "go")
+        await waits.suspend_together(conn, it.fence, [WISH])
+        signals.append(
+            SignalToSend(execution_id=it.execution_id, waitpoint_id=point.waitpoint_id, token=point.token, name="go")
+        )
+    await waits.deliver_signals(conn, signals)
+    assert len(await claim(conn, len(taken))) == len(taken)
+
+
+CHILD: Submission = submission(lane="born")
+CALLS: dict[str, Call] = {
+    "renew": lambda conn, taken: claims.renew_many(conn, [it.fence for it in taken]),
+    "save_step": lambda conn, taken: steps.save_step_many(
+        conn, [Step(fence=it.fence, name="search", occurrence=1, result=b"1") for it in taken]
+    ),
+    "complete": lambda conn, taken: attempts.complete_many(conn, [Completion(fence=it.fence) for it in taken]),
+    "fail": lambda conn, taken: attempts.fail_many(conn, [FailureReport(fence=it.fence, reason="") for it in taken]),
+    "delay": lambda conn, taken: attempts.delay_many(conn, [Delay(fence=it.fence) for it in taken]),
+    "report_usage": lambda conn, taken: budgets.report_usage_many(conn, [report_of(1, fence=it.fence) for it in taken]),
+    "adopt": adopted,
+    "signal": signalled,
+}
+
+
+async def claim(conn: asyncpg.Connection, take: int) -> list[Claim]:
+    return await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=take)
+
+
+async def looked_up(conn: asyncpg.Connection, call: Call, count: int) -> int:
+    """How often an index was gone to for so many."""
+    async with conn.transaction():
+        before = await conn.fetchval(LOOKED_UP)
+        await executions.submit_many(conn, [submission() for _ in range(count)])
+        taken = await claim(conn, count)
+        assert len(taken) == count
+        await call(conn, taken)
+        return int(await conn.fetchval(LOOKED_UP) - before)
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_four_times_as_many_cost_four_times_as_much(conn: asyncpg.Connection, given: Given, name: str) -> None:
+    await make(given.conn)
+    few = await looked_up(conn, CALLS[name], FEW)
+    await conn.execute("delete from flowfabric.tickets")
+
+    assert await looked_up(conn, CALLS[name], MANY) <= few * 4.5
