@@ -6,12 +6,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric.engine import attempts, budgets, children, claims, executions, steps, waits
+from flowfabric.engine import attempts, budgets, children, claims, executions, steps
 from flowfabric.ids import mint_execution_id
-from flowfabric.model import ChildToSubmit, Claim, Completion, Delay, FailureReport, SignalToSend, Step, Submission
+from flowfabric.model import ChildToSubmit, Claim, Completion, Delay, FailureReport, Step, Submission
 from tests.engine.budgets.scene import make, report_of
 from tests.given import Given, submission
-from tests.sql.test_empty_plans import WISH
+from tests.sql.test_empty_plans import signalled
 
 FEW, MANY = 40, 160
 
@@ -33,15 +33,8 @@ async def adopted(conn: asyncpg.Connection, taken: list[Claim]) -> None:
     await children.adopt_children(conn, born)
 
 
-async def signalled(conn: asyncpg.Connection, taken: list[Claim]) -> None:
-    signals = []
-    for it in taken:
-        point = await waits.create_waitpoint(conn, it.fence, "go")
-        await waits.suspend_together(conn, it.fence, [WISH])
-        signals.append(
-            SignalToSend(execution_id=it.execution_id, waitpoint_id=point.waitpoint_id, token=point.token, name="go")
-        )
-    await waits.deliver_signals(conn, signals)
+async def resumed(conn: asyncpg.Connection, taken: list[Claim]) -> None:
+    await signalled(conn, *taken)
     assert len(await claim(conn, len(taken))) == len(taken)
 
 
@@ -56,7 +49,7 @@ CALLS: dict[str, Call] = {
     "delay": lambda conn, taken: attempts.delay_many(conn, [Delay(fence=it.fence) for it in taken]),
     "report_usage": lambda conn, taken: budgets.report_usage_many(conn, [report_of(1, fence=it.fence) for it in taken]),
     "adopt": adopted,
-    "signal": signalled,
+    "signal": resumed,
 }
 
 
