@@ -7,7 +7,7 @@ import asyncpg
 
 from tests.sql.reading import reading
 
-ROWS, OPEN = 3_000, 300
+ROWS, OPEN = 6_000, 600
 TABLES = ["executions", "tickets", "suspensions", "waitpoints", "signals", "steps", "child_ends"]
 TABLES += ["budgets", "reservations", "spending"]
 

@@ -27,3 +27,10 @@ async def reading(conn: asyncpg.Connection, call: Awaitable[Any], tables: Sequen
     answer = await call
     after = await conn.fetchrow(READ, tables)
     return answer, Read(after["rows"] - before["rows"], after["whole"] - before["whole"])
+
+
+async def pin(conn: asyncpg.Connection) -> None:
+    """Look at the database as it is now for as long as the connection is open, as an analyze beside a test does for a
+    moment: what changes after it leaves its old version to be read again, so that counts are at their highest, always.
+    """
+    await conn.execute("begin isolation level repeatable read; select 1")

@@ -12,11 +12,11 @@ from flowfabric.model import Link, Member
 from tests.conftest import Connect
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given, submission
-from tests.sql.reading import reading
+from tests.sql.reading import pin, reading
 
 Call = Callable[[asyncpg.Connection, Graph], Awaitable[Any]]
 
-ROWS, FEW = 1_000, 200
+ROWS, FEW = 1_000, 200  # a story is up to three calls, of which each reads fewer than 100
 TABLES = ("tickets", "executions", "flows", "flow_edges", "edge_groups")
 
 
@@ -65,6 +65,7 @@ async def test_a_plan_made_on_empty_tables_reads_no_more_of_a_large_flow(
 ) -> None:
     conn = await connect()
     await given.conn.execute("vacuum analyze")
+    await pin(await connect())
     for _ in range(7):
         flow = await graph(conn, b="a")
         await CALLS[name](conn, flow)

@@ -67,8 +67,7 @@ begin
         cross join lateral (
             select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest
             from flowfabric.signals s where s.waitpoint = w.id offset 0) s
-        where true
-          and (not suspension.bind or s.digest = suspension.about_digest));
+        where not suspension.bind or s.digest = suspension.about_digest);
 end $$;
 
 -- What is wrong with the shape of a signal, whoever sends it.
