@@ -6,7 +6,7 @@
 --
 --   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it goes on after a wait
 --   emits    lease_acquired
---   returns  what a worker needs to run them
+--   returns  what a worker needs to run them, in the order of the tickets
 create or replace function flowfabric._lease(places tid[], worker text, instance text, lease interval, now timestamptz)
 returns table (
     partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
@@ -15,36 +15,25 @@ returns table (
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
+    rare record;
     journals text[];
     resumptions text[];
 begin
-    if exists (
-        select from unnest(_lease.places) as p (place)
-        cross join lateral (select t.attempt_state, t.bytes from flowfabric.tickets t where t.ctid = p.place offset 0) t
-        where t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) then
+    select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more, bool_or(t.is_counted) as is_counted into rare
+    from unnest(_lease.places) as p (place)
+    cross join lateral (
+        select t.attempt_state, t.bytes, exists (select from flowfabric.routes r where r.id = t.route and r.quotas <> '{}') as is_counted
+        from flowfabric.tickets t where t.ctid = p.place offset 0) t;
+    if rare.has_more then
         places := flowfabric._first_bytes(places, 16777216);
         select r.journals, r.resumptions into journals, resumptions from flowfabric._recall(_lease.places) r;
     end if;
+    if rare.is_counted then
+        perform flowfabric._admit_places(places, now);
+    end if;
     perform flowfabric._hold_log();
     return query
-    with chosen as materialized (
-        select p.place, p.number, t.instance, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
-               -- What is granted was admitted with its grant.
-               r.quotas <> '{}' and t.eligibility <> 'granted' as is_counted,
-               t.attempt_state = 'attempt_interrupted' as resumed,
-               -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
-               _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
-                                 else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
-        from unnest(_lease.places) with ordinality as p (place, number)
-        cross join lateral (
-            select t.partition, t.id, t.route, t.instance, t.eligibility, t.attempt_state, t.attempt_left, t.deadline_at
-            from flowfabric.tickets t where t.ctid = p.place offset 0) t
-        cross join lateral (
-            select e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy
-            from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
-        cross join lateral (select r.namespace, r.quotas from flowfabric.routes r where r.id = t.route offset 0) r
-        where t.deadline_at is null or t.deadline_at > _lease.now
-    ), leased as (
+    with leased as (
         update flowfabric.tickets t
         set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(), worker = _lease.worker,
             instance = _lease.instance, expires_at = _lease.now + _lease.lease, lease_end = null, due_at = null,
@@ -59,11 +48,25 @@ begin
                 when 'pending_reclaim_attempt' then 'reclaim' when 'pending_replay_attempt' then 'replay'
                 else t.attempt_type end::flowfabric.attempt_type,
             reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt' and t.lease_end is distinct from 'revoked')::int
-        from chosen c
+        from (
+            select p.place, p.number, t.instance, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
+                   t.attempt_state = 'attempt_interrupted' as resumed,
+                   -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
+                   _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
+                                     else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
+            from unnest(_lease.places) with ordinality as p (place, number)
+            cross join lateral (
+                select t.partition, t.id, t.route, t.instance, t.attempt_state, t.attempt_left
+                from flowfabric.tickets t where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now) offset 0) t
+            cross join lateral (
+                select e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy
+                from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
+            cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r
+            offset 0) c
         where t.ctid = c.place
         returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
                   t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
-                  c.policy, c.namespace, c.resumed, c.instance as previous_instance, c.is_counted
+                  c.policy, c.namespace, c.resumed, c.instance as previous_instance
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
@@ -72,17 +75,30 @@ begin
                 || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
                         then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end
         from leased l
-    ), admitted as (
-        select case when count(*) > 0 then
-            flowfabric._admit(array_agg(l.partition), array_agg(l.id), array_agg(l.attempt), array_agg(l.route), _lease.now) end
-        from leased l where l.is_counted
     )
     select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
            l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
-           l.deadline_at, l.policy::text, l.route, l.created_at,
-           resumptions[l.number], journals[l.number]
-    from leased l cross join admitted
-    order by l.number;
+           l.deadline_at, l.policy::text, l.route, l.created_at, resumptions[l.number], journals[l.number]
+    from leased l; -- as they come: each step goes from one place to the next
+end $$;
+
+-- Write down in their quotas that these tickets are about to be leased. What was granted has been admitted with its grant.
+create or replace function flowfabric._admit_places(places tid[], now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    admitted record;
+begin
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.attempt) as attempts, array_agg(t.route) as routes into admitted
+    from unnest(_admit_places.places) as p (place)
+    cross join lateral (
+        select t.partition, t.id, t.route, t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt from flowfabric.tickets t
+        where t.ctid = p.place and t.eligibility <> 'granted' and (t.deadline_at is null or t.deadline_at > _admit_places.now) offset 0) t
+    cross join lateral (select from flowfabric.routes r where r.id = t.route and r.quotas <> '{}' offset 0) r;
+    if admitted.ids is not null then
+        perform flowfabric._admit(admitted.partitions, admitted.ids, admitted.attempts, admitted.routes, _admit_places.now);
+    end if;
 end $$;
 
 -- The first of these tickets, up to so many bytes of large payloads; one at least.
@@ -172,10 +188,12 @@ begin
                select from flowfabric.tickets t
                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at <= now)) as is_lapsed,
            exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late,
-           sum(case when _take_ready.last_created is null then cardinality(array(
-               select true from flowfabric.tickets t
-               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 2)) end) as ready
-    into seen from flowfabric.lanes l where l.name = any (_take_ready.lanes) and l.state <> 'paused';
+           sum(cardinality(r.places)) as ready, max(r.places[1]) as first
+    into seen from flowfabric.lanes l
+    cross join lateral (select case when _take_ready.last_created is null then array(
+        select t.ctid from flowfabric.tickets t
+        where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 2) end as places offset 0) r
+    where l.name = any (_take_ready.lanes) and l.state <> 'paused';
     if seen.lanes is null then
         return '{}';
     end if;
@@ -183,7 +201,7 @@ begin
         if seen.ready = 0 then
             return '{}';
         elsif seen.ready = 1 then
-            chosen := flowfabric._lock_only(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions);
+            chosen := flowfabric._lock_only(seen.first, covered, _take_ready.namespace, _take_ready.partitions);
             if chosen <> '{}' then
                 return chosen;
             end if;

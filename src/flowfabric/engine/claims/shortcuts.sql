@@ -1,30 +1,24 @@
 -- Shortcuts: where the whole choice need not be made.
 
--- Lock the only ready ticket that these lanes have, if its route suits the worker and has neither budget nor quota: on a
--- quiet day there are no turns to take.
+-- Lock the only ready ticket there is, if its route suits the worker and has neither budget nor quota: on a quiet day there
+-- are no turns to take.
 --
 --   locks    that ticket, unless it is locked
 --   returns  its place; none where the ways of a crowd must decide
-create or replace function flowfabric._lock_only(lanes text[], capabilities text[], namespace text, partitions int[])
+create or replace function flowfabric._lock_only(place tid, capabilities text[], namespace text, partitions int[])
 returns tid[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     return array(
-        select n.place from unnest(_lock_only.lanes) l (name)
-        cross join lateral (
-            select t.ctid as place, t.route from flowfabric.tickets t
-            where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 1) t
-        cross join lateral (
-            select from flowfabric.routes r
-            where r.id = t.route and r.needs <@ _lock_only.capabilities and r.namespace = coalesce(_lock_only.namespace, r.namespace)
-              and r.budgets = '{}' and r.quotas = '{}' offset 0) r
-        cross join lateral (
-            select n.ctid as place from flowfabric.tickets n
-            where n.ctid = t.place and n.phase = 'runnable' and n.eligibility = 'eligible_now'
-              and (_lock_only.partitions is null or n.partition = any (_lock_only.partitions))
-            for update skip locked) n
-        limit 1);
+        select t.ctid from flowfabric.tickets t
+        where t.ctid = _lock_only.place and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+          and (_lock_only.partitions is null or t.partition = any (_lock_only.partitions))
+          and exists (
+              select from flowfabric.routes r
+              where r.id = t.route and r.needs <@ _lock_only.capabilities and r.namespace = coalesce(_lock_only.namespace, r.namespace)
+                and r.budgets = '{}' and r.quotas = '{}' offset 0)
+        for update skip locked);
 end $$;
 
 -- Go on in the route served last, from the age of the last one taken, a little earlier for what commits out of order: what

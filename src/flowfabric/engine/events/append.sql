@@ -6,10 +6,9 @@
 --   locks    the log, shared, until the transaction ends
 create or replace function flowfabric._hold_log()
 returns void
-language plpgsql as $$
-begin
-    perform pg_advisory_xact_lock_shared(17990, 1);
-end $$;
+language sql as $$
+    select pg_advisory_xact_lock_shared(17990, 1)
+$$;
 
 -- Add a line to the log about something that is not an execution: a lane, a worker, a key.
 --

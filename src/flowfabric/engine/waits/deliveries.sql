@@ -23,21 +23,22 @@ begin
     return first_id;
 end $$;
 
--- Why a signal whose sender may send it cannot be taken now. `lane` is that of the ticket, if there is one still, and `most`
--- how many signals the execution may have.
+-- Why a signal whose sender may send it cannot be taken now. `most` is how many signals the execution may have.
 --
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the fault, or null when it can
 create or replace function flowfabric._delivery_fault(
-    given flowfabric.signals, outcome flowfabric.outcome, lane text, point flowfabric.waitpoints, wait flowfabric.suspensions, most int,
-    now timestamptz)
+    given flowfabric.signals, has_ended boolean, point flowfabric.waitpoints, wait flowfabric.suspensions, most int, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
+declare
+    outcome flowfabric.outcome;
 begin
-    if _delivery_fault.lane is null then
-        return flowfabric._fault('target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(_delivery_fault.outcome)),
-                                 jsonb_build_object('outcome', _delivery_fault.outcome));
+    if has_ended then
+        select e.outcome into outcome from flowfabric.executions e where e.partition = given.partition and e.id = given.execution;
+        return flowfabric._fault('target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(outcome)),
+                                 jsonb_build_object('outcome', outcome));
     end if;
     if point.state = 'closed' or point.expires_at <= now then
         return flowfabric._fault('waitpoint_closed', format('waitpoint %s takes no more signals', point.key));
@@ -79,18 +80,20 @@ begin
              and s.id <> wait.id and s.choice is distinct from coalesce(wait.choice, -1));
 end $$;
 
--- Find out what a signal does, whatever the wait it reaches. Its number is the one it would have. The caller holds the ticket,
--- has judged the token, and has read the execution's outcome and the lane of its ticket, the waitpoint and the wait it is in.
+-- Find out what a signal does, whatever the wait it reaches. Its number is the one it would have. The caller holds the ticket and
+-- has judged the token.
 --
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the id of the signal that it repeats; or the fault; or its effect, with what satisfied the condition when it holds
 --            now, and the wait that this ends when it is one of several
 create or replace function flowfabric._weigh(
-    given flowfabric.signals, outcome flowfabric.outcome, lane text, point flowfabric.waitpoints, wait flowfabric.suspensions, most int,
-    now timestamptz, out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid)
+    given flowfabric.signals, has_ended boolean, most int, now timestamptz,
+    out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
+    point flowfabric.waitpoints;
+    wait flowfabric.suspensions;
     judged record;
 begin
     if given.number > 1 then
@@ -100,7 +103,11 @@ begin
     if first_id is not null then
         return;
     end if;
-    fault := flowfabric._delivery_fault(given, _weigh.outcome, _weigh.lane, point, wait, most, now);
+    select w.* into point from flowfabric.waitpoints w
+    where w.partition = given.partition and w.execution = given.execution and w.id = given.waitpoint;
+    select s.* into wait from flowfabric.suspensions s
+    where s.partition = given.partition and s.execution = given.execution and s.id = point.suspension;
+    fault := flowfabric._delivery_fault(given, has_ended, point, wait, most, now);
     if fault is not null then
         return;
     end if;
@@ -174,28 +181,26 @@ language sql stable as $$
            case when f.effect is not null then f.satisfiers::text else '{' || _weighed.ids[i.item]::text || '}' end as satisfiers
     from unnest(_weighed.items) as i (item)
     cross join lateral (
-        select e.partition, e.id, e.route, e.tags, e.flow, e.outcome, e.policy from flowfabric.executions e
+        select e.partition, e.id, e.route, e.tags, e.flow, coalesce((e.policy ->> 'max_signals')::int, 10000) as most from flowfabric.executions e
         where e.partition = _weighed.partitions[i.item] and e.id = _weighed.executions[i.item] offset 0) e
     cross join lateral (
-        select w.* from flowfabric.waitpoints w
+        select w.kid, w.key, w.suspension, w.state = 'active' and w.expires_at is null as is_plain from flowfabric.waitpoints w
         where w.partition = e.partition and w.execution = e.id and w.id = _weighed.waitpoints[i.item] offset 0) w
     left join lateral (select t.lane from flowfabric.tickets t where t.partition = e.partition and t.id = e.id offset 0) t on true
     left join lateral (
-        select s.* from flowfabric.suspensions s
-        where s.partition = w.partition and s.execution = w.execution and s.id = w.suspension offset 0) s on true
+        select s.condition, s.about_digest, s.within is null and not s.bind as is_plain from flowfabric.suspensions s
+        where s.partition = e.partition and s.execution = e.id and s.id = w.suspension offset 0) s on true
     cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
                         where g.partition = e.partition and g.execution = e.id) l
     left join lateral (
         select f.* from flowfabric._weigh(
-            row(e.partition, l.number, _weighed.now, e.id, _weighed.ids[i.item], w.id, _weighed.names[i.item], '', _weighed.source_types[i.item],
-                _weighed.source_identities[i.item], '', null, nullif(_weighed.idempotency_keys[i.item], ''), _weighed.digests[i.item], null, null)::flowfabric.signals,
-            e.outcome, t.lane, row(w.*)::flowfabric.waitpoints, row(s.*)::flowfabric.suspensions, coalesce((e.policy ->> 'max_signals')::int, 10000), _weighed.now) f
-        where t.lane is null or w.state <> 'active' or w.expires_at is not null or s.within is not null
-           or l.number > coalesce((e.policy ->> 'max_signals')::int, 10000)
-           or s.bind and _weighed.digests[i.item] is distinct from s.about_digest
-           or flowfabric._is_met(s.condition, w.key, _weighed.names[i.item], _weighed.source_types[i.item]) is not true
-           or l.number > 1 and flowfabric._first_delivery(e.partition, e.id, _weighed.ids[i.item], w.id, nullif(_weighed.idempotency_keys[i.item], ''),
-                                                          _weighed.source_types[i.item], _weighed.now) is not null
+            row(e.partition, l.number, _weighed.now, e.id, _weighed.ids[i.item], _weighed.waitpoints[i.item], _weighed.names[i.item], '',
+                _weighed.source_types[i.item], _weighed.source_identities[i.item], '', null, nullif(_weighed.idempotency_keys[i.item], ''),
+                _weighed.digests[i.item], null, null)::flowfabric.signals, t.lane is null, e.most, _weighed.now) f
+        where not (t.lane is not null and w.is_plain and s.is_plain and l.number <= e.most
+                   and flowfabric._is_met(s.condition, w.key, _weighed.names[i.item], _weighed.source_types[i.item])
+                   and (l.number = 1 or flowfabric._first_delivery(e.partition, e.id, _weighed.ids[i.item], _weighed.waitpoints[i.item],
+                        nullif(_weighed.idempotency_keys[i.item], ''), _weighed.source_types[i.item], _weighed.now) is null)) is true
         offset 0) f on true -- asked only where the quick answer does not do
 $$;
 
