@@ -12,7 +12,7 @@ returns table (
     partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
     attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     rare record;

@@ -90,7 +90,7 @@ end $$;
 create or replace function flowfabric._fenced(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int, now timestamptz)
 returns table (item int, place tid, fault jsonb)
-language plpgsql rows 500 set enable_seqscan = off as $$
+language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
     return query

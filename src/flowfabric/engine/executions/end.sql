@@ -29,11 +29,13 @@ declare
     told text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
     ended record;
 begin
-    places := coalesce(places, array(
-        select t.place from unnest(_end.partitions, _end.ids) with ordinality as x (partition, id, number)
-        left join lateral (
-            select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
-        order by x.number));
+    if places is null then
+        places := array(
+            select t.place from unnest(_end.partitions, _end.ids) with ordinality as x (partition, id, number)
+            left join lateral (
+                select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
+            order by x.number);
+    end if;
     perform flowfabric._hold_log();
     with gone as (
         delete from flowfabric.tickets t

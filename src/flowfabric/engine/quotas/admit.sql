@@ -25,11 +25,12 @@ begin
 end $$;
 
 -- Write down that executions were admitted: a slot in each quota of their routes, and an entry in its window for an attempt
--- that has none there. The caller holds the quotas. Moments never go back, whatever the clock does.
+-- that has none there. The caller holds the quotas. Moments never go back, whatever the clock does. Many may share a quota,
+-- so what was read of one is remembered.
 create or replace function flowfabric._admit(
     partitions smallint[], executions uuid[], attempts int[], routes int[], now timestamptz, grant_expires_at timestamptz default null)
 returns void
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_memoize = on as $$
 #variable_conflict use_column
 begin
     with admitted as (

@@ -140,19 +140,23 @@ create or replace function flowfabric._accept_signals(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    rounds int[];
+    rounds int[] := '{1}';
+    turn int[] := items;
     done record;
 begin
     perform t.id from (select partitions[i.item] as partition, executions[i.item] as id from unnest(items) as i (item) order by 1, 2) x
     cross join lateral (select t.id from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-    if cardinality(items) > 1 and cardinality(items) > (select count(distinct executions[i.item]) from unnest(items) as i (item)) then
+    if cardinality(items) > 1 then
         rounds := flowfabric._rounds(array(select partitions[i.item] from unnest(items) as i (item)),
                                      array(select executions[i.item] from unnest(items) as i (item)));
     end if;
-    for turn in 1 .. case when rounds is null then 1 else (select max(r.round) from unnest(rounds) as r (round)) end loop
+    for round in 1 .. cardinality(items) loop
+        exit when round <> all (rounds);
+        if 2 = any (rounds) then
+            turn := array(select i.item from unnest(items, rounds) as i (item, its_round) where i.its_round = round);
+        end if;
         done := flowfabric._accept_round(
-            case when rounds is null then items else array(select i.item from unnest(items, rounds) as i (item, round) where i.round = turn) end,
-            partitions, executions, waitpoints, names, ids, source_types, source_identities, categories, payloads, encodings,
+            turn, partitions, executions, waitpoints, names, ids, source_types, source_identities, categories, payloads, encodings,
             correlation_ids, idempotency_keys, digests, _accept_signals.now, _accept_signals.by, _accept_signals.note);
         places := places || done.places;
         signals := signals || done.signals;

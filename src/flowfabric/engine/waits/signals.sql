@@ -186,7 +186,7 @@ create or replace function flowfabric.deliver_signal(
     categories text[] default null, payloads bytea[] default null, encodings text[] default null, correlation_ids text[] default null,
     idempotency_keys text[] default null, digests bytea[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
