@@ -15,7 +15,7 @@ begin
         where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g
     cross join lateral (
         select e.partition, e.upstream from flowfabric.flow_edges e
-        where e.partition = x.partition and e.downstream = g.downstream and e.state = 'pending' offset 0) e;
+        where e.flow = x.flow and e.downstream = g.downstream and e.partition + 0 = x.partition and e.state = 'pending' offset 0) e;
 end $$;
 
 -- Lock flows.
