@@ -232,10 +232,8 @@ class Reports:
             await asyncio.sleep(PAUSE)
 
     def _ended(self, claim: Claim) -> None:
-        self._app.tell_ended([str(claim.execution_id)])
+        self._app.tell_ended([str(claim.execution_id)], follow=claim.flow_id is not None)
         self._families.ended(claim.execution_id)
-        if claim.flow_id is not None:
-            self._families.went_on(claim.flow_id)
 
     def _merged(
         self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | Refusal]]]

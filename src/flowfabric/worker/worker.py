@@ -139,7 +139,8 @@ class Worker:
             await run_sweeps(self._app.database, listed, woken=self._woken)
 
     def _woken(self, swept: Swept) -> None:
-        self._app.hints.send(lanes=swept.lanes, ended=swept.ended)
+        self._app.hints.send(lanes=swept.lanes)
+        self._app.tell_ended(swept.ended)
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
