@@ -23,8 +23,6 @@ declare
     unfinished boolean := exists (select from flowfabric.tickets t
                                   where t.partition = schedule.last_partition and t.id = schedule.last_execution);
     held uuid[];
-    going uuid[];
-    homes int[];
     answer record;
 begin
     execution_id := flowfabric._id(_fire.partition, _fire.id);
@@ -48,11 +46,6 @@ begin
             return;
         end if;
         cancelled := flowfabric._id(schedule.last_partition, schedule.last_execution);
-        -- With a member of a flow others may end that nobody wants any more.
-        going := array[schedule.last_execution] || array(
-            select c.id from flowfabric._cancellable(array_fill(schedule.last_partition, array[cardinality(held)]), held) c);
-        homes := array_fill(schedule.last_partition::int, array[cardinality(going)]);
-        holds_budgets := flowfabric._budgets_at_stake('{}', homes, going) <> '{}';
     end if;
 
     select s.refusal, s.detail into answer from flowfabric.submit(
@@ -67,7 +60,7 @@ begin
     end if;
     outcome := 'fired';
     if cancelled is not null then
-        perform flowfabric._lock_at_stake(homes, going);
+        holds_budgets := flowfabric._hold_budgets_at_stake(array[schedule.last_partition], array[schedule.last_execution], held);
         perform flowfabric._end(array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,
                                 failures => array[jsonb_build_object('class', 'cancelled', 'reason', 'replaced by the next tick of its schedule')],
                                 detail => jsonb_build_object('source', 'schedule'));
