@@ -16,6 +16,7 @@ from flowfabric.ends import Ends
 from flowfabric.engine import executions, routes
 from flowfabric.errors import Refusal, SchemaBehind
 from flowfabric.flow import Flow
+from flowfabric.following import Follower
 from flowfabric.handle import Execution
 from flowfabric.hints import Hints
 from flowfabric.ids import ExecutionId, parse_execution_id
@@ -37,6 +38,7 @@ class Connections(NamedTuple):
     hints: Hints
     log: EventLog
     ends: Ends
+    follower: Follower
     submit: Submitter
     signal: Signaller
     close: AsyncExitStack
@@ -139,11 +141,13 @@ class App:
         log = await opening.enter_async_context(EventLog(database, hints))
         ends = Ends(hints, lambda waited: database.run(lambda conn: executions.list_ended(conn, waited), repeat=True))
         opening.push_async_callback(ends.close)
+        follower = Follower(database, hints, ends)
+        opening.push_async_callback(follower.close)
         submit = Submitter(self.config, database, hints)
         opening.push_async_callback(submit.one.close)
         signal = Signaller(database, hints)
         opening.push_async_callback(signal.one.close)
-        return Connections(database, hints, log, ends, submit, signal, opening.pop_all())
+        return Connections(database, hints, log, ends, follower, submit, signal, opening.pop_all())
 
     async def _prepare(self, conn: Connection) -> None:
         """Bring an embedded database to this version when it is behind; one of yours is only checked."""
@@ -265,11 +269,16 @@ class App:
         """Tell workers that a lane has work: after the commit of a transaction of yours that submitted some."""
         self.hints.send(lanes=[lane])
 
-    def tell_ended(self, execution_ids: Iterable[str]) -> None:
-        """Wake those who wait for these executions, here and in other processes."""
+    def tell_ended(self, execution_ids: Iterable[str], *, follow: bool = True) -> None:
+        """Wake those who wait for these executions, here and in other processes.
+
+        With `follow` also those who wait for what these ends have brought about, should they be in flows.
+        """
         ended = list(execution_ids)
         self.ends.tell(ended)
         self.hints.send(ended=ended)
+        if follow:
+            self._opened.follower.follow(ended)
 
 
 def _step(function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Step[..., Any]:

@@ -205,5 +205,5 @@ class FlowHandle:
         cancelled = await self._app.database.run(
             lambda conn: flows.cancel_flow(conn, self.flow_id, reason=reason, by=by, policy=policy), repeat=True
         )
-        self._app.tell_ended(cancelled.members)
+        self._app.tell_ended(cancelled.members, follow=False)
         return cancelled

@@ -8,7 +8,7 @@ import copy
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -43,6 +43,11 @@ class Arguments:
             self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
         except TypeError as error:
             raise TypeError(f"{handler.__qualname__} has an argument that cannot be read from JSON: {error}") from None
+
+    @property
+    def names(self) -> Collection[str]:
+        """What they are called."""
+        return self._signature.parameters
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """The payload of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""

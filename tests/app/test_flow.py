@@ -9,6 +9,8 @@ from flowfabric.task import Task
 from tests.app.scene import PATIENCE, working
 from tests.given import Given
 
+MIB = 1_048_576
+
 
 class Notes(msgspec.Struct):
     topic: str
@@ -86,6 +88,24 @@ async def test_the_first_answer_is_enough(app: App) -> None:
 
         assert await handle[best].result(timeout=PATIENCE) == "quick"
         assert await handle[slow].wait() == "cancelled"
+
+
+@pytest.mark.parametrize("fed", [True, False])
+async def test_a_task_is_called_with_more_than_a_claim_brings(database_url: str, fed: bool) -> None:
+    app = App(url=database_url, payload_limit=20 * MIB)
+
+    @app.task
+    async def fill() -> dict[str, str]:
+        return {"text": "x" * 17 * MIB}
+
+    @app.task
+    async def measure(text: str | dict[str, str]) -> int:
+        return len(text if isinstance(text, str) else text["text"])
+
+    async with working(app):
+        flow = app.flow("report")
+        node = flow.feed(measure, flow.add(fill)) if fed else flow.add(measure, flow.add(fill))
+        assert await (await flow.submit())[node].result(timeout=PATIENCE) == 17 * MIB
 
 
 async def test_a_result_can_be_all_the_arguments(app: App) -> None:

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from flowfabric.engine import attempts, executions, flows
-from flowfabric.ids import mint_execution_id
+from flowfabric.ids import mint_execution_id, mint_flow_id
 from flowfabric.model import Link, Member
 from tests.conftest import Connect
 from tests.engine.flows.scene import Graph, graph
@@ -29,6 +29,11 @@ async def fail(conn: asyncpg.Connection, flow: Graph) -> None:
     await attempts.fail(conn, (await flow.claim("a")).fence, "no", class_="permanent")  # type: ignore[arg-type]
 
 
+async def follow(conn: asyncpg.Connection, flow: Graph) -> None:
+    await executions.cancel(conn, flow["a"])
+    await flows.follow_ends(conn, [flow["a"]])
+
+
 async def add(conn: asyncpg.Connection, flow: Graph) -> None:
     flow.conn = conn
     await flow.add("c")
@@ -48,15 +53,18 @@ CALLS: dict[str, Call] = {
     "add": add,
     "join": join,
     "cancel_flow": lambda conn, flow: flows.cancel_flow(conn, flow.flow_id),
+    "read_inputs": lambda conn, flow: flows.read_inputs(conn, flow["b"]),
+    "follow_ends": follow,
     "expire": lambda conn, flow: executions.expire_executions(conn),
 }
 
 
-async def fill(given: Given) -> None:
-    """A flow of many, in which each waits for the one before; nothing tells the planner of it."""
+async def fill(given: Given, partition: int) -> None:
+    """A flow of many in the partition, in which each waits for the one before; nothing tells the planner of it."""
     many = [Member(name=str(number), submission=submission(lane="many")) for number in range(ROWS)]
     edges = [Link(upstream=str(number), downstream=str(number + 1)) for number in range(ROWS - 1)]
-    await flows.submit_flow(given.conn, "many", many, edges)
+    flow_id = next(made for made in iter(mint_flow_id, None) if made.partition == partition)
+    await flows.submit_flow(given.conn, "many", many, edges, flow_id=flow_id)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -70,8 +78,8 @@ async def test_a_plan_made_on_empty_tables_reads_no_more_of_a_large_flow(
         flow = await graph(conn, b="a")
         await CALLS[name](conn, flow)
         await given.rows("delete from flowfabric.tickets")
-    await fill(given)
     flow = await graph(given.conn, b="a")
+    await fill(given, flow.flow_id.partition)
     flow.conn = conn
 
     async with conn.transaction():

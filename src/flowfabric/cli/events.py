@@ -24,7 +24,7 @@ def told(event: Event) -> dict[str, object]:
 
 def says(event: Event) -> str:
     """An event as a line."""
-    about = str(event.execution_id or event.subject or "")
+    about = str(event.execution_id or event.flow_id or event.subject or "")
     by = f"by {event.by}" if event.by else ""
     return "  ".join(filter(None, [moment(event.at), event.kind, about, by, cell(told(event))]))
 

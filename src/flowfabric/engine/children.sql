@@ -219,7 +219,7 @@ end $$;
 -- that is locked. A parent that has been replayed meanwhile keeps its children.
 --
 --   moves    any phase → ended: cancelled
---   locks    the tickets, after their flows; skips those that are locked
+--   locks    the tickets, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
 --   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether budgets are
 --            locked for that
@@ -257,7 +257,7 @@ begin
             select t.partition, t.id from flowfabric.tickets t
             where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel' and (t.flow is null or t.flow = any (held))
             for update skip locked) t) t;
-    holds_budgets := flowfabric._budgets_at_stake('{}', orphans.partitions, orphans.ids) <> '{}';
+    holds_budgets := flowfabric._hold_budgets_at_stake(orphans.partitions, orphans.ids, held);
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',

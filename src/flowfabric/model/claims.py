@@ -76,6 +76,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     flow_id: FlowId | None = None
     inputs: Mapping[str, Input] = {}
     """The results of upstreams that were given a name; one called `payload` is the payload instead."""
+    more_inputs: bool = False
+    """Upstreams handed on more than has room in the answer: nothing of it is here, and `read_inputs` has all."""
+
+    def handed(self, inputs: Mapping[str, Input]) -> "Claim":
+        """The claim with all that upstreams handed on."""
+        if not inputs and not self.more_inputs:
+            return self
+        others = {name: given for name, given in inputs.items() if name != "payload"}
+        claim = msgspec.structs.replace(self, inputs=others, more_inputs=False)
+        if (payload := inputs.get("payload")) is not None:
+            claim = msgspec.structs.replace(claim, payload=payload.result, encoding=payload.encoding)
+        return claim
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

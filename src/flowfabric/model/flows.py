@@ -166,3 +166,10 @@ class FlowDescription(FlowSummary, frozen=True, kw_only=True):
     members: Sequence[FlowMember] = ()
     next_cursor: str | None = None
     """Where the next page begins: behind this member, with the edges and the group that lead to each."""
+
+
+class Followed(msgspec.Struct, frozen=True, kw_only=True):
+    """What ends have brought about in their flows: the lanes with work now, and who has ended with them."""
+
+    lanes: Sequence[str] = ()
+    ended: Sequence[str] = ()

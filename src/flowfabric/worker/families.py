@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -14,9 +13,9 @@ from flowfabric.app import App
 from flowfabric.batch import Batch
 from flowfabric.children import child_id, may_be_child
 from flowfabric.db import Connection
-from flowfabric.engine import children, executions, flows
+from flowfabric.engine import children, executions
 from flowfabric.errors import Refusal
-from flowfabric.ids import ExecutionId, FlowId, parse_execution_id
+from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import ChildToSubmit, Claim, FoundChild, Terms
 from flowfabric.task import ChildCall, Options, Task, child_call
 
@@ -37,15 +36,12 @@ class Families:
         self._submit = Batch(self._submit_all, size=lambda child: len(child.submission.payload or b""), in_flight=2)
         self._telling: asyncio.Task[None] | None = None
         self._untold = False
-        self._went_on: set[FlowId] = set()
-        self._following: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Return when everything that was asked for has been done."""
         await self._submit.close()
-        for running in (self._telling, self._following):
-            if running is not None:
-                await asyncio.wait([running])
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
 
     def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
         """What a handler submits; by name with what this app knows of the task, if it does."""
@@ -88,22 +84,6 @@ class Families:
         self._untold = True
         if not self.telling:
             self._telling = asyncio.create_task(self._tell_parents(), name="families: tell parents")
-
-    def went_on(self, flow_id: FlowId) -> None:
-        """Tell other workers that members of a flow may have work now; what this misses, they find by looking."""
-        self._went_on.add(flow_id)
-        if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self._tell_workers(), name="families: tell workers")
-
-    async def _tell_workers(self) -> None:
-        while self._went_on:
-            gone_on, self._went_on = list(self._went_on), set()
-            try:
-                lanes = await self._app.database.run(partial(flows.list_ready_lanes, flow_ids=gone_on))
-            except Exception as error:
-                log.warning("workers find out later that flows went on: %s", error)
-                return
-            self._app.hints.send(lanes=lanes)
 
     async def _tell_parents(self) -> None:
         while self._untold:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -11,7 +11,7 @@ from typing import Any, TypeVar, assert_never
 from flowfabric.app import App
 from flowfabric.batch import Batch
 from flowfabric.db import Connection
-from flowfabric.engine import attempts, clock, steps, waits
+from flowfabric.engine import attempts, clock, flows, steps, waits
 from flowfabric.errors import (
     DatabaseUnavailable,
     ExecutionNotActive,
@@ -193,10 +193,19 @@ class Reports:
         )
 
     async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
-        """What an earlier run has done."""
+        """What an earlier run has done, where there was one."""
+        if not (claim.resumed or claim.attempt.number > 1):
+            return ()
         if claim.journal is not None and not claim.journal.more:
             return claim.journal.entries
         return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id, begun=claim.journal))
+
+    async def read_inputs(self, claim: Claim, names: Collection[str]) -> Claim:
+        """A claim with what upstreams handed on, where it came without: what has these names, and the payload."""
+        if not claim.more_inputs:
+            return claim
+        read = partial(flows.read_inputs, execution_id=claim.execution_id, names=[*names, "payload"])
+        return claim.handed(await self._call(claim, read))
 
     async def clock(self) -> datetime:
         """What time it is, however long that takes to find out: a run that has lost its lease is cancelled here."""
@@ -223,10 +232,8 @@ class Reports:
             await asyncio.sleep(PAUSE)
 
     def _ended(self, claim: Claim) -> None:
-        self._app.tell_ended([str(claim.execution_id)])
+        self._app.tell_ended([str(claim.execution_id)], follow=claim.flow_id is not None)
         self._families.ended(claim.execution_id)
-        if claim.flow_id is not None:
-            self._families.went_on(claim.flow_id)
 
     def _merged(
         self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | Refusal]]]

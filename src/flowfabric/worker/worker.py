@@ -139,7 +139,8 @@ class Worker:
             await run_sweeps(self._app.database, listed, woken=self._woken)
 
     def _woken(self, swept: Swept) -> None:
-        self._app.hints.send(lanes=swept.lanes, ended=swept.ended)
+        self._app.hints.send(lanes=swept.lanes)
+        self._app.tell_ended(swept.ended)
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
@@ -248,9 +249,9 @@ class Worker:
             return await self._run_now(task, claim)
 
     async def _run_now(self, task: Task[..., Any], claim: Claim) -> Outcome:
-        has_run = claim.resumed or claim.attempt.number > 1
-        journal = await self._reports.read_journal(claim) if has_run else ()
-        return await run(task, claim, Context(self._reports, claim, journal), self._threads)
+        journal = await self._reports.read_journal(claim)
+        whole = await self._reports.read_inputs(claim, task.arguments.names)
+        return await run(task, whole, Context(self._reports, claim, journal), self._threads)
 
     def _lose(self, fence: Fence) -> None:
         """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""

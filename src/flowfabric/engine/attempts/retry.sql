@@ -139,7 +139,7 @@ end $$;
 -- Fail the attempts that have used up their time under a lease: retried if the policy allows, else the execution expires.
 --
 --   moves    active → runnable: pending_retry_attempt; or → ended: expired
---   locks    the tickets it moves, after their flows; skips those that are locked
+--   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
 --   emits    attempt_failed, execution_expired
 --   returns  how many were moved, no lane (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -161,6 +161,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);
     if moved > 0 then
+        perform flowfabric._hold_budgets_at_stake(late.partitions, late.ids, held);
         select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed') into ended
         from flowfabric._settle_failures(
             late.partitions, late.ids,

@@ -52,23 +52,28 @@ async def claim(
 
 
 async def _with_inputs(conn: Connection, taken: Sequence[Claim]) -> list[Claim]:
-    """The claims with what upstreams handed on to those that are in a flow; asks for nothing where none is."""
+    """The claims with what upstreams handed on to those that are in a flow; asks for nothing where none is.
+
+    Who is handed so much that it has no room beside the others comes without, and says so.
+    """
     members = [claim.execution_id for claim in taken if claim.flow_id is not None]
     if not members:
         return list(taken)
     inputs: dict[ExecutionId, dict[str, Input]] = {}
+    without: set[ExecutionId] = set()
     partitions, uuids = [member.partition for member in members], [member.uuid for member in members]
     for row in await db.rows(conn, "_list_inputs", partitions=partitions, ids=uuids):
-        given = inputs.setdefault(members[row["item"] - 1], {})
-        given[row["name"]] = Input(row["result"], row["encoding"])
-    return [_with(claim, inputs.get(claim.execution_id, {})) for claim in taken]
-
-
-def _with(claim: Claim, inputs: dict[str, Input]) -> Claim:
-    payload = inputs.pop("payload", None)
-    if payload is not None:
-        claim = msgspec.structs.replace(claim, payload=payload.result, encoding=payload.encoding)
-    return msgspec.structs.replace(claim, inputs=inputs) if inputs else claim
+        member = members[row["item"] - 1]
+        if row["name"] is None:
+            without.add(member)
+        else:
+            inputs.setdefault(member, {})[row["name"]] = Input(row["result"], row["encoding"])
+    return [
+        msgspec.structs.replace(claim, more_inputs=True)
+        if claim.execution_id in without
+        else claim.handed(inputs.get(claim.execution_id, {}))
+        for claim in taken
+    ]
 
 
 def read_claim(row: Row) -> Claim:

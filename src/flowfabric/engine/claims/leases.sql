@@ -118,7 +118,7 @@ end $$;
 -- Take back the leases that have lapsed.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves, after their flows; skips those that are locked
+--   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
 --   emits    lease_expired, execution_failed
 --   returns  how many were moved, the lanes with work again, the executions that ended
 create or replace function flowfabric.expire_leases(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -140,6 +140,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(lapsed.ids), 0);
     if moved > 0 then
+        perform flowfabric._hold_budgets_at_stake(lapsed.partitions, lapsed.ids, held);
         select l.lanes, l.ended into lanes, ended from flowfabric._lapse(lapsed.partitions, lapsed.ids) l;
     end if;
 end $$;

@@ -78,11 +78,12 @@ create or replace function flowfabric._events_query(after bigint, last_id bigint
 returns text
 language sql immutable as $$
     select format(
-        'select e.id, e.at, e.kind, e.partition::int, e.execution, e.flow, e.subject, r.namespace,
+        'select e.id, e.at, e.kind, e.partition::int, e.execution, e.flow, e.subject,
+                coalesce(r.namespace, case when e.execution is null then e.detail ->> ''namespace'' end),
                 coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end), e.tags::text, e.by, e.detail::text
          from flowfabric.events e left join flowfabric.routes r on r.id = e.route
          where e.id > %s and e.id <= %s %s
-           and ($1 is null or r.namespace = $1)
+           and ($1 is null or coalesce(r.namespace, case when e.execution is null then e.detail ->> ''namespace'' end) = $1)
            and ($2 is null or e.tags ->> $2 = $3)
            and ($4 is null or coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end) = $4)
            and ($5 is null or e.kind = any ($5))

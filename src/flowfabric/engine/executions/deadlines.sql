@@ -16,7 +16,7 @@ end $$;
 -- End the executions whose deadline has passed, whatever they are doing.
 --
 --   moves    any phase → ended: expired
---   locks    the tickets it moves, after their flows; skips those that are locked
+--   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
 --   emits    execution_expired
 --   returns  how many ended, and which
 create or replace function flowfabric.expire_executions(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -37,6 +37,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);
     if moved > 0 then
+        perform flowfabric._hold_budgets_at_stake(late.partitions, late.ids, held);
         perform flowfabric._expire(late.partitions, late.ids);
         ended := late.names;
     end if;

@@ -326,7 +326,7 @@ end $$;
 create or replace function flowfabric._write_submissions(
     term_of int[], partitions int[], ids uuid[], payloads bytea[], priorities int[], dues timestamptz[], deadlines timestamptz[],
     tags jsonb[], passed boolean[], routes int[], lanes text[], kinds text[], encodings text[], creators text[], policies jsonb[],
-    now timestamptz)
+    now timestamptz, flows uuid[])
 returns boolean[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -368,12 +368,13 @@ begin
 
     if made is null and cardinality(kinds) = 1 then
         perform flowfabric._append_each('execution_submitted', partitions::smallint[], ids, array_fill(routes[1], array[total]), tags,
-                                        array_fill(jsonb_build_object('kind', kinds[1]), array[total]));
+                                        array_fill(jsonb_build_object('kind', kinds[1]), array[total]), flows => flows);
     elsif ages is not null then
         select array_agg(partitions[i]::smallint) as partitions, array_agg(ids[i]) as ids, array_agg(routes[term_of[i]]) as routes,
-               array_agg(tags[i]) as tags, array_agg(jsonb_build_object('kind', kinds[term_of[i]])) as details
+               array_agg(tags[i]) as tags, array_agg(jsonb_build_object('kind', kinds[term_of[i]])) as details, array_agg(flows[i]) as flows
         into fresh from generate_series(1, total) i where made is null or made[i];
-        perform flowfabric._append_each('execution_submitted', fresh.partitions, fresh.ids, fresh.routes, fresh.tags, fresh.details);
+        perform flowfabric._append_each('execution_submitted', fresh.partitions, fresh.ids, fresh.routes, fresh.tags, fresh.details,
+                                        flows => fresh.flows);
     end if;
     return made;
 end $$;
@@ -563,7 +564,7 @@ begin
     end if;
     made := flowfabric._write_submissions(
         term_of, partitions, ids, payloads, priorities, dues, deadlines, labels, passed, routes, term.lanes, term.kinds, term.encodings,
-        term.creators, term.policies, coalesce(counted_from, now));
+        term.creators, term.policies, coalesce(counted_from, now), flows);
     if flows is not null then
         perform flowfabric._join_flows(partitions, ids, flows, made);
     end if;

@@ -65,7 +65,7 @@ begin
     -- One that stays empty goes by this.
     insert into flowfabric.removals (partition, execution, ended_at) values (create_flow.partition, create_flow.id, now);
     perform flowfabric._append_flow('flow_created', create_flow.partition, create_flow.id,
-                                    detail => jsonb_build_object('kind', create_flow.kind, 'namespace', create_flow.namespace));
+                                    detail => jsonb_build_object('kind', create_flow.kind));
     outcome := 'created';
 end $$;
 
@@ -80,7 +80,8 @@ language plpgsql set enable_seqscan = off as $$
 begin
     perform flowfabric._hold_log();
     insert into flowfabric.events (at, kind, partition, flow, subject, tags, by, detail)
-    select flowfabric.clock(), _append_flow.kind, f.partition, f.id, f.kind, f.tags, _append_flow.by, jsonb_strip_nulls(_append_flow.detail)
+    select flowfabric.clock(), _append_flow.kind, f.partition, f.id, f.kind, f.tags, _append_flow.by,
+           jsonb_build_object('namespace', f.namespace) || coalesce(jsonb_strip_nulls(_append_flow.detail), '{}')
     from flowfabric.flows f where f.partition = _append_flow.partition and f.id = _append_flow.flow;
 end $$;
 

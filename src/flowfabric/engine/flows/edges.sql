@@ -24,7 +24,7 @@ begin
         return flowfabric._fault('invalid_name', format('pass_as %s: a name is 1 to 128 bytes', flowfabric._shown(pass_as)));
     end if;
     select flowfabric._id(e.partition, e.upstream) into rival from flowfabric.flow_edges e
-    where e.partition = flow.partition and e.downstream = _edge_fault.downstream and e.pass_as = _edge_fault.pass_as
+    where e.flow = flow.id and e.downstream = _edge_fault.downstream and e.partition + 0 = flow.partition and e.pass_as = _edge_fault.pass_as
       and e.upstream <> _edge_fault.upstream limit 1;
     if rival is not null then
         return flowfabric._fault('invalid_dependency', format('execution %s passes its result as %s already; choose another name', rival, flowfabric._shown(pass_as)),
@@ -162,7 +162,7 @@ declare
     there flowfabric.flow_edges;
 begin
     select e.* into there from flowfabric.flow_edges e
-    where e.partition = _standing_edge.partition and e.downstream = _standing_edge.downstream and e.upstream = _standing_edge.upstream;
+    where e.upstream = _standing_edge.upstream and e.downstream = _standing_edge.downstream and e.partition + 0 = _standing_edge.partition;
     if not found then
         select e.* into there from flowfabric.flow_edges e where e.partition = _standing_edge.partition and e.id = _standing_edge.id;
     end if;

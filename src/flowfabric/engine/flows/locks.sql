@@ -15,7 +15,7 @@ begin
         where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g
     cross join lateral (
         select e.partition, e.upstream from flowfabric.flow_edges e
-        where e.partition = x.partition and e.downstream = g.downstream and e.state = 'pending' offset 0) e;
+        where e.flow = x.flow and e.downstream = g.downstream and e.partition + 0 = x.partition and e.state = 'pending' offset 0) e;
 end $$;
 
 -- Lock flows.
@@ -131,6 +131,31 @@ begin
         end if;
     end loop;
     return got;
+end $$;
+
+-- Lock the budgets in which those that a sweep is about to end have something set aside, together with those of whom their ends
+-- may cancel in the flows it holds. Without flows the end itself locks them, in order.
+--
+--   locks    the budgets, in key order
+--   returns  whether there are any to lock, in flows or not
+create or replace function flowfabric._hold_budgets_at_stake(partitions int[], ids uuid[], flows uuid[])
+returns boolean
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    homes record;
+    stake record;
+begin
+    if flows <> '{}' then
+        select array_agg(f.partition) as partitions, array_agg(f.id) as flows into homes
+        from flowfabric.flows f where f.id = any (_hold_budgets_at_stake.flows);
+        select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into stake
+        from flowfabric._cancellable(homes.partitions, homes.flows) c;
+        partitions := partitions || stake.partitions;
+        ids := ids || stake.ids;
+        perform flowfabric._lock_at_stake(partitions, ids);
+    end if;
+    return flowfabric._budgets_at_stake('{}', partitions, ids) <> '{}';
 end $$;
 
 -- Lock a flow that may be changed.

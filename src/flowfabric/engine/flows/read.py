@@ -1,7 +1,5 @@
 """Reading flows: where one stands, what is in it, and lists of them."""
 
-from collections.abc import Sequence
-
 from flowfabric import db, ids
 from flowfabric.db import Connection
 from flowfabric.ids import FlowId, check_text
@@ -46,12 +44,6 @@ async def list_flows(
         take=max(min(limit, 1_000), -1),
     )
     return db.page([db.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
-
-
-async def list_ready_lanes(conn: Connection, flow_ids: Sequence[FlowId]) -> list[str]:
-    """The lanes in which members of these flows wait for a worker: for who has ended some, to tell others."""
-    found = await db.rows(conn, "list_ready_lanes", flows=[flow_id.uuid for flow_id in flow_ids])
-    return [row["lane"] for row in found]
 
 
 async def set_flow_tag(

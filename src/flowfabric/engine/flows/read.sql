@@ -146,21 +146,6 @@ begin
     limit flowfabric._page(list_flows.take);
 end $$;
 
--- The lanes in which members of flows wait for a worker.
---
---   returns  their names
-create or replace function flowfabric.list_ready_lanes(flows uuid[])
-returns table (lane text)
-language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
-begin
-    return query
-    select distinct t.lane from unnest(list_ready_lanes.flows) as x (flow)
-    cross join lateral (
-        select t.lane from flowfabric.tickets t
-        where t.flow = x.flow and t.phase = 'runnable' and t.eligibility = 'eligible_now' offset 0) t;
-end $$;
-
 -- Give a flow a tag, change it, or (without a value) take it away.
 --
 --   locks    the flow

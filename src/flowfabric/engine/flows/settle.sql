@@ -81,7 +81,7 @@ begin
     from unnest(_unwanted.groups) g
     cross join lateral (
         select e.partition, e.upstream from flowfabric.flow_edges e
-        where e.partition = g.partition and e.downstream = g.downstream and e.state = 'pending' offset 0) e
+        where e.flow = g.flow and e.downstream = g.downstream and e.partition + 0 = g.partition and e.state = 'pending' offset 0) e
     where g.cancels and not e.upstream = any (_unwanted.skipped) and not exists (
         select from (select o.downstream from flowfabric.flow_edges o
                      where o.upstream = e.upstream and o.partition + 0 = e.partition and o.state = 'pending' offset 0) o

@@ -46,7 +46,6 @@ begin
             return;
         end if;
         cancelled := flowfabric._id(schedule.last_partition, schedule.last_execution);
-        holds_budgets := flowfabric._budgets_at_stake('{}', array[schedule.last_partition], array[schedule.last_execution]) <> '{}';
     end if;
 
     select s.refusal, s.detail into answer from flowfabric.submit(
@@ -61,6 +60,7 @@ begin
     end if;
     outcome := 'fired';
     if cancelled is not null then
+        holds_budgets := flowfabric._hold_budgets_at_stake(array[schedule.last_partition], array[schedule.last_execution], held);
         perform flowfabric._end(array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,
                                 failures => array[jsonb_build_object('class', 'cancelled', 'reason', 'replaced by the next tick of its schedule')],
                                 detail => jsonb_build_object('source', 'schedule'));
@@ -192,7 +192,7 @@ end $$;
 -- Submit what a schedule says now, by hand; also one that is paused or finished. Its ticks come as they would.
 --
 --   moves    – → runnable; the execution before → ended: cancelled, when the schedule replaces
---   locks    the schedule; the ticket of the execution before, when the schedule replaces; idempotency keys
+--   locks    the schedule; the ticket of the execution before, after its flow, when the schedule replaces; idempotency keys
 --   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed; lane_registered, when
 --            a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
@@ -212,11 +212,16 @@ declare
 begin
     perform flowfabric._check_by(fire_schedule.by);
     schedule := flowfabric._lock_schedule(fire_schedule.namespace, fire_schedule.name);
-    if schedule.overlap = 'replace' then
-        perform from flowfabric.tickets t
-        where t.partition = schedule.last_partition and t.id = schedule.last_execution for update;
-    end if;
-    fired := flowfabric._fire(schedule, now, fire_schedule.partition, fire_schedule.id, null, fire_schedule.by, '{"by_hand": true}');
+    loop
+        if schedule.overlap = 'replace' then
+            perform flowfabric._hold_flows(array[schedule.last_partition], array[schedule.last_execution]);
+            perform from flowfabric.tickets t
+            where t.partition = schedule.last_partition and t.id = schedule.last_execution for update;
+        end if;
+        fired := flowfabric._fire(schedule, now, fire_schedule.partition, fire_schedule.id, null, fire_schedule.by, '{"by_hand": true}');
+        -- It may have joined a flow between the two locks, which somebody else has.
+        exit when fired.outcome <> 'busy';
+    end loop;
     perform flowfabric._raise(fired.fault);
     outcome := fired.outcome;
     execution_id := fired.execution_id;

@@ -1,0 +1,125 @@
+"""Inputs: what upstreams hand on comes with a claim as far as it has room, and is read otherwise."""
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, claims, flows
+from flowfabric.ids import mint_execution_id
+from flowfabric.model import Claim, Completion, Input, Link, Member
+from tests.engine.flows.scene import Graph, graph
+from tests.given import Given, submission
+
+MIB = 1_048_576
+LARGE = Input(bytes(MIB))
+
+
+async def fed(conn: Connection, amount: int, *names: str) -> Graph:
+    """A flow in which `amount` upstreams each hand a megabyte on to `all`, and these hand a byte on to `one`."""
+    flow = await graph(conn, "all", "one", *names)
+    for number in range(amount):
+        await flow.add(f"a{number:02}")
+        await flow.link(f"a{number:02}", "all", pass_as=f"a{number:02}")
+    for name in names:
+        await flow.link(name, "one", pass_as=name)
+    for name in names:
+        await flow.complete(name, b"1")
+    await attempts.complete_many(
+        conn,
+        [Completion(fence=(await flow.claim(f"a{at:02}")).fence, result=LARGE.result) for at in range(amount)],
+    )
+    return flow
+
+
+async def claim_all(conn: Connection) -> dict[str, Claim]:
+    taken = await claims.claim(conn, "pool", instance="pool-1", lanes=["all", "one"], take=10)
+    return {claim.lane: claim for claim in taken}
+
+
+async def test_who_is_handed_too_much_for_a_claim_reads_it(conn: Connection) -> None:
+    flow = await fed(conn, 17)
+    claim = await flow.claim("all")
+    assert (claim.inputs, claim.more_inputs) == ({}, True)
+
+    inputs = await flows.read_inputs(conn, flow["all"])
+    assert inputs == {f"a{number:02}": LARGE for number in range(17)}
+    whole = claim.handed(inputs)
+    assert (whole.inputs, whole.more_inputs, whole.fence) == (inputs, False, claim.fence)
+
+
+async def test_who_is_handed_too_much_takes_nothing_from_the_others_of_its_claim(conn: Connection) -> None:
+    await fed(conn, 17, "x", "y")
+
+    taken = await claim_all(conn)
+    assert (taken["all"].inputs, taken["all"].more_inputs) == ({}, True)
+    assert (taken["one"].inputs, taken["one"].more_inputs) == ({"x": Input(b"1"), "y": Input(b"1")}, False)
+
+
+async def test_what_has_room_comes_with_the_claim(conn: Connection) -> None:
+    await fed(conn, 15, "x")
+
+    taken = await claim_all(conn)
+    assert (len(taken["all"].inputs), taken["all"].more_inputs) == (15, False)
+    assert taken["one"].inputs == {"x": Input(b"1")}
+
+
+async def test_a_grant_says_that_there_is_more_too(conn: Connection) -> None:
+    await fed(conn, 17)
+    [grant] = await claims.issue_grant(conn, "pool", instance="pool-1", lanes=["all"])
+
+    claim = await claims.claim_granted(conn, grant.grant_key, "pool", instance="pool-1")
+    assert (claim.inputs, claim.more_inputs) == ({}, True)
+
+
+async def test_only_what_is_asked_for_by_name_is_read(conn: Connection) -> None:
+    flow = await fed(conn, 0, "x", "y")
+
+    assert await flows.read_inputs(conn, flow["one"], names=["y", "nobody"]) == {"y": Input(b"1")}
+    assert await flows.read_inputs(conn, flow["one"], names=[]) == {}
+    assert await flows.read_inputs(conn, flow["all"]) == {}
+    assert await flows.read_inputs(conn, mint_execution_id()) == {}
+
+
+async def test_a_payload_that_is_read_takes_the_place_of_the_own_one(conn: Connection) -> None:
+    flow = await graph(conn, "a", "x")
+    await flow.add("b", payload=b'"own"')
+    await flow.link("a", "b", pass_as="payload")
+    await flow.link("x", "b", pass_as="x")
+    await flow.complete("x", b"2")
+    await attempts.complete(conn, (await flow.claim("a")).fence, b"\x01", encoding="raw")
+
+    taken = await flow.claim("b")
+    inputs = await flows.read_inputs(conn, flow["b"])
+    assert inputs == {"payload": Input(b"\x01", "raw"), "x": Input(b"2")}
+    assert taken.handed(inputs) == taken
+
+
+@pytest.mark.parametrize("result", [None, b"1"])
+async def test_an_upstream_that_hands_on_nothing_is_not_read(conn: Connection, result: bytes | None) -> None:
+    flow = await graph(conn, "a", "b", "c")
+    await flow.group("c", kind="any_of", on_satisfied="let_run")
+    await flow.link("a", "c", pass_as="x")
+    await flow.link("b", "c", pass_as="y")
+    await flow.complete("a", result)
+    await flow.fail("b")
+
+    expected = {"x": Input(result)} if result else {}
+    assert await flows.read_inputs(conn, flow["c"]) == expected
+
+
+async def test_a_claim_looks_at_so_many_edges_and_at_those_of_small_members_first(
+    conn: Connection, given: Given
+) -> None:
+    wide = [Member(name=f"d{number}", submission=submission(lane="all")) for number in range(105)]
+    first = [Member(name=f"u{number}", submission=submission()) for number in range(200)]
+    small = Member(name="small", submission=submission(lane="one"))
+    edges = [Link(upstream=up.name, downstream=down.name, pass_as=up.name) for up in first for down in wide]
+    edges.append(Link(upstream="u0", downstream="small", pass_as="x"))
+    await flows.submit_flow(conn, "wide", [*wide, *first, small], edges)
+    claimed = await given.claim(take=200)
+    await attempts.complete_many(conn, [Completion(fence=claim.fence, result=b"1") for claim in claimed])
+
+    taken = await claims.claim(conn, "pool", instance="pool-1", lanes=["all", "one"], take=1_000)
+    without = [claim for claim in taken if claim.more_inputs]
+    assert (len(taken), len(without), {claim.lane for claim in without}) == (106, 6, {"all"})
+    assert {len(claim.inputs) for claim in taken} == {0, 1, 200}
+    assert len(await flows.read_inputs(conn, without[0].execution_id)) == 200

@@ -1,0 +1,75 @@
+"""What all who end with a member had set aside is given back in order, whichever sweep ends it."""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric.db import Connection
+from flowfabric.engine import attempts, budgets, children, claims, executions, flows, waits
+from flowfabric.model import ChildToSubmit, Claim, EdgePolicy, Suspension
+from tests.conftest import Connect
+from tests.engine.budgets.scene import figures
+from tests.engine.flows.scene import graph
+from tests.given import Given, submission
+from tests.sql.test_budget_races import Race, crossing, in_key_order
+
+SOON, LATER = timedelta(minutes=30), timedelta(hours=1)
+Prepare = Callable[[Given, Claim], Awaitable[Any]]
+Sweep = Callable[[Connection], Awaitable[Any]]
+
+
+async def nothing(given: Given, claim: Claim) -> None:
+    await given.time_passes(minutes=40)
+
+
+async def wait(given: Given, claim: Claim) -> None:
+    wish = Suspension(condition={"kind": "operator_only"}, waitpoints=[], timeout=SOON)
+    await waits.suspend(given.conn, claim.fence, wish)
+    await given.time_passes(minutes=40)
+
+
+async def orphan(given: Given, claim: Claim) -> None:
+    parent = await given.claimed(lane="parents")
+    given_to = ChildToSubmit(
+        fence=parent.fence,
+        name="child",
+        occurrence=1,
+        execution_id=claim.execution_id,
+        submission=submission(),
+        on_parent_end="cancel",
+    )
+    await children.adopt_children(given.conn, [given_to])
+    await executions.cancel(given.conn, parent.execution_id)
+
+
+SWEEPS: dict[str, tuple[dict[str, Any], Prepare, Sweep]] = {
+    "deadline": ({"deadline": SOON}, nothing, executions.expire_executions),
+    "attempt": ({"policy": {"attempt_timeout_ms": 1_000}}, nothing, attempts.time_out_attempts),
+    "lease": ({"policy": {"max_reclaim_count": 0}}, nothing, claims.expire_leases),
+    "wait": ({}, wait, waits.time_out_waits),
+    "orphan": ({}, orphan, children.deliver_child_ends),
+}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+async def test_a_sweep_that_ends_a_member_locks_the_budgets_of_all_who_end_with_it_in_order(
+    given: Given, connect: Connect, name: str
+) -> None:
+    options, prepare, sweep = SWEEPS[name]
+    flow = await graph(given.conn, "b", "c")
+    await flow.add("a", **options)
+    await flows.set_edge_group(given.conn, flow.flow_id, flow["b"], EdgePolicy("quorum", 2))
+    await flow.link("a", "b")
+    await flow.link("c", "b")
+    first, last = await in_key_order(given.conn, 2)
+    sibling, claim = await flow.claim("c", lease=LATER), await flow.claim("a")
+    for fence, budget in ((sibling.fence, first), (claim.fence, last)):
+        await budgets.reserve(given.conn, budget, {"tokens": 5}, fence=fence, ttl=LATER)
+    await prepare(given, claim)
+
+    await crossing(Race(given, await connect(), await connect()), first, last, sweep)
+    assert await flow.state("c") == "cancelled"
+    assert await flow.state("b") == "skipped"
+    assert [await figures(given.conn, budget) for budget in (first, last)] == [(1, 0, 0)] * 2
