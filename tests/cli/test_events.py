@@ -80,6 +80,23 @@ async def test_ids_and_digests_are_left_to_programs(here: Run, given: Given) -> 
     assert {"epoch", "lease_id", "worker"} <= set(msgspec.json.decode(kept)["detail"])
 
 
+async def test_a_kind_that_does_not_exist_is_refused_and_not_followed_for_ever(ff: Run, database_url: str) -> None:
+    code, out, err = await ff("events", "tail", "--kind", "execution_faild", FLOWFABRIC_URL=database_url)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "invalid_body: kind 'execution_faild': there is no such kind of event; did you mean execution_"
+    )
+
+
+async def test_a_shell_completes_the_kinds(ff: Run) -> None:
+    words = {"COMP_WORDS": "ff events tail --kind lease_", "COMP_CWORD": "4"}
+    code, out, _ = await ff(_FF_COMPLETE="bash_complete", **words)
+
+    assert code == 0
+    assert out.split() == [f"plain,lease_{past}" for past in ("acquired", "expired", "renewed", "revoked")]
+
+
 async def test_more_than_a_page_is_read_to_its_end(here: Run, given: Given) -> None:
     await here("submit greet --each -", stdin="{}\n" * 600)
 

@@ -73,11 +73,9 @@ async def list_executions(
       ff executions list --state failed --lane reports
       ff executions list --state failed --ids --limit 1000 | ff executions replay -
     """
-    partitions = app.config.execution_partitions
+    within_flow = None if flow is None else ids.parse_flow_id(flow, app.config.execution_partitions)
     async with app.database.connection() as conn:
-        page = await engine.list_executions(
-            conn, states=states or None, flow=ids.parse_flow_id(flow, partitions) if flow else None, **wanted
-        )
+        page = await engine.list_executions(conn, states=states or None, flow=within_flow, **wanted)
     if not only_ids:
         return page
     found = [each.execution_id for each in page.items]
