@@ -67,6 +67,16 @@ def check_text(value: str, what: str) -> str:
     raise InvalidText(f"{what} {shown(value)} holds U+0000 or a lone surrogate at position {position}; remove it")
 
 
+def check_filter(value: str | None, what: str) -> str | None:
+    """What a search is narrowed by, if anything. Raises `InvalidName` for an empty one, `InvalidText`.
+
+    Nothing has an empty name, and a caller whose variable is empty does not mean all there is.
+    """
+    if value == "":
+        raise InvalidName(f"{what} {shown(value)} is empty; name one, or leave it out")
+    return value if value is None else check_text(value, what)
+
+
 def kept_text(value: str, most: int = 4_096) -> str:
     """A text for the record, made storable and cut to so many bytes: recording why something failed never fails."""
     storable = _UNSTORABLE.sub("\ufffd", value[:most]).encode()

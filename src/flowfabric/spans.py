@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
-NO_SPAN = "{!r} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w"
+NO_SPAN = "{!r:.82} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w"
 SPAN = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
 
 
@@ -52,4 +52,6 @@ def _parse(given: str) -> timedelta:
     try:
         return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in PART.findall(text)), timedelta())
     except OverflowError:
-        raise ValueError(f"{given!r} is longer than time is counted; ten years are the most that can be used") from None
+        raise ValueError(
+            f"{given!r:.82} is longer than time is counted; ten years are the most that can be used"
+        ) from None

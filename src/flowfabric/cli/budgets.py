@@ -16,7 +16,7 @@ from flowfabric.cli.options import F, acting, one_execution, paged, span
 from flowfabric.cli.tables import Column
 from flowfabric.engine import budgets as engine
 from flowfabric.engine.clock import clock
-from flowfabric.ids import parse_execution_id
+from flowfabric.ids import parse_execution_id, shown
 from flowfabric.model import Budget, Page
 
 OF_ONE = ("budget=name", "namespace", "id=budget_id", "mode", "at the hard limit=on_hard_limit",
@@ -46,7 +46,7 @@ def limit(text: str) -> tuple[str, int | None]:
         return dimension, None if equals and amount == "none" else int(amount)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no limit; write dimension=number, such as tokens=1000000, or tokens=none"
+            f"{shown(text)} is no limit; write dimension=number, such as tokens=1000000, or tokens=none"
         ) from None
 
 

@@ -13,7 +13,7 @@ from flowfabric.app import App
 from flowfabric.cli import texts
 from flowfabric.cli.answers import answering
 from flowfabric.cli.apps import load_app
-from flowfabric.cli.options import json_object, span, tag, time
+from flowfabric.cli.options import ReadFile, json_object, span, tag, time
 from flowfabric.cli.refusals import JSON, Refused, refused
 from flowfabric.cli.tables import tracked, waiting
 from flowfabric.engine import workers as worker_engine
@@ -60,7 +60,7 @@ def _load(_ctx: click.Context, _param: click.Parameter, place: str | None) -> Ap
 @click.argument("task")
 @click.argument("arguments", type=json_object, default="{}", metavar="[JSON]")
 @click.option("--app", callback=_load, metavar="PLACE", help="Take lane, retries and such from FILE.py:app.")
-@click.option("--each", type=click.File("rb"), help="Submit for every line of a file, a JSON object each; - is stdin.")
+@click.option("--each", type=ReadFile(), help="Submit for every line of a file, a JSON object each; - is stdin.")
 @click.option("--lane", help="Where it queues.  [default: the task's, or default]")
 @click.option("--namespace", help="Whose it is.")
 @click.option("--priority", type=click.IntRange(0, 9_000), help="Higher goes first.")

@@ -14,7 +14,7 @@ async def list_attempts(
 ) -> Page[Attempt]:
     """The attempts of an execution, by number. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
     found = await db.rows(
-        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=max(min(limit, 1_000), -1_000)
+        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=db.take(limit)
     )
     return db.page([_attempt(row) for row in found], limit, lambda attempt: str(attempt.number))
 

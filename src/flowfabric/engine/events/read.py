@@ -8,7 +8,7 @@ from flowfabric import db, ids
 from flowfabric.db import Connection, Row
 from flowfabric.engine.events.horizon import advance_horizon
 from flowfabric.errors import InvalidBody, InvalidCursor
-from flowfabric.ids import ExecutionId, FlowId, check_text, shown
+from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, shown
 from flowfabric.model import Event, EventFilter, EventKind, EventPage
 
 EVERYTHING = EventFilter()
@@ -33,7 +33,7 @@ async def read_events(
     after, wanted = ids.decode_event_cursor(cursor), _arguments(filter)
     if advance and not conn.is_in_transaction():
         await advance_horizon(conn)
-    found = await db.rows(conn, "read_events", after=after, take=max(min(limit, 1_000), -1), **wanted)
+    found = await db.rows(conn, "read_events", after=after, take=db.take(limit), **wanted)
     return EventPage(
         events=[_event(row) for row in found[:-1]],
         cursor=ids.encode_event_cursor(found[-1]["id"]),
@@ -65,12 +65,12 @@ def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
     texts = {
         "namespace": filter.namespace,
         "tag_key": tag_key,
-        "tag_value": tag_value,
         "lane": filter.lane,
         "by": filter.by,
     }
     return {
-        **{name: text if text is None else check_text(text, name) for name, text in texts.items()},
+        **{name: check_filter(text, name) for name, text in texts.items()},
+        "tag_value": None if tag_value is None else check_text(tag_value, "tag_value"),
         "kinds": None if filter.kinds is None else [_kind(kind) for kind in filter.kinds],
         "partitions": _partitions(filter),
         "execution": filter.execution_id and filter.execution_id.uuid,

@@ -9,7 +9,7 @@ from flowfabric import db
 from flowfabric.db import Connection
 from flowfabric.engine.schedules.ticks import Ticks
 from flowfabric.errors import InvalidCursor, InvalidSchedule
-from flowfabric.ids import check_text, shown
+from flowfabric.ids import check_filter, check_text, shown
 from flowfabric.model import Page, Schedule
 
 
@@ -32,10 +32,10 @@ async def list_schedules(
     found = await db.rows(
         conn,
         "list_schedules",
-        namespace=None if namespace is None else check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         after_namespace=after_namespace,
         after_name=after_name,
-        take=max(min(limit, 1_000), -1_000),
+        take=db.take(limit),
     )
     return db.page([_schedule(row["description"]) for row in found], limit, _cursor)
 
