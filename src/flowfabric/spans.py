@@ -44,6 +44,17 @@ def write_span(span: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
+def in_two_units(seconds: float) -> list[tuple[int, str]]:
+    """A span as people say it: how many of its largest unit and of the next one; nothing for less than a second."""
+    left = max(round(seconds), 0)
+    counts: list[tuple[int, str]] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or counts:
+            counts.append((count, unit))
+    return [(count, unit) for count, unit in counts[:2] if count]
+
+
 @functools.lru_cache(maxsize=1_000)
 def _parse(given: str) -> timedelta:
     text = given.replace(" ", "")

@@ -1,44 +1,14 @@
 """`ff events tail`: follows, and goes on from a cursor."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
-import pytest
 
 from tests.cli import scene
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Start
 from tests.given import Given
-
-Start = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def start(database_url: str) -> AsyncIterator[Start]:
-    started: list[Process] = []
-
-    async def run(*options: str) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "flowfabric.cli", "events", "tail", "--json", *options),
-            env=os.environ | {"FLOWFABRIC_URL": database_url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # As at a terminal: what runs in the background of a shell is started with the interrupt ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def next_kind(process: Process) -> str:
@@ -49,7 +19,7 @@ async def next_kind(process: Process) -> str:
 
 async def test_it_follows_until_ctrl_c(start: Start, given: Given) -> None:
     await given.submitted()
-    process = await start("--cursor", "oldest")
+    process = await start("events", "tail", "--json", "--cursor", "oldest")
     assert [await next_kind(process), await next_kind(process)] == ["lane_registered", "execution_submitted"]
 
     await given.cancelled()

@@ -114,7 +114,13 @@ def within(command: F) -> F:
     return lane(namespace(command))
 
 
+of_namespace = click.option("--namespace", default="default", show_default=True, help="Whose it is.")
 one_execution = click.argument("execution")
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given: what is left out stays as it is."""
+    return {option: value for option, value in options.items() if value not in (None, ())}
 
 
 def _read_ids(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> list[str]:

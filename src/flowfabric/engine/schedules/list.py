@@ -8,8 +8,8 @@ import msgspec
 from flowfabric import db
 from flowfabric.db import Connection
 from flowfabric.engine.schedules.ticks import Ticks
-from flowfabric.errors import InvalidCursor, InvalidSchedule
-from flowfabric.ids import check_filter, check_text, shown
+from flowfabric.errors import InvalidSchedule
+from flowfabric.ids import check_filter, check_text, invalid_cursor
 from flowfabric.model import Page, Schedule
 
 
@@ -62,8 +62,5 @@ def _parse_cursor(text: str) -> tuple[str, str]:
     except (binascii.Error, ValueError):
         namespace, line, name = "", "", ""
     if not line or "\0" in namespace + name:
-        raise InvalidCursor(
-            f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",
-            cause="malformed",
-        )
+        raise invalid_cursor(text)
     return namespace, name
