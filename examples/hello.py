@@ -13,7 +13,7 @@ async def hello(name: str) -> str:
     return f"hello {name}"
 
 
-async def main(name: str) -> None:
+async def main(name: str = "world") -> None:
     async with app:
         execution = await hello.submit(name)
         print(await execution.result("1m"))

@@ -3,6 +3,7 @@
 import ast
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import click
@@ -11,12 +12,17 @@ import pytest
 from flowfabric import errors
 from flowfabric.cli.group import ff
 from flowfabric.config import Config, variable
+from flowfabric.model import EventKind
 from flowfabric.testing.servers import VARIABLE
 from tests.sources import ROOT, shown
 
 DOCS = ROOT / "docs"
-PAGES = [DOCS / "quickstart.md", DOCS / "guarantees.md", DOCS / "operating.md", *sorted((DOCS / "how-to").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
+PAGES += sorted((DOCS / "concepts").glob("*.md"))
+PAGES.remove(DOCS / "benchmarks.md")  # they have variables of their own
+NO_REFUSALS = {"execution_id", "execution_deadline"}  # which read like one
 EXAMPLES = ROOT / "examples"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
@@ -46,6 +52,40 @@ def test_every_command_exists(page: Path) -> None:
 
 
 @each_page
+def test_every_option_exists(page: Path) -> None:
+    context = click.Context(ff)
+    for line in re.findall(r"\bff [a-z][^\n|;]*", _code(page)):
+        command, words = _command(context, line)
+        known = {option for each in command.get_params(context) for option in (*each.opts, *each.secondary_opts)}
+        used = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)}
+        assert used - known == set(), line
+
+
+def _command(context: click.Context, line: str) -> tuple[click.Command, list[str]]:
+    """The command that a line calls, and the words behind it."""
+    command: click.Command = ff
+    words = line.split("  #")[0].split()[1:]
+    while isinstance(command, click.Group) and words and (found := command.get_command(context, words[0])):
+        command, words = found, words[1:]
+    return command, words
+
+
+@each_page
+def test_every_extra_exists(page: Path) -> None:
+    extras = PROJECT["optional-dependencies"].keys()
+
+    for given in re.findall(r"flowfabric\[([\w,]+)\]", page.read_text()):
+        assert set(given.split(",")) <= extras, given
+
+
+def test_the_readme_names_what_is_installed_with_it() -> None:
+    [said] = re.findall(r"The core install is four small packages:\n(.*?)\. ", (ROOT / "README.md").read_text())
+    [*needed] = (re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"])
+
+    assert re.findall(r"\w+", said.replace("and, for schedules,", "").replace(" and ", " ")) == needed
+
+
+@each_page
 def test_every_variable_exists(page: Path) -> None:
     known = {variable(name) for name in Config.__struct_fields__} | {VARIABLE}
 
@@ -56,7 +96,7 @@ def test_every_variable_exists(page: Path) -> None:
 def test_every_refusal_exists(page: Path) -> None:
     said = set(re.findall(r"`((?:schema|waitpoint|approval|execution|shape|database)_[a-z_]+)`", page.read_text()))
 
-    assert said - errors.by_code().keys() - {"execution_id"} == set()
+    assert said - errors.by_code().keys() - set(EventKind) - NO_REFUSALS == set()
 
 
 @each_page

@@ -13,6 +13,7 @@ from flowfabric.db import Database
 from flowfabric.engine import events, executions
 from flowfabric.errors import (
     CursorExpired,
+    InvalidBody,
     InvalidCursor,
     InvalidText,
     SchemaBehind,
@@ -259,6 +260,8 @@ async def test_a_cursor_that_is_none_is_refused_at_once(log: EventLog, cursor: s
         await log.subscribe(cursor)
     with pytest.raises(InvalidText):
         await log.subscribe(filter=EventFilter(lane="\0"))
+    with pytest.raises(InvalidBody, match="'lane_resume': there is no such kind of event; did you mean lane_resumed "):
+        await log.subscribe(filter=EventFilter(kinds=["lane_resume"]))
 
 
 async def test_a_subscription_that_retention_has_overtaken_ends(

@@ -26,6 +26,8 @@ log = logging.getLogger("flowfabric.db")
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
+LONGEST_PAGE = 1_000
+
 
 class Connection(Protocol):
     """What an operation needs of a connection; asyncpg's own, pooled or not, will do."""
@@ -103,9 +105,14 @@ def read(kind: type[T], text: str) -> T:
     return decoder.decode(text)
 
 
+def take(limit: int) -> int:
+    """How many to ask for, as a number that Postgres can hold: SQL refuses what is below 0, and no page is longer."""
+    return max(min(limit, LONGEST_PAGE), -LONGEST_PAGE)
+
+
 def page(found: Sequence[T], limit: int, cursor: Callable[[T], str]) -> Page[T]:
     """A page of what was found; SQL reads one row more than a page holds, which tells whether more follows."""
-    items = found[: min(limit, 1_000)]
+    items = found[: min(limit, LONGEST_PAGE)]
     return Page(items, cursor(items[-1]) if items and len(found) > len(items) else None)
 
 

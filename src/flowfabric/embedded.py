@@ -52,6 +52,7 @@ SETTINGS = {
     "unix_socket_permissions": "0700",
     "log_min_messages": "log",  # refusals are errors, and ordinary: the caller gets them, the log would only grow
     "log_checkpoints": "off",
+    "idle_in_transaction_session_timeout": "5min",  # nobody is there to see that one holds up the rest
 }
 NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 INITDB = ("--username=flowfabric", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")

@@ -20,6 +20,11 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 
+def code_of(kind: type) -> str:
+    """The name of a class as every other layer writes it: `lane_not_found`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
 class Refusal(Exception):
     """A call was refused and nothing was changed."""
 
@@ -27,7 +32,7 @@ class Refusal(Exception):
     code: str
 
     def __init_subclass__(cls) -> None:
-        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        cls.code = code_of(cls)
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)

@@ -67,6 +67,16 @@ def check_text(value: str, what: str) -> str:
     raise InvalidText(f"{what} {shown(value)} holds U+0000 or a lone surrogate at position {position}; remove it")
 
 
+def check_filter(value: str | None, what: str) -> str | None:
+    """What a search is narrowed by, if anything. Raises `InvalidName` for an empty one, `InvalidText`.
+
+    Nothing has an empty name, and a caller whose variable is empty does not mean all there is.
+    """
+    if value == "":
+        raise InvalidName(f"{what} {shown(value)} is empty; name one, or leave it out")
+    return value if value is None else check_text(value, what)
+
+
 def kept_text(value: str, most: int = 4_096) -> str:
     """A text for the record, made storable and cut to so many bytes: recording why something failed never fails."""
     storable = _UNSTORABLE.sub("\ufffd", value[:most]).encode()
@@ -287,7 +297,7 @@ def decode_event_cursor(text: str) -> int | None:
     # Nine bytes fill twelve characters to the last bit, so no two texts stand for the same cursor.
     raw = base64.urlsafe_b64decode(text) if _EVENT_CURSOR.fullmatch(text) else b""
     if raw[:1] != b"\x02" or raw[1] >= 0x80:
-        raise _invalid_cursor(text)
+        raise invalid_cursor(text)
     return int.from_bytes(raw[1:])
 
 
@@ -300,11 +310,11 @@ def parse_newest_cursor(text: str, count: int = 256) -> tuple[datetime, Executio
     """When the last item of a list ordered by `newest` was created, and its id. Raises `InvalidCursor`."""
     microseconds, _, execution_id = text.partition(",")
     if not _MICROSECONDS.fullmatch(microseconds):
-        raise _invalid_cursor(text)
+        raise invalid_cursor(text)
     try:
         return _EPOCH + int(microseconds) * _MICROSECOND, parse_execution_id(execution_id, count)
     except (OverflowError, InvalidId):
-        raise _invalid_cursor(text) from None
+        raise invalid_cursor(text) from None
 
 
 def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
@@ -312,7 +322,7 @@ def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
     try:
         return parse_execution_id(text, count)
     except InvalidId:
-        raise _invalid_cursor(text) from None
+        raise invalid_cursor(text) from None
 
 
 def waitpoint_cursor(created_at: datetime, waitpoint_id: UUID) -> str:
@@ -324,14 +334,15 @@ def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
     """When the last waitpoint of a list was created, and its id. Raises `InvalidCursor`."""
     microseconds, _, waitpoint_id = text.partition(",")
     if not (_MICROSECONDS.fullmatch(microseconds) and _UUID.fullmatch(waitpoint_id)):
-        raise _invalid_cursor(text)
+        raise invalid_cursor(text)
     try:
         return _EPOCH + int(microseconds) * _MICROSECOND, UUID(waitpoint_id)
     except OverflowError:
-        raise _invalid_cursor(text) from None
+        raise invalid_cursor(text) from None
 
 
-def _invalid_cursor(text: str) -> InvalidCursor:
+def invalid_cursor(text: str) -> InvalidCursor:
+    """The refusal of a cursor that no page ended with."""
     return InvalidCursor(
         f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",
         cause="malformed",

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
-NO_SPAN = "{!r} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w"
+NO_SPAN = "{!r:.82} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w"
 SPAN = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
 
 
@@ -44,6 +44,17 @@ def write_span(span: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
+def in_two_units(seconds: float) -> list[tuple[int, str]]:
+    """A span as people say it: how many of its largest unit and of the next one; nothing for less than a second."""
+    left = max(round(seconds), 0)
+    counts: list[tuple[int, str]] = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count or counts:
+            counts.append((count, unit))
+    return [(count, unit) for count, unit in counts[:2] if count]
+
+
 @functools.lru_cache(maxsize=1_000)
 def _parse(given: str) -> timedelta:
     text = given.replace(" ", "")
@@ -52,4 +63,6 @@ def _parse(given: str) -> timedelta:
     try:
         return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in PART.findall(text)), timedelta())
     except OverflowError:
-        raise ValueError(f"{given!r} is longer than time is counted; ten years are the most that can be used") from None
+        raise ValueError(
+            f"{given!r:.82} is longer than time is counted; ten years are the most that can be used"
+        ) from None

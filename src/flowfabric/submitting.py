@@ -59,7 +59,8 @@ class Submitter:
             ),
             repeat=True,
         )
-        self._hints.send(lanes={submission.terms.lane for submission in asked})
+        taken = (item.terms.lane for item, answer in zip(asked, answers, strict=True) if isinstance(answer, Submitted))
+        self._hints.send(lanes=taken)
         return answers
 
 

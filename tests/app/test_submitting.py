@@ -1,5 +1,10 @@
 """Submitting for an app: what goes in several statements is as if one after the other."""
 
+import logging
+
+import msgspec
+import pytest
+
 from flowfabric import App
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, Submitted
@@ -49,3 +54,18 @@ async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given
     refused = [number for number, answer in enumerate(answers) if getattr(answer, "code", None) == "invalid_tag_key"]
     assert refused == [0, 500, 1000, 1500, 2000]
     assert await given.count("executions") == MANY - len(refused)
+
+
+async def test_what_is_refused_is_told_to_no_worker(app: App, given: Given, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(lane="reports")
+    async def report() -> None: ...
+
+    caplog.set_level(logging.WARNING)
+    lanes = ["reports", "\udcff", "x" * 10_000]
+    async with app:
+        submit = Submitter(app.config, app.database, app.hints)
+        terms = [msgspec.structs.replace(report.terms, lane=lane) for lane in lanes]
+        answers = await submit.many([Submission(terms=each) for each in terms])
+
+    assert [isinstance(answer, Submitted) for answer in answers] == [True, False, False]
+    assert caplog.messages == []  # a hint that cannot be sent would be lost with all that goes with it

@@ -3,9 +3,11 @@
 import asyncio
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ class Answer(NamedTuple):
 
 
 Run = Callable[..., Awaitable[Answer]]
+Start = Callable[..., Awaitable[Process]]
 
 
 @pytest.fixture
@@ -46,6 +49,30 @@ def ff(tmp_path: Path) -> Run:
         return Answer(process.returncode, out.decode(), err.decode())
 
     return run
+
+
+@pytest.fixture
+async def start(database_url: str) -> AsyncIterator[Start]:
+    """Start `ff` on this test's database and let it go on: `process = await start("sweep")`. The end kills it."""
+    started: list[Process] = []
+
+    async def run(*arguments: str) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "flowfabric.cli", *arguments),
+            env=os.environ | {"FLOWFABRIC_URL": database_url},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # As at a terminal: what runs in the background of a shell is started with the interrupt ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
 
 
 @pytest.fixture

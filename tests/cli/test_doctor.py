@@ -7,6 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from flowfabric import embedded
 from tests.cli.conftest import Answer, Run
 from tests.cli.looks import Looks
 from tests.conftest import Server
@@ -22,10 +23,20 @@ async def test_its_look_where_much_is_wrong(look: Looks, given: Given, server: S
     await look("doctor", "", "--json")
 
 
-async def test_advice_alone_is_no_failure(ff: Run, tmp_path: Path) -> None:
+async def test_the_embedded_server_is_set_up_as_it_advises(ff: Run) -> None:
     await ff("migrate")
 
-    code, out, err = await ff("doctor")
+    assert await ff("doctor") == Answer(0, "17 checks: all is well\n", "")
+
+
+async def test_advice_alone_is_no_failure(ff: Run, tmp_path: Path) -> None:
+    await ff("migrate")
+    with await asyncio.to_thread(embedded.start, tmp_path / ".flowfabric") as server:
+        conn = await asyncpg.connect(server.url())
+        await conn.execute("alter database flowfabric set idle_in_transaction_session_timeout = 0")
+        await conn.close()
+
+        code, out, err = await ff("doctor")
 
     assert (code, err) == (0, "")
     assert out.startswith("advice  settings: idle_in_transaction_session_timeout\n")

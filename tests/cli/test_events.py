@@ -1,44 +1,14 @@
 """`ff events tail`: follows, and goes on from a cursor."""
 
 import asyncio
-import os
 import signal
-import subprocess
-import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
-import pytest
 
 from tests.cli import scene
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Start
 from tests.given import Given
-
-Start = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def start(database_url: str) -> AsyncIterator[Start]:
-    started: list[Process] = []
-
-    async def run(*options: str) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "flowfabric.cli", "events", "tail", "--json", *options),
-            env=os.environ | {"FLOWFABRIC_URL": database_url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # As at a terminal: what runs in the background of a shell is started with the interrupt ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def next_kind(process: Process) -> str:
@@ -49,7 +19,7 @@ async def next_kind(process: Process) -> str:
 
 async def test_it_follows_until_ctrl_c(start: Start, given: Given) -> None:
     await given.submitted()
-    process = await start("--cursor", "oldest")
+    process = await start("events", "tail", "--json", "--cursor", "oldest")
     assert [await next_kind(process), await next_kind(process)] == ["lane_registered", "execution_submitted"]
 
     await given.cancelled()
@@ -78,6 +48,23 @@ async def test_ids_and_digests_are_left_to_programs(here: Run, given: Given) -> 
 
     assert told.endswith("  worker=pool, attempt=1, resumed=false, instance=pool-1, attempt_type=initial\n")
     assert {"epoch", "lease_id", "worker"} <= set(msgspec.json.decode(kept)["detail"])
+
+
+async def test_a_kind_that_does_not_exist_is_refused_and_not_followed_for_ever(ff: Run, database_url: str) -> None:
+    code, out, err = await ff("events", "tail", "--kind", "execution_faild", FLOWFABRIC_URL=database_url)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "invalid_body: kind 'execution_faild': there is no such kind of event; did you mean execution_"
+    )
+
+
+async def test_a_shell_completes_the_kinds(ff: Run) -> None:
+    words = {"COMP_WORDS": "ff events tail --kind lease_", "COMP_CWORD": "4"}
+    code, out, _ = await ff(_FF_COMPLETE="bash_complete", **words)
+
+    assert code == 0
+    assert out.split() == [f"plain,lease_{past}" for past in ("acquired", "expired", "renewed", "revoked")]
 
 
 async def test_more_than_a_page_is_read_to_its_end(here: Run, given: Given) -> None:

@@ -1,13 +1,8 @@
 """`ff sweep`: once, and until it is told to stop."""
 
 import asyncio
-import os
 import re
 import signal
-import subprocess
-import sys
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
@@ -15,7 +10,7 @@ import pytest
 from flowfabric.config import Config
 from flowfabric.engine import claims
 from flowfabric.reconcilers import sweeps
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, Start
 from tests.given import Given
 from tests.reconcilers.test_loop import BROKEN
 
@@ -29,31 +24,6 @@ async def url(database_url: str, given: Given) -> str:
     await claims.claim(given.conn, "w", instance="w-1", lanes=["default"])
     await given.rows("update flowfabric.tickets set expires_at = flowfabric.clock()")
     return database_url
-
-
-Start = Callable[..., Awaitable[Process]]
-
-
-@pytest.fixture
-async def start(url: str) -> AsyncIterator[Start]:
-    """Start the loop, and wait until it says that it sweeps."""
-    started: list[Process] = []
-
-    async def run(*options: str) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "flowfabric.cli", "sweep", *options),
-            env=os.environ | {"FLOWFABRIC_URL": url},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_once_says_what_moved(here: Run, url: str, given: Given) -> None:
@@ -91,9 +61,10 @@ async def test_a_database_that_is_behind_is_refused(here: Run, empty_url: str) -
     assert err.startswith("schema_behind: ")
 
 
+@pytest.mark.usefixtures("url")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_loop_sweeps_until_it_is_asked_to_stop(start: Start, given: Given, number: signal.Signals) -> None:
-    process = await start()
+    process = await start("sweep")
     assert process.stdout is not None
     async with asyncio.timeout(20):
         assert await process.stdout.readline() == b"sweeping\n"
@@ -108,7 +79,7 @@ async def test_the_loop_sweeps_until_it_is_asked_to_stop(start: Start, given: Gi
 
 
 async def test_the_loop_names_its_sweeps_in_json(start: Start) -> None:
-    process = await start("--json")
+    process = await start("sweep", "--json")
     assert process.stdout is not None
     async with asyncio.timeout(20):
         assert msgspec.json.decode(await process.stdout.readline()) == {"sweeping": NAMES}

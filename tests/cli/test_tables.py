@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from flowfabric.cli import tables, texts
-from flowfabric.cli.tables import Column
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Failure, LaneChange, Page
 from tests.given import Given
@@ -56,7 +55,7 @@ def test_a_page_is_a_document_with_its_cursor() -> None:
 
 
 def test_a_column_in_which_nothing_stands_is_left_out() -> None:
-    columns = [Column.read(written) for written in ("name", "state=state.word", "why")]
+    columns = ("name", "state=state.word", "why")
     items = [{"name": "a", "state": {"word": "[red]up"}, "why": None}, {"name": "long", "state": None, "why": None}]
 
     assert tables.table(columns, items) == "NAME  STATE\na     [red]up\nlong"

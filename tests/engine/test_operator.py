@@ -141,14 +141,15 @@ async def test_what_has_ended_or_never_was_cannot_be_held(conn: Connection, give
 
 
 @pytest.mark.parametrize("act", [operator.hold, operator.unhold])
-async def test_who_acts_is_named_in_256_bytes(conn: Connection, given: Given, act: object) -> None:
+async def test_who_acts_is_named_in_1_to_256_bytes(conn: Connection, given: Given, act: object) -> None:
     assert callable(act)
     execution_id = await given.held()
     before = await ticket(given, execution_id), await given.events()
 
-    with pytest.raises(InvalidBody) as refused:
-        await act(conn, execution_id, by="x" * 257)
-    assert refused.value.fields == {"field": "by"}
+    for by in ("", "x" * 257):
+        with pytest.raises(InvalidBody, match=r"a name is 1 to 256 bytes$") as refused:
+            await act(conn, execution_id, by=by)
+        assert refused.value.fields == {"field": "by"}
     with pytest.raises(InvalidText):
         await act(conn, execution_id, by="\0")
     assert (await ticket(given, execution_id), await given.events()) == before

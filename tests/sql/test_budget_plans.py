@@ -1,7 +1,6 @@
 """What budgets cost: a fetch to be admitted, a row to be tripped, and nothing for work that has none."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from string import Template
 from typing import Any
@@ -13,6 +12,7 @@ from flowfabric.engine import attempts, budgets, claims
 from flowfabric.ids import budget_id
 from tests.conftest import SOAK, Server
 from tests.engine.budgets.scene import TEAM, make, spend
+from tests.filled import copied, undone
 from tests.given import Given
 from tests.sql.reading import reading
 
@@ -61,11 +61,9 @@ from generate_series(1, $others) n join flowfabric.budgets b on b.name = 'b' || 
 @pytest.fixture(scope="module")
 def filled_url(server: Server, template: str) -> Iterator[str]:
     """A database with much behind budgets, made once for all tests here. Each rolls back what it does."""
-    name = f"test_{uuid.uuid4().hex}"
-    asyncio.run(server.execute(f"create database {name} template {template}"))
-    asyncio.run(_fill(server.url(name)))
-    yield server.url(name)
-    asyncio.run(server.execute(f"drop database {name} with (force)"))
+    with copied(server, template) as url:
+        asyncio.run(_fill(url))
+        yield url
 
 
 async def _fill(url: str) -> None:
@@ -78,12 +76,8 @@ async def _fill(url: str) -> None:
 
 @pytest.fixture
 async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
-    conn = await asyncpg.connect(filled_url)
-    transaction = conn.transaction()
-    await transaction.start()
-    yield conn
-    await transaction.rollback()
-    await conn.close()
+    async with undone(filled_url) as conn:
+        yield conn
 
 
 OURS = ["budgets", "reservations", "spending", "usage_keys"]

@@ -1,7 +1,6 @@
 """How much a claim reads: the routes it visits and the rows it takes, whatever waits besides."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
@@ -15,6 +14,7 @@ from flowfabric import ids
 from flowfabric.engine import attempts, budgets, claims, executions, lanes
 from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, UsageReport
 from tests.conftest import SOAK, Connect, Server
+from tests.filled import copied, undone
 from tests.given import Given, submission
 from tests.sql.reading import Read
 from tests.sql.reading import reading as reading_of
@@ -89,11 +89,9 @@ from flowfabric.routes r where r.id = t.route and r.lane = 'levels' and r.namesp
 @pytest.fixture(scope="module")
 def filled_url(server: Server, template: str) -> Iterator[str]:
     """A database with much to do, made once for all tests here. Each rolls back what it claims."""
-    name = f"test_{uuid.uuid4().hex}"
-    asyncio.run(server.execute(f"create database {name} template {template}"))
-    asyncio.run(_fill(server.url(name)))
-    yield server.url(name)
-    asyncio.run(server.execute(f"drop database {name} with (force)"))
+    with copied(server, template) as url:
+        asyncio.run(_fill(url))
+        yield url
 
 
 async def _fill(url: str) -> None:
@@ -115,12 +113,8 @@ async def _fill(url: str) -> None:
 
 @pytest.fixture
 async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
-    conn = await asyncpg.connect(filled_url)
-    transaction = conn.transaction()
-    await transaction.start()
-    yield conn
-    await transaction.rollback()
-    await conn.close()
+    async with undone(filled_url) as conn:
+        yield conn
 
 
 reading = partial(reading_of, tables=["executions", "tickets", "quotas", "quota_slots", "quota_entries", "budgets"])

@@ -13,6 +13,7 @@ from flowfabric.engine import executions, lanes
 from flowfabric.ids import FlowId
 from flowfabric.model import PublicState, Summary
 from tests.conftest import Server
+from tests.filled import copied
 
 EXECUTIONS = 1_000_000
 UNFINISHED = EXECUTIONS // 100  # some are as old as the oldest record
@@ -82,11 +83,9 @@ analyze;
 @pytest.fixture(scope="module")
 def million_url(server: Server, template: str) -> Iterator[str]:
     """A database with a long past, made once for all tests here."""
-    name = f"test_{uuid.uuid4().hex}"
-    asyncio.run(server.execute(f"create database {name} template {template}"))
-    asyncio.run(_fill(server.url(name)))
-    yield server.url(name)
-    asyncio.run(server.execute(f"drop database {name} with (force)"))
+    with copied(server, template) as url:
+        asyncio.run(_fill(url))
+        yield url
 
 
 async def _fill(url: str) -> None:

@@ -1,7 +1,6 @@
 """What waits read: as much beside a hundred thousand that wait as beside a hundred."""
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from functools import partial
@@ -15,6 +14,7 @@ from flowfabric.engine import claims, executions, waits
 from flowfabric.model import Claim, Delivered
 from tests.conftest import SOAK, Connect, Server
 from tests.engine.waits.scene import ANY, Waiting, wish
+from tests.filled import copied, undone
 from tests.given import Given, submission
 from tests.sql.reading import Read
 from tests.sql.reading import reading as reading_of
@@ -50,21 +50,15 @@ async def fill(url: str, amount: int) -> list[Waiting]:
 
 @pytest.fixture(scope="module", params=[FEW, MANY])
 def filled(server: Server, template: str, request: pytest.FixtureRequest) -> Iterator[Filled]:
-    name = f"test_{uuid.uuid4().hex}"
-    asyncio.run(server.execute(f"create database {name} template {template}"))
-    yield Filled(server.url(name), asyncio.run(fill(server.url(name), request.param)))
-    asyncio.run(server.execute(f"drop database {name} with (force)"))
+    with copied(server, template) as url:
+        yield Filled(url, asyncio.run(fill(url, request.param)))
 
 
 @pytest.fixture
 async def full(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
     """A connection to it; what is done there is undone."""
-    conn = await asyncpg.connect(filled.url)
-    transaction = conn.transaction()
-    await transaction.start()
-    yield conn
-    await transaction.rollback()
-    await conn.close()
+    async with undone(filled.url) as conn:
+        yield conn
 
 
 async def test_a_signal_reads_no_more_however_many_wait(full: asyncpg.Connection, filled: Filled) -> None:

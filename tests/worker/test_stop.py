@@ -7,7 +7,8 @@ import pytest
 
 from flowfabric.app import App
 from flowfabric.engine import attempts, executions, workers
-from flowfabric.errors import InvalidLane, InvalidLease
+from flowfabric.errors import InvalidLane, InvalidLease, InvalidName
+from flowfabric.spans import read_span
 from flowfabric.worker import Worker
 from tests.given import Given
 from tests.worker.scene import Gate, gated, until, working
@@ -116,7 +117,7 @@ async def test_an_instance_is_new_for_every_start(database_url: str) -> None:
     assert len({Worker(app, name="same").instance for _ in range(10)}) == 10
 
 
-async def test_a_worker_that_cannot_be_says_why(database_url: str) -> None:
+async def test_a_worker_that_cannot_be_says_why(database_url: str, given: Given) -> None:
     app = App(url=database_url)
 
     with pytest.raises(ValueError, match="concurrency is 0"):
@@ -124,8 +125,14 @@ async def test_a_worker_that_cannot_be_says_why(database_url: str) -> None:
     async with app, asyncio.timeout(20):
         with pytest.raises(InvalidLane):
             await Worker(app, lanes=["bad\tlane"]).run()
-        with pytest.raises(InvalidLease):
-            await Worker(app, lease="2h").run()
+        with pytest.raises(InvalidName):
+            await Worker(app, namespace="").run()
+        for lease in ("0s", "999ms", "3600001ms", "2h"):
+            with pytest.raises(InvalidLease, match=r"ms: a lease is 1 000 to 3 600 000 ms$") as at_once:
+                await Worker(app, lease=lease).run()
+            with pytest.raises(InvalidLease, match=f"^{at_once.value}$"):
+                await given.claim(lease=read_span(lease))
+    assert await given.count("workers") == 0
 
 
 async def test_a_worker_can_be_stopped_before_it_has_begun(database_url: str, given: Given) -> None:

@@ -13,7 +13,7 @@ of what is yielded, a line each.
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, ParamSpec
 
 import click
@@ -22,7 +22,6 @@ from flowfabric.app import App
 from flowfabric.cli import tables, texts
 from flowfabric.cli.connecting import at, opened
 from flowfabric.cli.refusals import FAILED, JSON
-from flowfabric.cli.tables import Column
 from flowfabric.model import Page
 
 P = ParamSpec("P")
@@ -51,7 +50,6 @@ def answering(
     shows: Callable[[Any], str] | None = None,
 ) -> Callable[[Command], Callable[..., None]]:
     """Make a coroutine that takes an open app a command that answers; the options `--url` and `--json` come with it."""
-    read = [Column.read(column) for column in columns]
 
     def text(value: object) -> str:
         if says:
@@ -59,8 +57,8 @@ def answering(
         if shows:
             return shows(value)
         if isinstance(value, Page):
-            return "\n".join(filter(None, [tables.table(read, value.items) if value.items else none, more(value)]))
-        return tables.card(read, value)
+            return listed(columns, value.items, value, none)
+        return tables.card(columns, value)
 
     def decorate(command: Command) -> Callable[..., None]:
         @functools.wraps(command)
@@ -82,6 +80,11 @@ async def _respond(app: App, command: Command, say: Callable[[object], None], op
                 say(item)
         elif (value := await command(app, **options)) is not None:
             say(value)
+
+
+def listed(columns: Iterable[str], lines: Collection[Any], page: Page[Any], none: str) -> str:
+    """A page as a table of these lines, or that there are none, and how to see what follows it."""
+    return "\n".join(filter(None, [tables.table(columns, lines) if lines else none, more(page)]))
 
 
 def more(page: Page[Any]) -> str:

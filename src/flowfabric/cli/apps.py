@@ -9,6 +9,7 @@ from types import ModuleType
 
 from flowfabric.app import App
 from flowfabric.cli.refusals import Refused
+from flowfabric.ids import shown
 
 
 class CannotLoad(Refused):
@@ -22,13 +23,13 @@ def load_app(place: str) -> App:
     """The app at a place; if there is none, the command ends with what is wrong there."""
     where, _, name = place.rpartition(":")
     if not where or not name:
-        raise CannotLoad(f"{place!r} names no app; write file.py:app or package.module:app")
+        raise CannotLoad(f"{shown(place)} names no app; write file.py:app or package.module:app")
     module = _from_file(Path(where)) if where.endswith(".py") else _from_package(where)
     try:
         found = getattr(module, name)
     except AttributeError:
         apps = [f"{where}:{each}" for each, value in vars(module).items() if isinstance(value, App)]
-        raise CannotLoad(f"{where} has no {name!r}; {_or_else(apps)}") from None
+        raise CannotLoad(f"{where} has no {shown(name)}; {_or_else(apps)}") from None
     if not isinstance(found, App):
         raise CannotLoad(f"{place} is a {type(found).__name__}, not an App; make one with app = flowfabric.App()")
     return found
@@ -39,7 +40,11 @@ def _or_else(apps: list[str]) -> str:
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:  # a name that is too long, or a directory that is closed to us
+        raise CannotLoad(f"{shown(str(path))} cannot be looked at: {error.strerror}") from None
+    if not there:
         raise CannotLoad(f"there is no file {path} in {Path.cwd()}")
     sys.path.insert(0, str(path.parent.resolve()))  # it finds its neighbours, as if it were run
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -60,7 +65,7 @@ def _from_package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
-            raise CannotLoad(f"there is no module {missing.name!r}, seen from {Path.cwd()}") from None
+            raise CannotLoad(f"there is no module {shown(missing.name)}, seen from {Path.cwd()}") from None
         raise CannotLoad(_raised(name, missing)) from missing
     except (Exception, SystemExit) as error:
         raise CannotLoad(_raised(name, error)) from error

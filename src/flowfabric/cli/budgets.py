@@ -9,14 +9,13 @@ import msgspec
 
 from flowfabric.app import App
 from flowfabric.cli import tables, texts
-from flowfabric.cli.answers import answering, more
+from flowfabric.cli.answers import answering, listed
 from flowfabric.cli.bars import bar, until_ms
 from flowfabric.cli.frames import span as narrow
-from flowfabric.cli.options import F, acting, one_execution, paged, span
-from flowfabric.cli.tables import Column
+from flowfabric.cli.options import F, acting, given, of_namespace, one_execution, paged, span
 from flowfabric.engine import budgets as engine
 from flowfabric.engine.clock import clock
-from flowfabric.ids import parse_execution_id
+from flowfabric.ids import parse_execution_id, shown
 from flowfabric.model import Budget, Page
 
 OF_ONE = ("budget=name", "namespace", "id=budget_id", "mode", "at the hard limit=on_hard_limit",
@@ -30,7 +29,6 @@ OF_MANY = ("budget", "dimension", "of its hard limit=bar", "used", "reserved", "
            "resets in=resets_in", "suspended")  # fmt: skip
 
 one_budget = click.argument("budget")
-namespace = click.option("--namespace", default="default", show_default=True, help="Whose it is.")
 
 
 class BudgetNow(Budget, frozen=True, kw_only=True):
@@ -46,17 +44,17 @@ def limit(text: str) -> tuple[str, int | None]:
         return dimension, None if equals and amount == "none" else int(amount)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no limit; write dimension=number, such as tokens=1000000, or tokens=none"
+            f"{shown(text)} is no limit; write dimension=number, such as tokens=1000000, or tokens=none"
         ) from None
 
 
 def _once_each(
     _ctx: click.Context, _param: click.Parameter, given: Sequence[tuple[str, int | None]]
-) -> Mapping[str, int | None]:
+) -> Mapping[str, int | None] | None:
     limits = dict(given)
     if len(limits) < len(given):
         raise click.BadParameter("a dimension is given twice; give each one limit")
-    return limits
+    return limits or None
 
 
 def defining(command: F) -> F:
@@ -93,7 +91,7 @@ def budgets() -> None:
 
 
 @budgets.command("list")
-@namespace
+@of_namespace
 @paged
 @answering(shows=lambda page: _list(page))
 async def list_budgets(app: App, namespace: str, limit: int, cursor: str | None) -> Page[BudgetNow]:
@@ -111,7 +109,7 @@ async def list_budgets(app: App, namespace: str, limit: int, cursor: str | None)
 
 @budgets.command("show")
 @one_budget
-@namespace
+@of_namespace
 @answering(shows=lambda budget: _card(budget))
 async def show_budget(app: App, budget: str, namespace: str) -> BudgetNow:
     """Show one budget, by its name or id: what it allows, what was spent, how often that was too much.
@@ -128,7 +126,7 @@ async def show_budget(app: App, budget: str, namespace: str) -> BudgetNow:
 @budgets.command("create")
 @one_budget
 @defining
-@namespace
+@of_namespace
 @acting
 @answering(says=_done)
 async def create_budget(app: App, budget: str, namespace: str, by: str, **options: Any) -> dict[str, Any]:
@@ -139,21 +137,21 @@ async def create_budget(app: App, budget: str, namespace: str, by: str, **option
       ff budgets create team-a --hard-limit tokens=1000000 --soft-limit tokens=800000 --reset-interval 1d
       ff budgets create team-b --hard-limit cost_micros=5000000 --on-hard-limit suspend
     """
-    given = _given(options)
+    wanted = given(options)
     for field in ("hard_limits", "soft_limits"):
-        given[field] = _changed({}, given.get(field, {}))
-    if not given.get("reset_interval"):
-        given.pop("reset_interval", None)
+        wanted[field] = _changed({}, wanted.get(field, {}))
+    if not wanted.get("reset_interval"):
+        wanted.pop("reset_interval", None)
     partitions = app.config.budget_partitions
     async with app.database.connection() as conn:
-        made = await engine.create_budget(conn, budget, namespace=namespace, by=by, partitions=partitions, **given)
+        made = await engine.create_budget(conn, budget, namespace=namespace, by=by, partitions=partitions, **wanted)
     return {"budget": budget, "outcome": made.outcome, "budget_id": made.budget_id}
 
 
 @budgets.command("change")
 @one_budget
 @defining
-@namespace
+@of_namespace
 @acting
 @answering(says=_done)
 async def change_budget(app: App, budget: str, namespace: str, by: str, **options: Any) -> dict[str, Any]:
@@ -166,21 +164,21 @@ async def change_budget(app: App, budget: str, namespace: str, by: str, **option
     Example:
       ff budgets change team-a --hard-limit tokens=2000000
     """
-    given = _given(options)
-    if not given:
+    wanted = given(options)
+    if not wanted:
         raise click.UsageError("there is nothing to change; give a limit, such as --hard-limit tokens=2000000")
     async with app.database.connection() as conn:
         there = await engine.describe_budget(conn, budget, namespace=namespace)
-        for field in {"hard_limits", "soft_limits"} & given.keys():
-            given[field] = _changed(getattr(there, field), given[field])
-        changed = await engine.change_budget(conn, budget, namespace=namespace, by=by, **given)
+        for field in {"hard_limits", "soft_limits"} & wanted.keys():
+            wanted[field] = _changed(getattr(there, field), wanted[field])
+        changed = await engine.change_budget(conn, budget, namespace=namespace, by=by, **wanted)
     app.hints.send(lanes=changed.lanes)
     return {"budget": budget, "outcome": changed.outcome, "lanes": changed.lanes}
 
 
 @budgets.command("reset")
 @one_budget
-@namespace
+@of_namespace
 @acting
 @answering(says=_done)
 async def reset_budget(app: App, budget: str, namespace: str, by: str) -> dict[str, Any]:
@@ -199,7 +197,7 @@ async def reset_budget(app: App, budget: str, namespace: str, by: str) -> dict[s
 @budgets.command("release")
 @one_budget
 @one_execution
-@namespace
+@of_namespace
 @acting
 @answering(says=lambda done: f"{_done(done)} {texts.cell(done['amounts'])}".rstrip())
 async def release_usage(app: App, budget: str, execution: str, namespace: str, by: str) -> dict[str, Any]:
@@ -223,16 +221,15 @@ def _now(budget: Budget, now: datetime) -> BudgetNow:
 def _list(page: Page[BudgetNow]) -> str:
     lines = [line for budget in page.items for line in _lines(budget)]
     none = "no budgets here; `ff budgets create` makes one, and so does App(budgets=...)"
-    return "\n".join(filter(None, [tables.table([Column.read(each) for each in OF_MANY], lines) if lines else none,
-                                   more(page)]))  # fmt: skip
+    return listed(OF_MANY, lines, page, none)
 
 
 def _card(budget: BudgetNow) -> str:
     spent = [line for line in _lines(budget) if line["dimension"]]
     shown = {**msgspec.structs.asdict(budget), "resets_in": _resets_in(budget)}
-    parts = [tables.card([Column.read(each) for each in OF_ONE], shown)]
+    parts = [tables.card(OF_ONE, shown)]
     if spent:
-        parts += ["", tables.table([Column.read(each) for each in OF_DIMENSION], spent)]
+        parts += ["", tables.table(OF_DIMENSION, spent)]
     return "\n".join(parts)
 
 
@@ -275,7 +272,3 @@ def _number(number: int | None) -> str | None:
 def _changed(there: Mapping[str, int], given: Mapping[str, int | None]) -> dict[str, int]:
     """Limits with some of them changed, or taken away."""
     return {dimension: n for dimension, n in {**there, **given}.items() if n is not None}
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {option: value for option, value in options.items() if value is not None and value != {}}

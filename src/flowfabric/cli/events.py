@@ -11,7 +11,7 @@ from flowfabric.cli.answers import answering
 from flowfabric.cli.options import tag, within
 from flowfabric.cli.texts import cell, moment
 from flowfabric.engine import events as engine
-from flowfabric.model import Event, EventFilter
+from flowfabric.model import Event, EventFilter, EventKind
 
 FOR_PROGRAMS = {"epoch", "lease_id", "suspension_id", "waitpoint_id", "signal_id", "signals", "kid", "digest",
                 "about_digest", "source_identity"}  # fmt: skip
@@ -34,12 +34,17 @@ def read_cursor(_ctx: click.Context, _param: click.Parameter, value: str | None)
     return engine.OLDEST if value == "oldest" else value
 
 
+def complete_kind(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[str]:
+    """The kinds that a shell offers for what has been typed."""
+    return [kind.value for kind in EventKind if kind.startswith(begun)]
+
+
 def filtered(app: App, **wanted: Any) -> EventFilter:
     """The filter that the options stand for. Raises `InvalidId`, `WrongPartition`."""
     execution, flow, kinds = wanted.pop("execution"), wanted.pop("flow"), wanted.pop("kinds")
     return EventFilter(
-        execution_id=execution and app.execution(execution).execution_id,
-        flow_id=flow and ids.parse_flow_id(flow, app.config.execution_partitions),
+        execution_id=None if execution is None else app.execution(execution).execution_id,
+        flow_id=None if flow is None else ids.parse_flow_id(flow, app.config.execution_partitions),
         kinds=kinds or None,
         **wanted,
     )
@@ -59,7 +64,9 @@ def events() -> None:
 )
 @click.option("--once", is_flag=True, help="End when all there is has been shown.")
 @click.option("--limit", type=click.IntRange(1), help="End after so many.")
-@click.option("--kind", "kinds", multiple=True, help="Only of this kind; may be repeated.")
+@click.option(
+    "--kind", "kinds", multiple=True, shell_complete=complete_kind, help="Only of this kind; may be repeated."
+)
 @click.option("--execution", metavar="ID", help="Only of this execution.")
 @click.option("--flow", metavar="ID", help="Only of this flow.")
 @click.option("--tag", type=tag, metavar="KEY=VALUE", help="Only of executions with this tag.")

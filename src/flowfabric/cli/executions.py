@@ -6,12 +6,11 @@ import click
 
 from flowfabric import ids
 from flowfabric.app import App
-from flowfabric.cli import acts, remedies, tables
-from flowfabric.cli.answers import answering, more
+from flowfabric.cli import acts, remedies
+from flowfabric.cli.answers import answering, listed
 from flowfabric.cli.events import read_cursor, told
 from flowfabric.cli.options import moment, one_execution, paged, tag, within
 from flowfabric.cli.refusals import JSON
-from flowfabric.cli.tables import Column
 from flowfabric.engine import attempts as attempt_engine
 from flowfabric.engine import events as event_engine
 from flowfabric.engine import executions as engine
@@ -34,9 +33,8 @@ class Timeline(Page[Event], frozen=True):
 
 
 def _laid_out(found: Timeline) -> str:
-    columns = [Column.read(column) for column in ("at", "kind", "by", "detail")]
     lines = [{"at": each.at, "kind": each.kind, "by": each.by, "detail": told(each)} for each in found.items]
-    return "\n".join(filter(None, [tables.table(columns, lines) if lines else "no events of it are kept", more(found)]))
+    return listed(("at", "kind", "by", "detail"), lines, found, none="no events of it are kept")
 
 
 @click.group()
@@ -73,11 +71,9 @@ async def list_executions(
       ff executions list --state failed --lane reports
       ff executions list --state failed --ids --limit 1000 | ff executions replay -
     """
-    partitions = app.config.execution_partitions
+    within_flow = None if flow is None else ids.parse_flow_id(flow, app.config.execution_partitions)
     async with app.database.connection() as conn:
-        page = await engine.list_executions(
-            conn, states=states or None, flow=ids.parse_flow_id(flow, partitions) if flow else None, **wanted
-        )
+        page = await engine.list_executions(conn, states=states or None, flow=within_flow, **wanted)
     if not only_ids:
         return page
     found = [each.execution_id for each in page.items]

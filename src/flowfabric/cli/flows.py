@@ -10,7 +10,6 @@ from flowfabric.app import App
 from flowfabric.cli import tables
 from flowfabric.cli.answers import answering
 from flowfabric.cli.options import acting, paged
-from flowfabric.cli.tables import Column
 from flowfabric.engine import flows as engine
 from flowfabric.ids import FlowId
 from flowfabric.model import CancelledFlow, CancelPolicy, FlowDescription, FlowState, FlowSummary, Page
@@ -38,8 +37,8 @@ def _shown(flow: FlowDescription) -> str:
         }
         for member in flow.members
     ]
-    card = tables.card([Column.read(each) for each in CARD], flow)
-    table = tables.table([Column.read(each) for each in OF_MEMBERS], lines) if lines else ""
+    card = tables.card(CARD, flow)
+    table = tables.table(OF_MEMBERS, lines) if lines else ""
     follows = f"more: --cursor {flow.next_cursor}" if flow.next_cursor else ""
     return "\n\n".join(filter(None, [card, table])) + (f"\n{follows}" if follows else "")
 

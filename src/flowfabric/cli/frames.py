@@ -7,11 +7,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from flowfabric import spans
 from flowfabric.cli.texts import printable
 from flowfabric.model import LaneFrame, Overview, Stuck, WorkerFrame
 
 MOST_LANE, MOST_WORKER = 10_000, 1_000
-UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 STATES = {"active": "green", "paused": "yellow", "draining": "yellow"}
 
 
@@ -40,13 +40,7 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 def span(seconds: float) -> str:
     """A span as narrow as a column wants it."""
-    left = max(round(seconds), 0)
-    counts: list[tuple[int, str]] = []
-    for unit, size in UNITS:
-        count, left = divmod(left, size)
-        if count or counts:
-            counts.append((count, unit))
-    return "".join(f"{count}{unit}" for count, unit in counts[:2] if count) or "0s"
+    return "".join(f"{count}{unit}" for count, unit in spans.in_two_units(seconds)) or "0s"
 
 
 def _above(seen: Overview, lanes: Sequence[LaneFrame], workers: Sequence[WorkerFrame]) -> RenderableType:

@@ -37,12 +37,20 @@ class Group(click.Group):
             raise refused(refusal) from refusal
         except BadSetting as bad:
             raise Refused("bad_setting", str(bad)) from bad
+        except click.UsageError as misunderstood:
+            raise _shortened(misunderstood) from misunderstood
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         super().add_command(cmd, name)
         _summarise(cmd)
+
+
+def _shortened(error: click.UsageError) -> click.UsageError:
+    """The same without the middle of a very long message, which is a value of the caller's."""
+    message = error.format_message()
+    return error if len(message) <= 800 else click.UsageError(f"{message[:200]} … {message[-400:]}", error.ctx)
 
 
 def _summarise(command: click.Command) -> None:

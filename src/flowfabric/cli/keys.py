@@ -8,7 +8,7 @@ import click
 
 from flowfabric.app import App
 from flowfabric.cli.answers import answering
-from flowfabric.cli.options import acting, span
+from flowfabric.cli.options import ReadFile, acting, span
 from flowfabric.engine import keys as engine
 from flowfabric.model import Key, Page, Rotated, Seeded
 
@@ -18,7 +18,7 @@ def _read_secret(_ctx: click.Context, _param: click.Parameter, file: BinaryIO | 
     return secrets.token_hex(32) if file is None else file.read(1_000).decode(errors="replace").strip()
 
 
-the_secret = click.option("--secret-file", "secret", type=click.File("rb"), callback=_read_secret,
+the_secret = click.option("--secret-file", "secret", type=ReadFile(), callback=_read_secret,
                           help="Where the secret stands, 64 hexadecimal digits; - is standard input.  "
                           "[default: a new random one]")  # fmt: skip
 

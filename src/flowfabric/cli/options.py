@@ -1,6 +1,7 @@
 """Options that commands share, each with one name and one meaning everywhere."""
 
 import getpass
+import os
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -28,7 +29,7 @@ def moment(text: str) -> datetime:
     try:
         return spans.read_moment(datetime.fromisoformat(text))
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no moment; write one like 2026-05-04T09:00:00Z") from None
+        raise click.BadParameter(f"{shown(text)} is no moment; write one like 2026-05-04T09:00:00Z") from None
 
 
 def time(text: str) -> timedelta | datetime:
@@ -40,8 +41,25 @@ def tag(text: str) -> tuple[str, str]:
     """A tag and its value: billing.customer=4711."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"{text!r} is no tag; write key=value, such as billing.customer=4711")
+        raise click.BadParameter(f"{shown(text)} is no tag; write key=value, such as billing.customer=4711")
     return key, value
+
+
+def words(text: str) -> list[str]:
+    """Words with commas between them: reports,mail."""
+    return [word for word in map(str.strip, text.split(",")) if word]
+
+
+class ReadFile(click.File):
+    """A file to read bytes from; `-` is standard input."""
+
+    def __init__(self) -> None:
+        super().__init__("rb")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "\0" in value:
+            self.fail(f"{shown(value)} is no name of a file: it holds U+0000", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def json(text: str) -> Any:
@@ -74,9 +92,17 @@ def paged(command: F) -> F:
     return limit(cursor(command))
 
 
+def login_name() -> str:
+    """Who is logged in; in a container, where a user may have no name, the number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
+
+
 def acting(command: F) -> F:
     """Something that somebody does, who is then in the log."""
-    by = click.option("--by", metavar="NAME", default=getpass.getuser, show_default="your login name",
+    by = click.option("--by", metavar="NAME", default=login_name, show_default="your login name",
                       help="Who does it; the log keeps it.")  # fmt: skip
     return by(command)
 
@@ -88,7 +114,13 @@ def within(command: F) -> F:
     return lane(namespace(command))
 
 
+of_namespace = click.option("--namespace", default="default", show_default=True, help="Whose it is.")
 one_execution = click.argument("execution")
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given: what is left out stays as it is."""
+    return {option: value for option, value in options.items() if value not in (None, ())}
 
 
 def _read_ids(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> list[str]:

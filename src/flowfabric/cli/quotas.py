@@ -1,6 +1,5 @@
 """`ff quotas`: how often, and how many at once."""
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -9,11 +8,10 @@ import msgspec
 
 from flowfabric.app import App
 from flowfabric.cli import tables
-from flowfabric.cli.answers import answering, more
+from flowfabric.cli.answers import answering, listed
 from flowfabric.cli.bars import bar, until_ms
 from flowfabric.cli.frames import span as narrow
-from flowfabric.cli.options import F, acting, paged
-from flowfabric.cli.tables import Column
+from flowfabric.cli.options import F, acting, given, of_namespace, paged
 from flowfabric.engine import quotas as engine
 from flowfabric.engine.clock import clock
 from flowfabric.model import Page, Quota
@@ -24,7 +22,6 @@ OF_ONE = ("quota", "namespace", "id", "created", "in its window=window_bar", "st
           "running=running_bar", "at once", "most", "room", "room in=room_in", "room at=room_at")  # fmt: skip
 
 one_quota = click.argument("quota")
-namespace = click.option("--namespace", default="default", show_default=True, help="Whose it is.")
 
 
 class QuotaNow(Quota, frozen=True, kw_only=True):
@@ -56,7 +53,7 @@ def quotas() -> None:
 
 
 @quotas.command("list")
-@namespace
+@of_namespace
 @paged
 @answering(shows=lambda page: _list(page))
 async def list_quotas(app: App, namespace: str, limit: int, cursor: str | None) -> Page[QuotaNow]:
@@ -74,8 +71,8 @@ async def list_quotas(app: App, namespace: str, limit: int, cursor: str | None) 
 
 @quotas.command("show")
 @one_quota
-@namespace
-@answering(shows=lambda quota: tables.card(_columns(OF_ONE), _line(quota)))
+@of_namespace
+@answering(shows=lambda quota: tables.card(OF_ONE, _line(quota)))
 async def show_quota(app: App, quota: str, namespace: str) -> QuotaNow:
     """Show one quota, by its name or id: its limits, what of them is used, and the room that leaves.
 
@@ -91,7 +88,7 @@ async def show_quota(app: App, quota: str, namespace: str) -> QuotaNow:
 @quotas.command("create")
 @one_quota
 @limiting
-@namespace
+@of_namespace
 @acting
 @answering(says=_done)
 async def create_quota(app: App, quota: str, namespace: str, by: str, **options: int | None) -> dict[str, Any]:
@@ -104,7 +101,7 @@ async def create_quota(app: App, quota: str, namespace: str, by: str, **options:
     partitions = app.config.quota_partitions
     async with app.database.connection() as conn:
         made = await engine.create_quota(
-            conn, quota, namespace=namespace, by=by, partitions=partitions, **_given(options)
+            conn, quota, namespace=namespace, by=by, partitions=partitions, **given(options)
         )
     return {"quota": quota, "outcome": made.outcome, "quota_id": made.quota_id}
 
@@ -112,7 +109,7 @@ async def create_quota(app: App, quota: str, namespace: str, by: str, **options:
 @quotas.command("change")
 @one_quota
 @limiting
-@namespace
+@of_namespace
 @acting
 @answering(says=_done)
 async def change_quota(app: App, quota: str, namespace: str, by: str, **options: int | None) -> dict[str, Any]:
@@ -124,11 +121,11 @@ async def change_quota(app: App, quota: str, namespace: str, by: str, **options:
     Example:
       ff quotas change model --max-concurrent 5
     """
-    given = _given(options)
-    if not given:
+    limits = given(options)
+    if not limits:
         raise click.UsageError("there is nothing to change; give a limit, such as --max-concurrent 5")
     async with app.database.connection() as conn:
-        changed = await engine.change_quota(conn, quota, namespace=namespace, by=by, **given)
+        changed = await engine.change_quota(conn, quota, namespace=namespace, by=by, **limits)
     app.hints.send(lanes=changed.lanes)
     return {"quota": quota, "outcome": changed.outcome, "lanes": changed.lanes}
 
@@ -139,12 +136,7 @@ def _now(quota: Quota, now: datetime) -> QuotaNow:
 
 def _list(page: Page[QuotaNow]) -> str:
     none = "no quotas here; `ff quotas create` makes one, and so does App(quotas=...)"
-    lines = [_line(quota) for quota in page.items]
-    return "\n".join(filter(None, [tables.table(_columns(OF_MANY), lines) if lines else none, more(page)]))
-
-
-def _columns(written: tuple[str, ...]) -> list[Column]:
-    return [Column.read(each) for each in written]
+    return listed(OF_MANY, [_line(quota) for quota in page.items], page, none)
 
 
 def _line(quota: QuotaNow) -> dict[str, Any]:
@@ -165,7 +157,3 @@ def _line(quota: QuotaNow) -> dict[str, Any]:
         "room_in": None if quota.room_in_ms is None else narrow(quota.room_in_ms / 1_000),
         "room_at": quota.next_room_at,
     }
-
-
-def _given(options: Mapping[str, int | None]) -> dict[str, Any]:
-    return {option: value for option, value in options.items() if value is not None}

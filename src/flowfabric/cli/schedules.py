@@ -1,6 +1,6 @@
 """`ff schedules`: what is submitted again and again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -8,13 +8,10 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
-from flowfabric.cli import texts
 from flowfabric.cli.answers import answering
-from flowfabric.cli.apps import load_app
-from flowfabric.cli.options import F, acting, json_object, moment, paged, span, tag
+from flowfabric.cli.asking import as_in_app, asked_with, called_with
+from flowfabric.cli.options import F, acting, given, json_object, moment, of_namespace, paged, span, tag
 from flowfabric.engine import schedules as engine
-from flowfabric.errors import InvalidBody
-from flowfabric.ids import shown
 from flowfabric.model import CatchUp, Fired, Overlap, Page, Schedule, Submission, Terms, Timing
 from flowfabric.schedule import submitted
 
@@ -27,12 +24,7 @@ ALL = (*COLUMNS, "arguments=payload", "priority", "next five=ticks", "catch up=t
 OF_TIMING = set(Timing.__struct_fields__)
 
 one_schedule = click.argument("schedule")
-namespace = click.option("--namespace", default="default", show_default=True, help="Whose it is.")
 why = click.option("--why", help="What for; the log keeps it.")
-
-
-def _load(_ctx: click.Context, _param: click.Parameter, place: str | None) -> App | None:
-    return None if place is None else load_app(place)
 
 
 def timed(command: F) -> F:
@@ -70,6 +62,14 @@ def submitting(command: F) -> F:
     return command
 
 
+def switching(command: Callable[..., Any]) -> Callable[..., None]:
+    """What pausing, resuming and deleting share."""
+    switched = answering(says=_done)(command)
+    for option in (acting, why, of_namespace, one_schedule):
+        switched = option(switched)
+    return switched
+
+
 def _done(done: dict[str, str]) -> str:
     outcome = "nothing to change, it is so already" if done["outcome"] == "noop" else done["outcome"]
     return f"schedule {done['schedule']}: {outcome}"
@@ -97,7 +97,7 @@ async def list_schedules(app: App, namespace: str | None, limit: int, cursor: st
 
 @schedules.command("show")
 @one_schedule
-@namespace
+@of_namespace
 @answering(*ALL)
 async def show_schedule(app: App, schedule: str, namespace: str) -> Schedule:
     """Show one schedule, with its next five ticks.
@@ -114,7 +114,7 @@ async def show_schedule(app: App, schedule: str, namespace: str) -> Schedule:
 @one_schedule
 @click.argument("task")
 @click.argument("arguments", type=json_object, default="{}", metavar="[JSON]")
-@click.option("--app", callback=_load, metavar="PLACE", help="Take lane, retries and such from FILE.py:app.")
+@as_in_app
 @timed
 @submitting
 @click.option("--namespace", help="Whose it is.  [default: the task's, or default]")
@@ -131,11 +131,17 @@ async def create_schedule(
       ff schedules create nightly report '{"topic": "tides"}' --cron "0 3 * * *" --tz Europe/Berlin
       ff schedules create pulse check --every 15m --overlap skip
     """
-    asked, given = _asked(app, task, arguments), _given(options)
-    timing = Timing(**{field: given.pop(field) for field in OF_TIMING & given.keys()})
+    asked, wanted = _asked(app, task, arguments), given(options)
+    timing = Timing(**{field: wanted.pop(field) for field in OF_TIMING & wanted.keys()})
     async with app.database.connection() as conn:
         outcome = await engine.create_schedule(
-            conn, schedule, _with(asked, given), timing, paused=paused, by=by, payload_limit=app.config.payload_limit
+            conn,
+            schedule,
+            asked_with(asked, wanted),
+            timing,
+            paused=paused,
+            by=by,
+            payload_limit=app.config.payload_limit,
         )
     return {"schedule": schedule, "outcome": outcome}
 
@@ -146,7 +152,7 @@ async def create_schedule(
 @click.option("--no-until", is_flag=True, help="Let it tick without an end again.")
 @timed
 @submitting
-@namespace
+@of_namespace
 @acting
 @answering(says=_done)
 async def change_schedule(
@@ -166,12 +172,12 @@ async def change_schedule(
     Example:
       ff schedules change nightly --cron "30 4 * * *"
     """
-    given = _given(options)
-    if no_until and "until" in given:
+    wanted = given(options)
+    if no_until and "until" in wanted:
         raise click.UsageError("--until and --no-until say the opposite; give one of them")
     async with app.database.connection() as conn:
         there = await engine.describe_schedule(conn, schedule, namespace=namespace)
-        timing = {field: given.pop(field) for field in OF_TIMING & given.keys()}
+        timing = {field: wanted.pop(field) for field in OF_TIMING & wanted.keys()}
         if "cron" in timing:
             timing = {"every": None, "anchor": None, **timing}
         elif "every" in timing:
@@ -185,7 +191,7 @@ async def change_schedule(
             conn,
             schedule,
             namespace=namespace,
-            submission=_with(asked, given),
+            submission=asked_with(asked, wanted),
             timing=msgspec.structs.replace(there.timing, **timing),
             by=by,
             payload_limit=app.config.payload_limit,
@@ -194,11 +200,7 @@ async def change_schedule(
 
 
 @schedules.command("pause")
-@one_schedule
-@namespace
-@why
-@acting
-@answering(says=_done)
+@switching
 async def pause_schedule(app: App, schedule: str, namespace: str, by: str, why: str | None) -> dict[str, str]:
     """Stop a schedule. What it has submitted goes on; ticks that pass meanwhile are not caught up. Safe to repeat.
 
@@ -212,11 +214,7 @@ async def pause_schedule(app: App, schedule: str, namespace: str, by: str, why: 
 
 
 @schedules.command("resume")
-@one_schedule
-@namespace
-@why
-@acting
-@answering(says=_done)
+@switching
 async def resume_schedule(app: App, schedule: str, namespace: str, by: str, why: str | None) -> dict[str, str]:
     """Let a paused schedule go on, from the next tick. Safe to repeat.
 
@@ -230,11 +228,7 @@ async def resume_schedule(app: App, schedule: str, namespace: str, by: str, why:
 
 
 @schedules.command("delete")
-@one_schedule
-@namespace
-@why
-@acting
-@answering(says=_done)
+@switching
 async def delete_schedule(app: App, schedule: str, namespace: str, by: str, why: str | None) -> dict[str, str]:
     """Remove a schedule. What it has submitted goes on.
 
@@ -249,7 +243,7 @@ async def delete_schedule(app: App, schedule: str, namespace: str, by: str, why:
 
 @schedules.command("fire")
 @one_schedule
-@namespace
+@of_namespace
 @acting
 @answering("outcome", "execution=execution_id", "lane", "replaced=ended")
 async def fire_schedule(app: App, schedule: str, namespace: str, by: str) -> Fired:
@@ -271,19 +265,5 @@ def _asked(app: App, task: str, arguments: Mapping[str, Any]) -> Submission:
     """What is to be submitted; as the code of the app says, where it was given."""
     if not app.tasks:
         return Submission(terms=Terms(kind=task), payload=payloads.encode(arguments))
-    try:
+    with called_with(task, arguments):
         return submitted(app, task, arguments)
-    except TypeError as error:
-        raise InvalidBody(f"{task} cannot be called with {shown(texts.json(arguments))}: {error}") from None
-
-
-def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {option: value for option, value in options.items() if value not in (None, ())}
-
-
-def _with(asked: Submission, given: dict[str, Any]) -> Submission:
-    """What is submitted, with these options."""
-    if "tags" in given:
-        given["tags"] = dict(given["tags"])
-    terms = {field: given.pop(field) for field in ("lane", "namespace") if field in given}
-    return msgspec.structs.replace(asked, terms=msgspec.structs.replace(asked.terms, **terms), **given)

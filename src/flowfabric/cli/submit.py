@@ -1,6 +1,5 @@
 """`ff submit`: have a task run, by its name."""
 
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, BinaryIO, NamedTuple
@@ -12,19 +11,18 @@ from flowfabric import payloads
 from flowfabric.app import App
 from flowfabric.cli import texts
 from flowfabric.cli.answers import answering
-from flowfabric.cli.apps import load_app
-from flowfabric.cli.options import json_object, span, tag, time
+from flowfabric.cli.asking import as_in_app, asked_with, called_with
+from flowfabric.cli.options import ReadFile, given, json_object, span, tag, time
 from flowfabric.cli.refusals import JSON, Refused, refused
 from flowfabric.cli.tables import tracked, waiting
 from flowfabric.engine import workers as worker_engine
-from flowfabric.errors import InvalidBody, Refusal
+from flowfabric.errors import InvalidBody, Refusal, code_of
 from flowfabric.handle import ExecutionFailed
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Submission, SubmitOutcome, Submitted, Terms
 from flowfabric.submitting import Submitter
 from flowfabric.task import submission
 
-OF_TERMS = ("lane", "namespace", "needs", "budgets", "quotas", "policy")
 AT_ONCE = 500
 
 
@@ -52,15 +50,11 @@ def _says(taken: Taken) -> str:
     return texts.pretty(taken.result) if isinstance(taken, Ended) else str(taken.execution_id)
 
 
-def _load(_ctx: click.Context, _param: click.Parameter, place: str | None) -> App | None:
-    return None if place is None else load_app(place)
-
-
 @click.command()
 @click.argument("task")
 @click.argument("arguments", type=json_object, default="{}", metavar="[JSON]")
-@click.option("--app", callback=_load, metavar="PLACE", help="Take lane, retries and such from FILE.py:app.")
-@click.option("--each", type=click.File("rb"), help="Submit for every line of a file, a JSON object each; - is stdin.")
+@as_in_app
+@click.option("--each", type=ReadFile(), help="Submit for every line of a file, a JSON object each; - is stdin.")
 @click.option("--lane", help="Where it queues.  [default: the task's, or default]")
 @click.option("--namespace", help="Whose it is.")
 @click.option("--priority", type=click.IntRange(0, 9_000), help="Higher goes first.")
@@ -132,18 +126,12 @@ def _object(line: bytes) -> Mapping[str, Any]:
 
 
 def _submission(app: App, name: str, arguments: Mapping[str, Any], options: dict[str, Any]) -> Submission:
-    given = {option: value for option, value in options.items() if value not in (None, ())}
-    if "tags" in given:
-        given["tags"] = dict(given["tags"])
-    try:
+    with called_with(name, arguments):
         if name in app.tasks:
             asked = app.tasks[name].submission(**arguments)
         else:
             asked = submission(Terms(kind=name), payloads.encode(arguments), {})
-    except TypeError as error:
-        raise InvalidBody(f"{name} cannot be called with {shown(texts.json(arguments))}: {error}") from None
-    terms = {option: given.pop(option) for option in OF_TERMS if option in given}
-    return msgspec.structs.replace(asked, terms=msgspec.structs.replace(asked.terms, **terms), **given)
+    return asked_with(asked, given(options))
 
 
 def _chunks(asked: Sequence[Line]) -> list[Sequence[Line]]:
@@ -190,8 +178,7 @@ async def _end(app: App, submitted: Submitted, patience: timedelta | None) -> En
         Refused("not_ended", message, {"execution_id": submitted.execution_id}).tell()
         return None
     except ExecutionFailed as failed:
-        code = re.sub(r"(?<!^)(?=[A-Z])", "_", type(failed).__name__).lower()
         said = "\n".join([str(failed), *getattr(failed, "__notes__", [])])
-        Refused(code, said, {"execution_id": submitted.execution_id, "failure": failed.failure}).tell()
+        Refused(code_of(type(failed)), said, {"execution_id": submitted.execution_id, "failure": failed.failure}).tell()
         return None
     return Ended(execution_id=submitted.execution_id, outcome=submitted.outcome, result=result)

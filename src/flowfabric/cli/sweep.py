@@ -10,7 +10,6 @@ import click
 from flowfabric.cli import tables
 from flowfabric.cli.answers import answer, as_json, asynchronous, at_url
 from flowfabric.cli.connecting import refuse_missing
-from flowfabric.cli.tables import Column
 from flowfabric.config import Config
 from flowfabric.connect import open_database
 from flowfabric.db import Database
@@ -18,7 +17,7 @@ from flowfabric.migrate import check
 from flowfabric.model import Page
 from flowfabric.reconcilers import Sweep, run_each, run_sweeps, sweeps
 
-COLUMNS = [Column.read(column) for column in ("sweep", "moved", "failed=error")]
+COLUMNS = ("sweep", "moved", "failed=error")
 
 
 @click.command()

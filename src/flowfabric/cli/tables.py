@@ -54,8 +54,9 @@ def console(*, err: bool = False) -> Console:
     return Console(file=stream, highlight=False, width=None if stream.isatty() else ENDLESS)
 
 
-def table(columns: Sequence[Column], items: Iterable[Any]) -> str:
+def table(written: Iterable[str], items: Iterable[Any]) -> str:
     """A line for each item below the headings; a column in which nothing stands is left out."""
+    columns = [Column.read(each) for each in written]
     lines = [[column.of(item) for column in columns] for item in items]
     headings = [column.heading.upper() for column in columns]
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -84,12 +85,12 @@ def fitting(headings: Sequence[str], lines: Sequence[Sequence[str]], width: int)
     return used
 
 
-def card(columns: Sequence[Column], item: Any) -> str:
+def card(written: Iterable[str], item: Any) -> str:
     """A line for each thing there is to say of one item."""
     made = Table.grid(padding=(0, 2, 0, 0))
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
-    for column in columns:
+    for column in map(Column.read, written):
         if said := column.of(item):
             made.add_row(column.heading, _styled(said))
     return rendered(made)

@@ -10,9 +10,8 @@ from flowfabric import payloads
 from flowfabric.app import App
 from flowfabric.cli import tables, texts
 from flowfabric.cli.answers import answering
-from flowfabric.cli.options import acting, json, one_execution, paged, within
+from flowfabric.cli.options import ReadFile, acting, json, one_execution, paged, within
 from flowfabric.cli.refusals import JSON
-from flowfabric.cli.tables import Column
 from flowfabric.engine import waits as engine
 from flowfabric.errors import ApprovalDigestMismatch, ExecutionNotSuspended, WaitpointNotFound
 from flowfabric.ids import shown
@@ -109,8 +108,8 @@ async def list_suspended(
 
 
 def _laid_out(found: Waits) -> str:
-    asked = [tables.card([Column.read(column) for column in ASKED], each) for each in found.asked]
-    points = [tables.table([Column.read(column) for column in POINTS], found.waitpoints)] if found.waitpoints else []
+    asked = [tables.card(ASKED, each) for each in found.asked]
+    points = [tables.table(POINTS, found.waitpoints)] if found.waitpoints else []
     return "\n\n".join([*asked, *points]) or "it has never waited"
 
 
@@ -164,7 +163,7 @@ async def reject(app: App, **given: Any) -> Decision:
 @click.argument("waitpoint")
 @click.argument("name")
 @click.argument("payload", type=json, required=False)
-@click.option("--token-file", type=click.File("rb"), help="Where the waitpoint's token stands; - is standard input.")
+@click.option("--token-file", type=ReadFile(), help="Where the waitpoint's token stands; - is standard input.")
 @click.option("--digest", metavar="HEX", help="The digest of what is asked, where it counts only with that.")
 @acting
 @answering("outcome", "effect", "signal=signal_id")

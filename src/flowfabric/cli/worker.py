@@ -7,33 +7,27 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import click
 
-from flowfabric import spans
 from flowfabric.app import App
 from flowfabric.cli.answers import answer, as_json, at_url
 from flowfabric.cli.apps import load_app
 from flowfabric.cli.connecting import at
+from flowfabric.cli.options import span, words
 from flowfabric.cli.processes import supervise
+from flowfabric.ids import shown
 from flowfabric.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def read_span(_ctx: click.Context, _param: click.Parameter, value: str) -> timedelta:
-    """A span of time, such as 30s."""
-    try:
-        return spans.read_span(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def read_words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
-    """Words with commas between them."""
-    return None if value is None else [word for word in value.split(",") if word]
+def some_words(text: str) -> list[str]:
+    """Words with commas between them, one at least."""
+    if not (found := words(text)):
+        raise click.BadParameter(f"{shown(text)} names nothing; write words with commas between them: reports,mail")
+    return found
 
 
 def worker_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -42,14 +36,14 @@ def worker_options(command: Callable[..., None]) -> Callable[..., None]:
         [
             click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True,
                          help="How many runs go on at once."),
-            click.option("--lanes", callback=read_words, metavar="WORD,WORD",
+            click.option("--lanes", type=some_words, metavar="WORD,WORD",
                          help="Only these lanes; without it, those of the tasks."),
-            click.option("--capabilities", callback=read_words, metavar="WORD,WORD",
+            click.option("--capabilities", type=words, metavar="WORD,WORD",
                          help="What it can do; without it, what the tasks need."),
             click.option("--namespace", help="Only the work of this namespace."),
-            click.option("--lease", callback=read_span, metavar="SPAN", default="30s", show_default=True,
+            click.option("--lease", type=span, metavar="SPAN", default="30s", show_default=True,
                          help="How long work is claimed for; it is renewed while it runs."),
-            click.option("--drain", callback=read_span, metavar="SPAN", default="30s", show_default=True,
+            click.option("--drain", type=span, metavar="SPAN", default="30s", show_default=True,
                          help="How long work may go on after SIGTERM before it is handed back."),
             click.option("--name", default="worker", show_default=True, help="What the worker is called."),
             click.option("--no-sweeps", is_flag=True, help="Leave what happens by itself to other processes."),

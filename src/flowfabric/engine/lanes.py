@@ -44,9 +44,7 @@ async def resume_lane(conn: Connection, name: str, *, by: str, why: str | None =
 
 async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int = 50) -> Page[Lane]:
     """The lanes there are, by name. Raises `InvalidLimit`."""
-    found = await db.rows(
-        conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=max(min(limit, 1_000), -1_000)
-    )
+    found = await db.rows(conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=db.take(limit))
     return db.page([msgspec.convert(dict(row), Lane) for row in found], limit, lambda lane: lane.name)
 
 

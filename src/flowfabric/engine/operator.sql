@@ -1,14 +1,14 @@
 -- Operator: holding single executions back, and letting them go.
 
--- Refuse a name of who acts that is longer than the log keeps.
+-- Refuse a name of who acts that names nobody, or is longer than the log keeps. Null passes: nobody in particular.
 --
 --   refuses  invalid_body
 create or replace function flowfabric._check_by(by text)
 returns void
 language plpgsql as $$
 begin
-    if octet_length(_check_by.by) > 256 then
-        perform flowfabric._refuse('invalid_body', format('by %s: a name is at most 256 bytes', flowfabric._shown(_check_by.by)),
+    if octet_length(_check_by.by) not between 1 and 256 then
+        perform flowfabric._refuse('invalid_body', format('by %s: a name is 1 to 256 bytes', flowfabric._shown(_check_by.by)),
                                    '{"field": "by"}');
     end if;
 end $$;

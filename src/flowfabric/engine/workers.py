@@ -7,7 +7,7 @@ import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection
-from flowfabric.ids import check_text
+from flowfabric.ids import check_filter, check_text
 from flowfabric.model import Beat, MarkedDead, Page, Registered, Swept, Worker
 
 LOCK_CLASS = 17991
@@ -37,7 +37,7 @@ async def register_worker(
         instance=check_text(instance, "instance"),
         lanes=[check_text(lane, "lane") for lane in lanes],
         capabilities=calls.words(capabilities, "capability"),
-        namespace=namespace and check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         ttl_ms=calls.span(ttl, "ttl"),
         holds_lock=holds_lock,
     )
@@ -57,7 +57,7 @@ async def beat(conn: Connection, instances: Sequence[str]) -> list[Beat]:
 
 
 async def mark_dead(conn: Connection, instance: str, *, by: str, reason: str | None = None) -> MarkedDead:
-    """Declare an instance dead: forget it and revoke every lease it holds. Raises `InvalidBody`."""
+    """Declare an instance dead: forget it and revoke every lease it holds. Raises `InvalidWorker`, `InvalidBody`."""
     answer = await db.row(
         conn,
         "mark_dead",
@@ -84,11 +84,11 @@ async def list_workers(
     found = await db.rows(
         conn,
         "list_workers",
-        namespace=namespace and check_text(namespace, "namespace"),
-        lane=lane and check_text(lane, "lane"),
+        namespace=check_filter(namespace, "namespace"),
+        lane=check_filter(lane, "lane"),
         lapsed=lapsed,
         after=check_text(cursor or "", "cursor"),
-        take=max(min(limit, 1_000), -1_000),
+        take=db.take(limit),
     )
     items = [msgspec.convert({**row, "namespace": row["namespace_name"]}, Worker) for row in found]
     return db.page(items, limit, lambda worker: worker.instance)

@@ -199,13 +199,14 @@ end $$;
 --   moves    active → runnable: pending_reclaim_attempt
 --   locks    the entry; the tickets of its leases, in key order
 --   emits    worker_marked_dead, lease_revoked
---   refuses  invalid_body
+--   refuses  invalid_worker, invalid_body
 --   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes with work again
 create or replace function flowfabric.mark_dead(
     instance text, by text, reason text default null, out outcome text, out revoked int, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
+    perform flowfabric._check_worker(mark_dead.instance, mark_dead.instance);
     if octet_length(mark_dead.reason) > 256 or mark_dead.reason ~ '[\u0001-\u001f\u007f-\u009f]' then
         perform flowfabric._refuse('invalid_body', 'reason: give at most 256 bytes without control characters', '{"field": "reason"}');
     end if;

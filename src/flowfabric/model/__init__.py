@@ -27,7 +27,7 @@ from flowfabric.model.budgets import (
 from flowfabric.model.children import ChildToSubmit, FoundChild, OnParentEnd
 from flowfabric.model.claims import Claim, CurrentAttempt, Fence, Grant, Input, Lease, Renewed, Revoked, VerifiedGrant
 from flowfabric.model.doctor import Diagnosis, Finding, Level
-from flowfabric.model.events import Event, EventFilter, EventPage
+from flowfabric.model.events import Event, EventFilter, EventKind, EventPage
 from flowfabric.model.executions import (
     Counts,
     Description,
@@ -136,6 +136,7 @@ __all__ = [
     "EdgePolicy",
     "Event",
     "EventFilter",
+    "EventKind",
     "EventPage",
     "Explanation",
     "Failed",

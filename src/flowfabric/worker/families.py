@@ -98,7 +98,10 @@ class Families:
 
     async def _submit_all(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | Refusal]:
         found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True)
-        self._app.hints.send(lanes={child.submission.terms.lane for child in asked})
+        taken = (
+            child.submission.terms.lane for child, one in zip(asked, found, strict=True) if isinstance(one, FoundChild)
+        )
+        self._app.hints.send(lanes=taken)
         return found
 
     async def _submit_in(self, conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | Refusal]:

@@ -15,7 +15,7 @@ from flowfabric import spans
 from flowfabric.app import App
 from flowfabric.context import Context
 from flowfabric.engine import claims
-from flowfabric.errors import Fenced, Refusal, Unavailable
+from flowfabric.errors import Fenced, InvalidLease, Refusal, Unavailable
 from flowfabric.hints import Hint
 from flowfabric.model import Claim, Fence, Swept
 from flowfabric.reconcilers import run_sweeps, sweeps
@@ -33,6 +33,7 @@ log = logging.getLogger("flowfabric.worker")
 
 UNKNOWN_TASK_DELAY = timedelta(seconds=5)
 FULL_TASK_DELAY = timedelta(seconds=1)
+SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(hours=1)
 UNWINDING = 5.0  # seconds for a cancelled handler to leave
 MOST_REPORTING = 2_000
 
@@ -98,8 +99,11 @@ class Worker:
         """Work until `stop`; the database being away is waited out, never a reason to end.
 
         Raises what the engine says of a worker that cannot be: `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`,
-        `InvalidLease`.
+        `InvalidLease`, `InvalidName`.
         """
+        if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
+            asked = f"lease of {self.lease // timedelta(milliseconds=1)} ms"
+            raise InvalidLease(f"{asked}: a lease is 1 000 to 3 600 000 ms")  # here, as the heartbeat lives by it
         about = Registration(
             worker=self.name,
             instance=self.instance,

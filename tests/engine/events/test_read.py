@@ -8,7 +8,7 @@ import pytest
 
 from flowfabric.db import Connection
 from flowfabric.engine import events, executions, lanes, operator
-from flowfabric.errors import InvalidCursor, InvalidLimit, InvalidName, InvalidText
+from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidName, InvalidText
 from flowfabric.ids import ExecutionId, encode_event_cursor
 from flowfabric.model import Event, EventFilter
 from tests.conftest import Connect
@@ -180,6 +180,29 @@ async def test_filters_by_kind_and_by_who_did_it(conn: Connection, given: Given)
     assert await about(conn, acts=True, kinds=["execution_submitted"]) == set()
     assert await read(conn, kinds=[]) == []
     assert await read(conn, by="nobody") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "nearest"),
+    [
+        ("execution_faild", ["execution_failed", "execution_held", "execution_unheld"]),
+        ("LEASE_EXPIRED", ["lease_expired", "lease_acquired", "lease_revoked"]),
+        ("", []),
+        ("\0", []),
+        ("x" * 100_000, []),
+    ],
+)
+async def test_a_kind_that_no_event_has_is_refused_with_the_nearest_that_there_are(
+    conn: Connection, kind: str, nearest: list[str]
+) -> None:
+    await append_many(conn, 2)
+    with pytest.raises(InvalidBody, match=r"^invalid_body: kind '.*: there is no such kind of event; ") as refused:
+        await read(conn, kinds=["execution_submitted", kind])
+
+    assert refused.value.fields == {"field": "kinds", "nearest": nearest}
+    assert all(each in refused.value.message for each in nearest)
+    assert len(refused.value.message) < 300
+    assert await horizon(conn) == 0
 
 
 @pytest.mark.parametrize("tags", [ACME, {}])

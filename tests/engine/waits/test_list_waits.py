@@ -8,7 +8,7 @@ import pytest
 
 from flowfabric.db import Connection
 from flowfabric.engine import executions, waits
-from flowfabric.errors import ExecutionNotFound, InvalidCursor, InvalidLimit
+from flowfabric.errors import ExecutionNotFound, InvalidBody, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Waitpoint
 from tests.engine.waits.scene import ANY, APPROVE, OPERATOR_ONLY, to, waiting, wish
@@ -158,3 +158,15 @@ async def test_no_token_is_shown_anywhere(conn: Connection, given: Given) -> Non
     assert [digest for digest in digests if digest in str(shown)] == []
     assert "kid='k1'" in repr(point)
     assert msgspec.json.encode(asked).decode().count(digests[1]) == 1
+
+
+@pytest.mark.parametrize("state", ["", "activ", "\0"])
+async def test_waitpoints_are_in_one_of_the_states_there_are(conn: Connection, given: Given, state: str) -> None:
+    asked = await waiting(given)
+    [row] = await given.rows("select enum_range(null::flowfabric.waitpoint_state)::text[] as states")
+    there_are = "pending, active or closed"
+
+    with pytest.raises(InvalidBody, match=f": a waitpoint is {there_are}$") as refused:
+        await waits.list_waitpoints(conn, asked.execution_id, state=state)
+    assert refused.value.fields == {"field": "state"}
+    assert row["states"] == there_are.replace(" or", ",").split(", ")

@@ -4,8 +4,7 @@ import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection, Row
-from flowfabric.errors import InvalidCursor
-from flowfabric.ids import ExecutionId, shown
+from flowfabric.ids import ExecutionId, invalid_cursor
 from flowfabric.model import Attempt, Failure, Page
 
 
@@ -14,7 +13,7 @@ async def list_attempts(
 ) -> Page[Attempt]:
     """The attempts of an execution, by number. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
     found = await db.rows(
-        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=max(min(limit, 1_000), -1_000)
+        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=db.take(limit)
     )
     return db.page([_attempt(row) for row in found], limit, lambda attempt: str(attempt.number))
 
@@ -23,7 +22,7 @@ def _number(cursor: str | None) -> int:
     if not cursor:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
-        raise InvalidCursor(f"cursor {shown(cursor)} is not one this call gives out", cause="malformed")
+        raise invalid_cursor(cursor)
     return int(cursor)
 
 

@@ -10,7 +10,7 @@ from flowfabric import calls, db, ids
 from flowfabric.db import Connection
 from flowfabric.engine.budgets.amounts import amounts_text, named
 from flowfabric.errors import InvalidBudget
-from flowfabric.ids import check_text
+from flowfabric.ids import check_filter, check_text
 from flowfabric.model import Budget, ChangedBudget, CreatedBudget, Page
 
 
@@ -107,9 +107,9 @@ async def list_budgets(
     found = await db.rows(
         conn,
         "list_budgets",
-        namespace=check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         after=check_text(cursor or "", "cursor"),
-        take=max(min(limit, 1_000), -1_000),
+        take=db.take(limit),
     )
     return db.page([db.read(Budget, row["budget"]) for row in found], limit, lambda budget: budget.name)
 

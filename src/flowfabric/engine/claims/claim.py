@@ -7,7 +7,7 @@ import msgspec
 
 from flowfabric import calls, db
 from flowfabric.db import Connection, Row
-from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text
 from flowfabric.model import Claim, CurrentAttempt, Fence, Input, Journal, Resumed
 
 
@@ -43,7 +43,7 @@ async def claim(
         take=take,
         lease_ms=calls.span(lease, "lease"),
         after_route=after_route,
-        namespace=namespace and check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         partitions=None if partitions is None else list(partitions),
         last_priority=None if last is None else last.priority,
         last_created=None if last is None else last.created_at,

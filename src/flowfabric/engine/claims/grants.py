@@ -6,7 +6,7 @@ from datetime import timedelta
 from flowfabric import calls, db
 from flowfabric.db import Connection
 from flowfabric.engine.claims.claim import _with_inputs, read_claim
-from flowfabric.ids import ExecutionId, check_text
+from flowfabric.ids import ExecutionId, check_filter, check_text
 from flowfabric.model import Claim, Grant, Swept, VerifiedGrant
 
 
@@ -37,7 +37,7 @@ async def issue_grant(
         take=take,
         ttl_ms=calls.span(ttl, "ttl"),
         after_route=after_route,
-        namespace=namespace and check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         partitions=None if partitions is None else list(partitions),
     )
     return [

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
+from flowfabric import spans
 from flowfabric.config import Config
 from flowfabric.model.doctor import Finding, Level, OpenTransaction, ServerFacts
 
@@ -10,6 +11,7 @@ CHECKS = ("server_version", "primary", "durability", "vacuum", "connections", "s
 OLDEST_VERSION = 15
 MANY_DEAD = 50_000
 CLOCK_ADVICE, CLOCK_WRONG = timedelta(seconds=2), timedelta(seconds=30)
+UNITS = {"m": "min"}  # m would be metres to some, and months to others
 
 LOSES = {
     "fsync": "a crash of the machine can destroy the whole database",
@@ -20,13 +22,9 @@ LOSES = {
 
 def span(amount: timedelta | float) -> str:
     """A span for people: its largest unit and the next one."""
-    left = round(amount.total_seconds() if isinstance(amount, timedelta) else amount)
-    counts: list[tuple[int, str]] = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, left = divmod(left, size)
-        if count or counts:
-            counts.append((count, unit))
-    return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count) or "less than 1 s"
+    seconds = amount.total_seconds() if isinstance(amount, timedelta) else amount
+    said = [f"{count} {UNITS.get(unit, unit)}" for count, unit in spans.in_two_units(seconds)]
+    return " ".join(said) or "less than 1 s"
 
 
 def judge_version(facts: ServerFacts) -> Iterator[Finding]:

@@ -1,16 +1,19 @@
 """Reading the log: strictly after a cursor, never past the horizon, what a filter lets through."""
 
+import difflib
+
 import msgspec
 
 from flowfabric import db, ids
 from flowfabric.db import Connection, Row
 from flowfabric.engine.events.horizon import advance_horizon
-from flowfabric.errors import InvalidCursor
-from flowfabric.ids import ExecutionId, FlowId, check_text
-from flowfabric.model import Event, EventFilter, EventPage
+from flowfabric.errors import InvalidBody, InvalidCursor
+from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, shown
+from flowfabric.model import Event, EventFilter, EventKind, EventPage
 
 EVERYTHING = EventFilter()
 OLDEST = ids.encode_event_cursor(0)
+KINDS = [kind.value for kind in EventKind]
 
 
 async def read_events(
@@ -25,12 +28,12 @@ async def read_events(
 
     The empty cursor gives no events and the cursor of now; `OLDEST` starts with the oldest kept. The cursor moves on
     past events the filter dropped. With `advance` the horizon is moved on first, unless a transaction is open. Raises
-    `InvalidCursor`, `CursorExpired`, `InvalidLimit`.
+    `InvalidCursor`, `CursorExpired`, `InvalidLimit`, and `InvalidBody` for a kind that no event can have.
     """
-    after = ids.decode_event_cursor(cursor)
+    after, wanted = ids.decode_event_cursor(cursor), _arguments(filter)
     if advance and not conn.is_in_transaction():
         await advance_horizon(conn)
-    found = await db.rows(conn, "read_events", after=after, take=max(min(limit, 1_000), -1), **_arguments(filter))
+    found = await db.rows(conn, "read_events", after=after, take=db.take(limit), **wanted)
     return EventPage(
         events=[_event(row) for row in found[:-1]],
         cursor=ids.encode_event_cursor(found[-1]["id"]),
@@ -62,18 +65,27 @@ def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
     texts = {
         "namespace": filter.namespace,
         "tag_key": tag_key,
-        "tag_value": tag_value,
         "lane": filter.lane,
         "by": filter.by,
     }
     return {
-        **{name: text if text is None else check_text(text, name) for name, text in texts.items()},
-        "kinds": None if filter.kinds is None else [check_text(kind, "kind") for kind in filter.kinds],
+        **{name: check_filter(text, name) for name, text in texts.items()},
+        "tag_value": None if tag_value is None else check_text(tag_value, "tag_value"),
+        "kinds": None if filter.kinds is None else [_kind(kind) for kind in filter.kinds],
         "partitions": _partitions(filter),
         "execution": filter.execution_id and filter.execution_id.uuid,
         "flow": filter.flow_id and filter.flow_id.uuid,
         "acts": filter.acts,
     }
+
+
+def _kind(kind: str) -> str:
+    """A kind that events can have: whoever waits for another one would wait for ever, and never know why."""
+    if kind in KINDS:
+        return kind
+    nearest = difflib.get_close_matches(str(kind)[:80].lower(), KINDS, cutoff=0.5)
+    how = f"did you mean {' or '.join(nearest)}?" if nearest else "the reference, Kinds of events, has them all"
+    raise InvalidBody(f"kind {shown(str(kind))}: there is no such kind of event; {how}", field="kinds", nearest=nearest)
 
 
 def _partitions(filter: EventFilter) -> list[int] | None:  # noqa: A002

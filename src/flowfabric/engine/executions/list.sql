@@ -68,7 +68,9 @@ begin
             when 'rate_limited' then rate_limited
         end;
         if conditions[cardinality(conditions)] is null then
-            perform flowfabric._refuse('invalid_body', format('state %s: there is no such public state', flowfabric._shown(state)),
+            perform flowfabric._refuse('invalid_body', format(
+                'state %s: there is no such public state; give waiting, delayed, waiting_children, rate_limited, active, suspended, '
+                'completed, failed, cancelled, expired or skipped', flowfabric._shown(state)),
                                        '{"field": "state"}');
         end if;
     end loop;

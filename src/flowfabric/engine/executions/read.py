@@ -9,7 +9,7 @@ import msgspec
 from flowfabric import db, ids
 from flowfabric.db import Connection
 from flowfabric.errors import InvalidBody
-from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
 
 ORDERS = ("newest", "id")
@@ -92,17 +92,17 @@ async def list_executions(
     found = await db.rows(
         conn,
         "list_executions",
-        namespace=namespace and check_text(namespace, "namespace"),
-        lane=lane and check_text(lane, "lane"),
-        kind=kind and check_text(kind, "kind"),
+        namespace=check_filter(namespace, "namespace"),
+        lane=check_filter(lane, "lane"),
+        kind=check_filter(kind, "kind"),
         states=None if states is None else [check_text(state, "state") for state in states],
         flow=flow and flow.uuid,
         flow_partition=flow and flow.partition,
-        tag_key=tag and check_text(tag[0], "tag key"),
+        tag_key=tag and check_filter(tag[0], "tag key"),
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
         created_before=created_before,
-        take=max(min(limit, 1_000), -1_000),
+        take=db.take(limit),
         newest_first=order == "newest",
         **_position(order, cursor),
     )

@@ -2,7 +2,7 @@
 
 from flowfabric import db, ids
 from flowfabric.db import Connection
-from flowfabric.ids import FlowId, check_text
+from flowfabric.ids import FlowId, check_filter, check_text
 from flowfabric.model import FlowDescription, FlowState, FlowSummary, Page, TagChange
 
 ANY_COUNT = 32_768
@@ -16,8 +16,9 @@ async def describe_flow(
     Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
     """
     after = ids.parse_id_cursor(cursor, ANY_COUNT).uuid if cursor else None
-    take = max(min(limit, 1_000), -1)
-    text = await db.value(conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=take)
+    text = await db.value(
+        conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=db.take(limit)
+    )
     return db.read(FlowDescription, text)
 
 
@@ -37,11 +38,11 @@ async def list_flows(
     found = await db.rows(
         conn,
         "list_flows",
-        namespace=namespace and check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         state=state and check_text(str(state), "state"),
         after_partition=after and after.partition,
         after_id=after and after.uuid,
-        take=max(min(limit, 1_000), -1),
+        take=db.take(limit),
     )
     return db.page([db.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
 

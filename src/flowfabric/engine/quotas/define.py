@@ -7,7 +7,7 @@ import msgspec
 from flowfabric import db, ids
 from flowfabric.db import Connection
 from flowfabric.errors import InvalidQuota
-from flowfabric.ids import check_text, shown
+from flowfabric.ids import check_filter, check_text, shown
 from flowfabric.model import ChangedQuota, CreatedQuota, Page, Quota
 
 MOST = 9_007_199_254_740_991
@@ -87,9 +87,9 @@ async def list_quotas(
     found = await db.rows(
         conn,
         "list_quotas",
-        namespace=check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         after=check_text(cursor or "", "cursor"),
-        take=max(min(limit, 1_000), -1_000),
+        take=db.take(limit),
     )
     return db.page([msgspec.json.decode(row["quota"], type=Quota) for row in found], limit, lambda quota: quota.name)
 

@@ -8,8 +8,8 @@ import msgspec
 from flowfabric import db
 from flowfabric.db import Connection
 from flowfabric.engine.schedules.ticks import Ticks
-from flowfabric.errors import InvalidCursor, InvalidSchedule
-from flowfabric.ids import check_text, shown
+from flowfabric.errors import InvalidSchedule
+from flowfabric.ids import check_filter, check_text, invalid_cursor
 from flowfabric.model import Page, Schedule
 
 
@@ -32,10 +32,10 @@ async def list_schedules(
     found = await db.rows(
         conn,
         "list_schedules",
-        namespace=None if namespace is None else check_text(namespace, "namespace"),
+        namespace=check_filter(namespace, "namespace"),
         after_namespace=after_namespace,
         after_name=after_name,
-        take=max(min(limit, 1_000), -1_000),
+        take=db.take(limit),
     )
     return db.page([_schedule(row["description"]) for row in found], limit, _cursor)
 
@@ -62,8 +62,5 @@ def _parse_cursor(text: str) -> tuple[str, str]:
     except (binascii.Error, ValueError):
         namespace, line, name = "", "", ""
     if not line or "\0" in namespace + name:
-        raise InvalidCursor(
-            f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",
-            cause="malformed",
-        )
+        raise invalid_cursor(text)
     return namespace, name

@@ -4,8 +4,11 @@ import msgspec
 
 from flowfabric import calls, db, ids
 from flowfabric.db import Connection, Row
-from flowfabric.ids import ExecutionId, check_text
+from flowfabric.errors import InvalidBody
+from flowfabric.ids import ExecutionId, check_filter, shown
 from flowfabric.model import Page, SuspendedExecution, Waitpoint
+
+STATES = ("pending", "active", "closed")
 
 
 async def list_suspended(
@@ -25,10 +28,10 @@ async def list_suspended(
     found = await db.rows(
         conn,
         "list_suspended",
-        namespace=namespace and check_text(namespace, "namespace"),
-        lane=lane and check_text(lane, "lane"),
-        reason_code=reason_code and check_text(reason_code, "reason_code"),
-        take=limit,
+        namespace=check_filter(namespace, "namespace"),
+        lane=check_filter(lane, "lane"),
+        reason_code=check_filter(reason_code, "reason_code"),
+        take=db.take(limit),
         **position,
     )
     items = [_suspended(row) for row in found]
@@ -52,7 +55,14 @@ async def list_waitpoints(
     cursor: str | None = None,
     limit: int = 100,
 ) -> Page[Waitpoint]:
-    """The waitpoints of an execution, oldest first. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
+    """The waitpoints of an execution, oldest first; of one `state` where it is given.
+
+    Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`, `InvalidBody`.
+    """
+    if state is not None and state not in STATES:
+        raise InvalidBody(
+            f"state {shown(state)}: a waitpoint is {', '.join(STATES[:-1])} or {STATES[-1]}", field="state"
+        )
     position: dict[str, object] = {}
     if cursor:
         moment, last = ids.parse_waitpoint_cursor(cursor)
@@ -61,8 +71,8 @@ async def list_waitpoints(
         conn,
         "list_waitpoints",
         **calls.about(execution_id),
-        state=state and check_text(state, "state"),
-        take=limit,
+        state=state,
+        take=db.take(limit),
         **position,
     )
     items = [msgspec.convert({**row, "state": row["state_name"]}, Waitpoint) for row in found]
