@@ -15,6 +15,13 @@ async def test_a_url_names_the_database(database_url: str) -> None:
         assert await database.run(lambda conn: db.value(conn, "clock")) is not None
 
 
+async def test_a_session_compiles_no_statement_unless_others_share_it(database_url: str) -> None:
+    asked = f"{database_url}{'&' if '?' in database_url else '?'}options=-cjit%3Don"
+    for pooler, jit in ((False, "off"), (True, "on")):
+        async with open_database(Config(url=asked, pooler=pooler)) as database, database.connection() as conn:
+            assert (await conn.fetch("select current_setting('jit') as jit"))[0]["jit"] == jit
+
+
 async def test_without_a_url_the_embedded_postgres_runs_as_long_as_it_is_open(tmp_path: Path) -> None:
     data = tmp_path / "data"
 

@@ -217,12 +217,11 @@ class Database:
         # cache the driver prepares and runs a call before it lets the session go.
         pooled = {"statement_cache_size": 0} if self.config.pooler else {}
         conn = await asyncpg.connect(self._url, timeout=self.config.patience, **pooled)
-        if self.config.pooler:
-            try:
-                await _learn_arrays(conn)
-            except BaseException:
-                conn.terminate()
-                raise
+        try:
+            await (_learn_arrays(conn) if self.config.pooler else _forgo_compiling(conn))
+        except BaseException:
+            conn.terminate()
+            raise
         return conn
 
     def _where(self) -> str:
@@ -356,6 +355,15 @@ def _pauses(patience: float) -> Iterator[float]:
     while clock() + pause <= end:
         yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret, only spreads callers out
         pause = min(pause * 2, 2.0)
+
+
+async def _forgo_compiling(conn: Any) -> None:
+    """Have this session compile no statement, which takes longer than any of ours runs.
+
+    Before Postgres 18, one that reads a small table whole is believed to be immensely costly in our functions, because
+    they are set to go by indexes.
+    """
+    await conn.fetch("select set_config('jit', 'off', false)")
 
 
 async def _learn_arrays(conn: Any) -> None:

@@ -268,12 +268,12 @@ async def a_budget_that_is_used_up(m: Meter) -> None:
 
 
 async def what_is_removed(m: Meter) -> None:
-    [it] = await claimed(m)
-    await waits.create_waitpoint(m.conn, it.fence, "go")
-    await executions.set_tag(m.conn, it.execution_id, "a.b", "c")
-    await attempts.complete(m.conn, it.fence)
+    for it in await claimed(m, 10):
+        await waits.create_waitpoint(m.conn, it.fence, "go")
+        await executions.set_tag(m.conn, it.execution_id, "a.b", "c")
+        await attempts.complete(m.conn, it.fence)
     await m.conn.execute("select flowfabric.move_clock('8 days')")
-    assert (await m("remove_ended", executions.remove_ended(m.conn))).moved == 1
+    assert (await m("remove_ended", executions.remove_ended(m.conn))).moved == 10
 
 
 STORIES: list[Callable[[Meter], Awaitable[None]]] = [

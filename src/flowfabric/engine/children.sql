@@ -135,7 +135,7 @@ end $$;
 -- waited for, once: a pass that has given back what orphans had set aside ends there.
 --
 --   moves    suspended → runnable, when a parent waits for nothing more; any phase of an orphan → ended: cancelled
---   locks    the tickets of parents it tells and of orphans, and the ends of parents; skips those that are locked
+--   locks    the tickets of parents it tells and of orphans, and the ends it deals with; skips those that are locked
 --   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released
 --   returns  how many were dealt with, the lanes with work again, the executions that ended
 create or replace function flowfabric.deliver_child_ends(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -143,34 +143,22 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    noted record;
+    noted record := flowfabric._oldest_child_ends(take, passing);
+    told record := flowfabric._close_child_ends(noted.held, noted.moot);
     gone record;
     orphans record;
 begin
-    select array_agg(x.at) as ats, array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.parent) as parents into noted from (
-        select c.at, c.partition, c.execution, c.parent
-        from (select c.* from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution offset 0) c
-        cross join lateral (
-            select from flowfabric.tickets t where t.partition = c.parent_partition and t.id = c.parent for update skip locked) t
-        limit deliver_child_ends.take offset deliver_child_ends.passing) x;
-    if noted.ids is not null then
-        lanes := flowfabric._tell_parents(noted.partitions, noted.ids, noted.parents);
+    moved := told.moved;
+    lanes := told.lanes;
+    -- Locked parents keep nobody behind them from hearing. Where some are to be passed over, they are among the oldest.
+    if moved < take and passing = 0 and exists (
+        select from flowfabric.child_ends c where c.parent is not null
+        order by c.at, c.execution offset deliver_child_ends.take - moved limit 1) then
+        noted := flowfabric._other_child_ends(take - moved);
+        told := flowfabric._close_child_ends(noted.held, noted.moot);
+        moved := moved + told.moved;
+        lanes := lanes || told.lanes;
     end if;
-    with told as (
-        delete from flowfabric.child_ends c
-        using (select c.place from unnest(noted.ats, noted.ids, noted.parents) as x (at, id, parent)
-               cross join lateral (
-                   select c.ctid as place from flowfabric.child_ends c
-                   where c.at = x.at and c.execution = x.id and c.parent = x.parent offset 0) c
-               union all
-               (select c.ctid from flowfabric.child_ends c
-                where c.parent is not null and not exists (
-                    select from flowfabric.tickets t where t.partition = c.parent_partition and t.id = c.parent offset 0)
-                order by c.at, c.execution limit deliver_child_ends.take)) x
-        where c.ctid = x.place
-        returning 1
-    )
-    select count(*) into moved from told;
     for gone in
         select c.ctid as place, c.* from flowfabric.child_ends c where c.parent is null order by c.at, c.execution
         limit least(deliver_child_ends.take, 10) for update skip locked
@@ -186,6 +174,106 @@ begin
         ended := ended || orphans.ended;
         exit when orphans.holds_budgets;
     end loop;
+end $$;
+
+-- What can be done among the oldest ends of children, of which so many are looked at.
+--
+--   locks    the tickets of parents; skips those that are locked
+--   returns  the ends whose parent is held now, and those whose parent is over itself
+create or replace function flowfabric._oldest_child_ends(take int, passing int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot from (
+        select n.note, t.is_held
+        from (
+            select c as note, c.parent_partition, c.parent from flowfabric.child_ends c where c.parent is not null
+            order by c.at, c.execution limit _oldest_child_ends.take + _oldest_child_ends.passing) n
+        cross join lateral (
+            select true as is_held from (
+                select from flowfabric.tickets t where t.partition = n.parent_partition and t.id = n.parent for update skip locked) t
+            union all
+            select false where not exists (
+                select from flowfabric.tickets t where t.partition = n.parent_partition and t.id = n.parent offset 0)) t
+        limit _oldest_child_ends.take offset _oldest_child_ends.passing) x;
+end $$;
+
+-- What can be done about ends of children when locked parents have the oldest: a walk from family to family, which takes one
+-- step for each that is locked, however many of its children have ended. It gets past a thousand of those, as many as a batch
+-- locks, and begins anywhere, so that no family is always behind more.
+--
+--   locks    the tickets of parents, and those ends; skips those that are locked
+--   returns  the ends whose parent is held now, and those whose parent is over itself
+create or replace function flowfabric._other_child_ends(take int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    oldest timestamptz := (select c.at from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution limit 1);
+    newest timestamptz := (select c.at from flowfabric.child_ends c where c.parent is not null order by c.at desc, c.execution desc limit 1);
+    moment timestamptz := oldest + random() * (newest - oldest);
+    first uuid := (select c.parent from flowfabric.child_ends c where c.parent is not null and c.at >= moment order by c.at, c.execution limit 1);
+begin
+    with recursive families as (
+        (select 1 as number, false as wrapped, c.parent_partition, c.parent from flowfabric.child_ends c
+         where c.parent >= first order by c.parent limit 1)
+        union all
+        select f.number + 1, n.* from families f cross join lateral (
+            select f.wrapped, c.* from (
+                select c.parent_partition, c.parent from flowfabric.child_ends c where c.parent > f.parent order by c.parent limit 1) c
+            where not f.wrapped or c.parent < first
+            union all
+            select true, c.* from (
+                select c.parent_partition, c.parent from flowfabric.child_ends c where c.parent < first order by c.parent limit 1) c
+            where not f.wrapped
+            limit 1) n
+        where f.number < _other_child_ends.take + 1000
+    )
+    select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot from (
+        select n.note, f.is_held
+        from (
+            select f.parent, t.is_held from families f
+            cross join lateral (
+                select true as is_held from (
+                    select from flowfabric.tickets t where t.partition = f.parent_partition and t.id = f.parent for update skip locked) t
+                union all
+                select false where not exists (
+                    select from flowfabric.tickets t where t.partition = f.parent_partition and t.id = f.parent offset 0)) t
+            offset 0) f
+        cross join lateral (
+            -- Between one and itself: by equality, the order might be that of all ends there are.
+            select c as note from flowfabric.child_ends c where c.parent between f.parent and f.parent
+            order by c.parent, c.at, c.execution limit _other_child_ends.take for update skip locked) n
+        limit _other_child_ends.take) x;
+end $$;
+
+-- Tell parents that are held of the ends of children, and strike these off, with those that no parent is left for.
+--
+--   moves    suspended → runnable, when a parent waits for nothing more
+--   locks    the ends; skips those that are locked
+--   emits    signal_delivered, execution_resumed, waitpoint_closed
+--   returns  how many were struck off, and the lanes with work again
+create or replace function flowfabric._close_child_ends(
+    held flowfabric.child_ends[], moot flowfabric.child_ends[], out moved int, out lanes text[])
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    told record;
+begin
+    if held is not null then
+        select array_agg(n.partition) as partitions, array_agg(n.execution) as ids, array_agg(n.parent) as parents into told
+        from unnest(_close_child_ends.held) n;
+        lanes := flowfabric._tell_parents(told.partitions, told.ids, told.parents);
+    end if;
+    with closed as (
+        delete from flowfabric.child_ends c
+        using (select c.place from unnest(_close_child_ends.held || _close_child_ends.moot) n
+               cross join lateral (
+                   select c.ctid as place from flowfabric.child_ends c
+                   where c.at = n.at and c.execution = n.execution and c.parent = n.parent for update skip locked) c) x
+        where c.ctid = x.place
+        returning 1
+    )
+    select count(*) into moved from closed;
 end $$;
 
 -- Tell parents of the ends of children: what waits for such a child is answered, and a parent that waits for nothing more goes

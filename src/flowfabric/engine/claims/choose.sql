@@ -165,39 +165,102 @@ begin
     return chosen;
 end $$;
 
--- The next lower priority that has ready work of a route that suits the worker and is not known to be closed: a walk from
--- priority to priority and route to route, for a backlog of which a worker can have very little.
+-- The next lower priority that has ready work of a route that suits the worker and is not known to be closed: a walk through
+-- a backlog of which a worker can have very little. It goes from pair of priority and route to the next, whatever they hold;
+-- after many in vain it reads on in the index, for as long as that passes a pair with every few entries.
 --
 --   returns  the priority, or null when there is none
 create or replace function flowfabric._next_level(lanes text[], level int, capabilities text[], namespace text, closed int[])
 returns int
 language plpgsql stable as $$
 #variable_conflict use_column
+declare
+    lane_name text;
+    behind_priority int;
+    behind_route int;
+    place record;
+    steps int;
+    found int;
 begin
-    return (
-        select max(f.priority) from unnest(_next_level.lanes) l (name) cross join lateral (
+    foreach lane_name in array lanes loop
+        behind_priority := level;
+        behind_route := 2147483647;
+        steps := 500;
+        loop
             with recursive pair as (
-                (select t.priority, t.route from flowfabric.tickets t
-                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < _next_level.level
-                 order by t.priority desc, t.route limit 1)
+                select 0 as number, behind_priority as priority, behind_route as route, false as is_suited
                 union all
-                select n.* from pair p cross join lateral (
+                select p.number + 1, n.priority, n.route, n.route <> all (_next_level.closed) and exists (
+                    select from flowfabric.routes r
+                    where r.id = n.route and r.needs <@ _next_level.capabilities and r.namespace = coalesce(_next_level.namespace, r.namespace)
+                    offset 0)
+                from pair p cross join lateral (
                     (select t.priority, t.route from flowfabric.tickets t
-                     where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                     where t.lane = lane_name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
                        and t.priority = p.priority and t.route > p.route
                      order by t.route limit 1)
                     union all
                     (select t.priority, t.route from flowfabric.tickets t
-                     where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < p.priority
+                     where t.lane = lane_name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < p.priority
                      order by t.priority desc, t.route limit 1)
                     limit 1) n
+                where not p.is_suited and p.number < steps
             )
-            select p.priority from pair p
-            where p.route <> all (_next_level.closed) and exists (
-                select from flowfabric.routes r
-                where r.id = p.route and r.needs <@ _next_level.capabilities and r.namespace = coalesce(_next_level.namespace, r.namespace)
-                offset 0)
-            limit 1) f);
+            select p.priority, p.route, p.is_suited, p.number < steps as is_over into place from pair p order by p.number desc limit 1;
+            while not place.is_over and not place.is_suited loop
+                place := flowfabric._read_pairs(lane_name, place.priority, place.route, capabilities, namespace, closed);
+                exit when place.is_dense;
+            end loop;
+            exit when place.is_over or place.is_suited;
+            behind_priority := place.priority;
+            behind_route := place.route;
+            steps := 2 * steps;
+        end loop;
+        if place.is_suited then
+            found := greatest(found, place.priority);
+        end if;
+    end loop;
+    return found;
+end $$;
+
+-- Read the next entries of what is ready in a lane, behind a pair of priority and route, and look up each route among them.
+--
+--   returns  the first pair that suits the worker and is not known to be closed, or else the last; whether it suits; whether
+--            there are no more; and whether the entries are of few pairs
+create or replace function flowfabric._read_pairs(
+    lane text, inout priority int, inout route int, capabilities text[], namespace text, closed int[],
+    out is_suited boolean, out is_over boolean, out is_dense boolean)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    most constant int := 256;
+    seen record;
+begin
+    with entries as materialized (
+        (select t.priority, t.route from flowfabric.tickets t
+         where t.lane = _read_pairs.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+           and t.priority = _read_pairs.priority and t.route > _read_pairs.route
+         order by t.route limit most)
+        union all
+        (select t.priority, t.route from flowfabric.tickets t
+         where t.lane = _read_pairs.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < _read_pairs.priority
+         order by t.priority desc, t.route limit most)
+        limit most
+    ), routes as (
+        select e.route, count(*) as amount, count(distinct e.priority) as pairs, max(e.priority) as priority from entries e group by e.route
+    )
+    select sum(x.amount) as amount, sum(x.pairs) as pairs,
+           max(x.priority) filter (where x.route <> all (_read_pairs.closed) and exists (
+               select from flowfabric.routes r
+               where r.id = x.route and r.needs <@ _read_pairs.capabilities and r.namespace = coalesce(_read_pairs.namespace, r.namespace)
+               offset 0)) as priority,
+           (select array[e.priority, e.route] from entries e order by e.priority, e.route desc limit 1) as last into seen
+    from routes x;
+    is_suited := seen.priority is not null;
+    is_over := not is_suited and coalesce(seen.amount, 0) < most;
+    is_dense := 4 * seen.pairs < seen.amount;
+    priority := coalesce(seen.priority, seen.last[1]);
+    route := seen.last[2];
 end $$;
 
 -- Choose and lock up to so many ready tickets: strict priority; at equal priority routes take turns; within a route the

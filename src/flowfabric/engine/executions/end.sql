@@ -60,7 +60,8 @@ begin
             started_at = g.started_at, ended_at = now, priority = g.priority, attempt = g.attempt, epoch = g.epoch,
             retries = g.retries, reclaims = g.reclaims, replays = g.replays
         from gone g
-        where e.partition = any (array[g.partition]) and e.id = any (array[g.id]) -- not `=`, for which a whole index might be read in order
+        -- Not `=`, for which a whole index might be read in order; nor `any` for both, of which Postgres 15 might use one.
+        where e.partition = any (array[g.partition]) and e.id between g.id and g.id
         returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension, e.route, e.tags, e.flow,
                   e.attempt, e.epoch, e.failure, (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (

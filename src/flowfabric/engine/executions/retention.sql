@@ -38,28 +38,28 @@ begin
     ), removed as (
         -- An execution replayed since has another end, or none, and stays.
         delete from flowfabric.executions e using taken k
-        where e.partition = any (array[k.partition]) and e.id = any (array[k.execution]) and e.ended_at = k.ended_at and e.flow is null
+        where e.partition = any (array[k.partition]) and e.id between k.execution and k.execution and e.ended_at = k.ended_at and e.flow is null
         returning e.partition, e.id
     ), members_removed as (
         delete from flowfabric.executions e using unnest(flows.member_partitions, flows.members) as m (partition, id)
-        where e.partition = any (array[m.partition]) and e.id = any (array[m.id])
+        where e.partition = any (array[m.partition]) and e.id between m.id and m.id
         returning e.partition, e.id
     ), gone as (
         select r.* from removed r union all select m.* from members_removed m
     ), attempts_removed as (
-        delete from flowfabric.attempts a using gone r where a.partition = any (array[r.partition]) and a.execution = any (array[r.id])
+        delete from flowfabric.attempts a using gone r where a.partition = any (array[r.partition]) and a.execution between r.id and r.id
     ), steps_removed as (
-        delete from flowfabric.steps s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
+        delete from flowfabric.steps s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), suspensions_removed as (
-        delete from flowfabric.suspensions s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
+        delete from flowfabric.suspensions s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), waitpoints_removed as (
-        delete from flowfabric.waitpoints w using gone r where w.partition = any (array[r.partition]) and w.execution = any (array[r.id])
+        delete from flowfabric.waitpoints w using gone r where w.partition = any (array[r.partition]) and w.execution between r.id and r.id
     ), signals_removed as (
-        delete from flowfabric.signals s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
+        delete from flowfabric.signals s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), spending_removed as (
-        delete from flowfabric.spending s using gone r where s.partition = any (array[r.partition]) and s.execution = any (array[r.id])
+        delete from flowfabric.spending s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), tags_removed as (
-        delete from flowfabric.tags g using gone r where g.partition = any (array[r.partition]) and g.execution = any (array[r.id])
+        delete from flowfabric.tags g using gone r where g.partition = any (array[r.partition]) and g.execution between r.id and r.id
     )
     select count(*) into moved from taken;
 end $$;
