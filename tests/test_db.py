@@ -325,6 +325,16 @@ async def test_a_pool_that_stays_empty_is_unavailable_and_names_the_setting(data
             await database.run(lambda conn: db.value(conn, "clock"))
 
 
+async def test_what_runs_aside_takes_no_connection_from_calls_and_waits_for_none(database_url: str) -> None:
+    async with Database(Config(pool_size=1, patience=0.1), database_url) as database:
+        async with database.connection(), database.connection(aside=True):
+            assert await database.run(lambda conn: db.value(conn, "clock"), aside=True) is not None
+        async with database.connection(aside=True), database.connection(aside=True):
+            assert await database.run(lambda conn: db.value(conn, "clock")) is not None
+            with pytest.raises(DatabaseUnavailable, match=r"after 0\.1 s other sweeps use them"):
+                await database.run(lambda conn: db.value(conn, "clock"), aside=True)
+
+
 async def test_a_caller_that_is_cancelled_gives_its_connection_back(database_url: str, conn: Connection) -> None:
     await db.builtin(conn, "pg_advisory_lock", key=7)
     async with Database(Config(pool_size=1), database_url) as database:

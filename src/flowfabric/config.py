@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The first signing key, 64 hexadecimal digits, installed as `k1` by the first migration; random when left out."""
 
     pool_size: Annotated[int, Meta(ge=1, le=1_000)] = 4
-    """Connections for calls, besides the few that listen, read the log, hint and renew."""
+    """Connections for calls, besides the few that sweep, listen, read the log, hint and renew."""
 
     pooler: bool = False
     """A transaction-mode pooler (PgBouncer) stands in front of Postgres: no prepared statements, no session state."""

@@ -27,6 +27,7 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 
 LONGEST_PAGE = 1_000
+ASIDE = 2  # connections for sweeps: no call waits for one, or is the first of its kind on one that has only swept
 
 
 class Connection(Protocol):
@@ -129,9 +130,11 @@ class Database:
         self.config = config
         self._url = url
         self._pool: Pool[Any] | None = None
+        self._aside: Pool[Any] | None = None
 
     async def __aenter__(self) -> Self:
         self._pool = Pool(self._connect, self.config.pool_size)
+        self._aside = Pool(self._connect, ASIDE)
         try:
             self._pool.give_back(await self._pool.borrow(self.config.patience))
         except ValueError:
@@ -145,15 +148,16 @@ class Database:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the connections, once those in use are back; after the setting `patience`, without waiting."""
-        if self._pool is not None:
-            with suppress(TimeoutError, *DRIVER):
-                async with asyncio.timeout(self.config.patience):
-                    await self._pool.close()
+        for pool in (self._aside, self._pool):
+            if pool is not None:
+                with suppress(TimeoutError, *DRIVER):
+                    async with asyncio.timeout(self.config.patience):
+                        await pool.close()
 
     @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection from the pool, for as long as the block lasts."""
-        pool, conn = await self._borrow()
+    async def connection(self, *, aside: bool = False) -> AsyncIterator[Connection]:
+        """A connection from the pool, for as long as the block lasts; `aside` one of the few for what nobody waits for."""
+        pool, conn = await self._borrow(self._aside if aside else self._pool)
         try:
             with _failing(conn, DRIVER[:-1]):  # the block may have files and sockets of its own
                 yield conn
@@ -183,8 +187,10 @@ class Database:
         finally:
             conn.terminate()
 
-    async def run(self, operation: Callable[[Connection], Awaitable[T]], *, repeat: bool = False) -> T:
-        """Run an operation on a connection of the pool.
+    async def run(
+        self, operation: Callable[[Connection], Awaitable[T]], *, repeat: bool = False, aside: bool = False
+    ) -> T:
+        """Run an operation on a connection of the pool, or `aside`: where it keeps no call waiting.
 
         With `repeat`, which is for operations that may safely happen twice, a lost connection is answered by trying
         again, with growing pauses, for as long as the setting `patience` allows.
@@ -192,7 +198,7 @@ class Database:
         pauses = _pauses(self.config.patience if repeat else 0.0)
         while True:
             try:
-                async with self.connection() as conn:
+                async with self.connection(aside=aside) as conn:
                     return await operation(conn)
             except errors.DatabaseUnavailable as error:
                 pause = next(pauses, None)
@@ -201,8 +207,7 @@ class Database:
                 log.warning("trying again in %.2f s: %s", pause, error.message)
                 await asyncio.sleep(pause)
 
-    async def _borrow(self) -> tuple[Pool[Any], Any]:
-        pool = self._pool
+    async def _borrow(self, pool: Pool[Any] | None) -> tuple[Pool[Any], Any]:
         if pool is None or pool.is_closing:
             raise errors.ShuttingDown("the connections of this process are closed; no more calls are taken")
         try:
@@ -210,7 +215,7 @@ class Database:
         except Closing as error:
             raise errors.ShuttingDown("the connections of this process were closed meanwhile") from error
         except DRIVER as error:
-            raise errors.DatabaseUnavailable(f"no connection: {self._why(error)}") from error
+            raise errors.DatabaseUnavailable(f"no connection: {self._why(error, pool)}") from error
 
     async def _connect(self) -> Any:
         # A pooler hands out another session with every transaction: nothing prepared may be expected there. Without its
@@ -228,11 +233,12 @@ class Database:
         host = urlsplit(self._url).hostname  # and no more of it: a badly escaped password can look like a port
         return f" to {host}" if host else ""
 
-    def _why(self, error: Exception) -> str:
+    def _why(self, error: Exception, pool: Pool[Any] | None = None) -> str:
         if not isinstance(error, TimeoutError):
             return _said(error)
-        in_use = self._pool is not None and self._pool.in_use > 0
-        why = f"{self.config.pool_size} are in use (FLOWFABRIC_POOL_SIZE)" if in_use else "Postgres did not answer"
+        why = "Postgres did not answer"
+        if pool is not None and pool.in_use > 0:
+            why = "other sweeps use them" if pool is self._aside else f"{pool.in_use} are in use (FLOWFABRIC_POOL_SIZE)"
         return f"after {self.config.patience:g} s {why}"
 
 

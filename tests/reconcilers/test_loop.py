@@ -66,6 +66,12 @@ def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "flowfabric.reconcilers"]
 
 
+async def test_sweeps_leave_the_connections_for_calls_alone(database_url: str, given: Given) -> None:
+    await lapsed(given)
+    async with Database(Config(pool_size=1), database_url) as database, database.connection():
+        assert await run_once(database, EXPIRE_LEASES) == 1
+
+
 async def test_a_run_goes_on_until_nothing_is_left(database: Database, given: Given) -> None:
     await lapsed(given, 7)
 

@@ -92,7 +92,7 @@ async def _one_by_one(database: Database, sweep: Sweep, woken: Woken, stepped_ov
 
 
 async def _pass(database: Database, sweep: Sweep, woken: Woken, *, limit: int, passing: int = 0) -> int:
-    swept = await database.run(partial(sweep.run, limit=limit, passing=passing))
+    swept = await database.run(partial(sweep.run, limit=limit, passing=passing), aside=True)
     if swept.lanes or swept.ended:
         woken(swept)
     return swept.moved

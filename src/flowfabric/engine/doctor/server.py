@@ -166,7 +166,7 @@ def _connections(facts: ServerFacts) -> Iterator[Finding]:
             level=Level.WRONG if facts.connection_count * 10 >= most * 9 else Level.ADVICE,
             value=f"{facts.connection_count} of {most}",
             problem=f"{facts.connection_count} of {most} connections are in use",
-            means="the next processes to start are turned away: a process takes up to FLOWFABRIC_POOL_SIZE + 4",
+            means="the next processes to start are turned away: a process takes up to FLOWFABRIC_POOL_SIZE + 6",
             remedy="raise max_connections, lower FLOWFABRIC_POOL_SIZE, or use a pooler (FLOWFABRIC_POOLER=true)",
         )
 
