@@ -9,6 +9,7 @@ from benchmarks.ground import EMPTY, TEMPLATE, fresh, prepare
 from benchmarks.peers import side
 from benchmarks.peers.listed import Peer
 from benchmarks.scenario import Key, Result, Run, Scenario, results
+from benchmarks.stolen import Stolen
 from flowfabric import embedded
 
 
@@ -41,6 +42,7 @@ async def measure(server: embedded.Server, plan: Plan) -> tuple[list[Result], li
         for scenario in plan.scenarios:
             for peer in [None, *_able(plan, scenario)]:
                 key = scenario.name, scenario.engine if peer is None else peer.name
+                stolen = Stolen()
                 try:
                     played = await _one(server, plan, scenario, peer)
                 except Exception as error:
@@ -49,7 +51,7 @@ async def measure(server: embedded.Server, plan: Plan) -> tuple[list[Result], li
                     rounds.setdefault(key, []).append(None)
                     continue
                 about[key] = played.about
-                rounds.setdefault(key, []).append(played.run)
+                rounds.setdefault(key, []).append(played.run._replace(stolen=stolen.share()))
                 tell(f"{number}/{plan.repeat} {scenario.name:24}{key[1]:14}{played.run.value:12,.2f} {scenario.unit}")
     return results(plan.scenarios, rounds, about), [*failures.values()]
 

@@ -26,6 +26,7 @@ def row(result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
         "value": _rounded(result.value),
         "runs": [_rounded(run.value) for run in result.runs],
         "spread": round(result.spread, 3),
+        "stolen": round(result.stolen, 3),
         "figures": {name: _rounded(value) for name, value in result.figures.items()},
         "ratios": {name: _digits(ratio) for name, ratio in result.ratios.items()},
         "missed": result.missed,
@@ -48,11 +49,11 @@ def line(row: Mapping[str, Any]) -> str:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The results as people read them."""
-    lines = [f"\n{'scenario':24}{'engine':14}{'result':>12}  {'unit':18}{'spread':>7}  compared"]
+    lines = [f"\n{'scenario':24}{'engine':14}{'result':>12}  {'unit':18}{'spread':>7}{'stolen':>7}  compared"]
     for each in rows:
         missed = f"  MISSED {', '.join(each['missed'])}" if each["missed"] else ""
         told = f"{each['scenario']:24}{each['engine']:14}{_shown(each['value']):>12}  {each['unit']:18}"
-        lines.append(f"{told}{each['spread']:7.0%}  {_compared(each)}{missed}".rstrip())
+        lines.append(f"{told}{each['spread']:7.0%}{each['stolen']:7.0%}  {_compared(each)}{missed}".rstrip())
         if each["figures"]:
             lines.append(f"{'':24}{_figures(each)}")
     return "\n".join(lines)
@@ -60,10 +61,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
     """The results as a page of the docs has them."""
-    lines = ["| scenario | engine | result | unit | spread | compared | besides |", "|---|---|--:|---|--:|---|---|"]
+    lines = [
+        "| scenario | engine | result | unit | spread | stolen | compared | besides |",
+        "|---|---|--:|---|--:|--:|---|---|",
+    ]
     versions: dict[str, str] = {}
     for each in rows:
-        cells = (each["scenario"], each["engine"], _shown(each["value"]), each["unit"], f"{each['spread']:.0%}")
+        shares = [f"{each[name]:.0%}" for name in ("spread", "stolen")]
+        cells = (each["scenario"], each["engine"], _shown(each["value"]), each["unit"], *shares)
         lines.append(f"| {' | '.join(cells)} | {_compared(each)} | {_figures(each)} |")
         versions |= each["versions"]
     named = ", ".join(f"{name} {versions[name]}" for name in sorted(versions))

@@ -35,6 +35,8 @@ class Run(NamedTuple):
 
     value: float
     figures: Mapping[str, float]
+    stolen: float = 0.0
+    """How much of the processors other machines took meanwhile."""
 
 
 class Result(NamedTuple):
@@ -56,6 +58,11 @@ class Result(NamedTuple):
         """How far the runs lie apart, as a part of the middle one."""
         values = [run.value for run in self.runs]
         return (max(values) - min(values)) / self.value if self.value else 0.0
+
+    @property
+    def stolen(self) -> float:
+        """How much of the processors was taken by others, the middle one of the runs."""
+        return median(run.stolen for run in self.runs)
 
     @property
     def figures(self) -> dict[str, float]:

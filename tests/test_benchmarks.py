@@ -16,6 +16,7 @@ from benchmarks.peers.plays import PLAYS
 from benchmarks.scenario import RAW, Result, Run, Scenario, results
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.stamps import Stamps
+from benchmarks.stolen import ticks
 from tests.sources import ROOT
 
 PLAYED = (
@@ -161,11 +162,19 @@ def test_scenarios_of_every_kind_run_to_the_end() -> None:
     assert sum(parts[name] for name in parts if name != "all_ms") == pytest.approx(parts["all_ms"], rel=0.5, abs=5)
 
 
+@pytest.mark.parametrize(
+    ("stat", "expected"),
+    [("cpu  10 0 5 80 1 0 1 3 7 0\ncpu0 1 2 3\n", (3, 100)), ("cpu  10 0 5 80\n", (0, 0)), ("", (0, 0))],
+)
+def test_stolen_time_is_a_part_of_all_there_was_where_a_system_tells(stat: str, expected: tuple[int, int]) -> None:
+    assert ticks(stat) == expected
+
+
 def test_a_table_goes_between_the_markers_of_a_page_and_nowhere_else(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
     about = {"versions": {}, "settings": {}, "ours": {"flowfabric": "1"}, "own_settings": {}, "machine": {}, "scale": 1}
-    result = Result(OURS, "flowfabric", [Run(1234.5, {"start_p50_ms": 1.5})], {"bare": 2.5})
+    result = Result(OURS, "flowfabric", [Run(1234.5, {"start_p50_ms": 1.5}, stolen=0.09)], {"bare": 2.5})
     kept = tmp_path / "results.jsonl"
     kept.write_text(
         f"{report.line({**report.row(result, about), 'value': 1})}\n{report.line(report.row(result, about))}"
@@ -176,7 +185,7 @@ def test_a_table_goes_between_the_markers_of_a_page_and_nowhere_else(tmp_path: P
     assert re.fullmatch(
         r"before\n<!--.*-->\n\n\| scenario.*\n\nVersions: .*\n\n<!--.*-->\nafter\n", page.read_text(), re.S
     )
-    assert "| ours | flowfabric | 1,234 | executions/s | 0% | 2.50x bare | start_p50_ms 1.50 |" in page.read_text()
+    assert "| ours | flowfabric | 1,234 | executions/s | 0% | 9% | 2.50x bare | start_p50_ms 1.50 |" in page.read_text()
     assert "old" not in page.read_text()
 
 
