@@ -76,7 +76,7 @@ async def delay(app: App, stamps: Stamps, number: int, signal: SignalToSend) -> 
     await asyncio.sleep(random.uniform(*GAP))
     sent_at = time.monotonic()
     await app.signal(signal)
-    await until(lambda: stamps.at(number) > 0, 0.0002)
+    await until(lambda: stamps.at(number) > 0)  # the stamp tells when; to look all the time would take a processor
     return stamps.at(number) - sent_at
 
 
