@@ -156,7 +156,7 @@ class Database:
 
     @asynccontextmanager
     async def connection(self, *, aside: bool = False) -> AsyncIterator[Connection]:
-        """A connection from the pool, for as long as the block lasts; `aside` one of the few for what nobody waits for."""
+        """A connection from the pool for as long as the block lasts; `aside`, of those for what nobody waits for."""
         pool, conn = await self._borrow(self._aside if aside else self._pool)
         try:
             with _failing(conn, DRIVER[:-1]):  # the block may have files and sockets of its own
