@@ -14,7 +14,8 @@ from tests.sql.reading import pin, reading
 
 Call = Callable[[asyncpg.Connection, Claim], Awaitable[Any]]
 
-ROWS, FEW = 3_000, 300
+ROWS, FEW = 3_000, 100
+STORIES = {"signals": 300}  # seven calls; the others are one to three
 TABLES = ("tickets", "executions", "idempotency_keys")
 
 WISH = Wish(
@@ -87,7 +88,7 @@ async def read_when_full(connect: Connect, given: Given, call: Call) -> int:
 async def test_a_plan_made_on_empty_tables_reads_no_more_of_full_ones(
     connect: Connect, given: Given, name: str
 ) -> None:
-    assert await read_when_full(connect, given, CALLS[name]) <= FEW
+    assert await read_when_full(connect, given, CALLS[name]) <= STORIES.get(name, FEW)
 
 
 async def test_a_claim_planned_on_empty_tables_reads_no_more_of_full_ones(connect: Connect, given: Given) -> None:
