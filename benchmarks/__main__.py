@@ -15,7 +15,7 @@ from benchmarks.measure import Failure, Plan, measure, tell
 from benchmarks.peers.listed import PEERS, VARIABLE, Peer, default_home
 from benchmarks.scenario import Result, Scenario
 from benchmarks.scenarios import SCENARIOS
-from flowfabric import embedded
+from flowfabric.postgres import embedded
 
 
 def main() -> int:

@@ -10,10 +10,11 @@ from os import cpu_count
 from pathlib import Path
 
 import asyncpg
+from flowfabric.postgres.database import Database
 
-from flowfabric import embedded, migrate
 from flowfabric.config import Config
-from flowfabric.db import Database
+from flowfabric.postgres import embedded
+from flowfabric.schema import migrate
 
 TEMPLATE = "benchmark_template"
 EMPTY = "template0"

@@ -10,7 +10,7 @@ from benchmarks.peers import side
 from benchmarks.peers.listed import Peer
 from benchmarks.scenario import Key, Result, Run, Scenario, results
 from benchmarks.stolen import Stolen
-from flowfabric import embedded
+from flowfabric.postgres import embedded
 
 
 class Plan(NamedTuple):

@@ -5,7 +5,7 @@ import time
 
 from benchmarks.stamps import Stamps
 from flowfabric.app import App
-from flowfabric.context import Context
+from flowfabric.handler.context import Context
 
 SETS = 10
 

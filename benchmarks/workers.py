@@ -9,16 +9,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from flowfabric.postgres.driver import Connection
+
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.stamps import VARIABLE, Stamps
 from flowfabric.app import App
 from flowfabric.config import Config
-from flowfabric.db import Connection
 
 APP = f"{Path(__file__).with_name('tasks.py')}:app"
 ROOT = Path(__file__).parent.parent
-PATIENCE = 900.0
+TIMEOUT = 900.0
 
 
 @asynccontextmanager
@@ -71,14 +72,14 @@ async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIter
 
 async def until(reached: Callable[[], bool], pause: float = 0.005) -> None:
     """Wait for what other processes do."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not reached():  # noqa: ASYNC110 - they tell nobody
             await asyncio.sleep(pause)
 
 
 async def until_none(conn: Connection, query: str) -> None:
     """Wait until a query finds nothing."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while await conn.fetch(query):  # noqa: ASYNC110 - others move it
             await asyncio.sleep(0.01)
 

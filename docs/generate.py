@@ -17,7 +17,7 @@ from docs import api
 from flowfabric import config, errors
 from flowfabric.cli.group import ff
 from flowfabric.config import Config
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 
 REFERENCE = Path(__file__).parent / "reference"
 ENGINE = Path(config.__file__).parent / "engine"
@@ -27,7 +27,7 @@ EMITTING = re.compile(
 
 ERRORS = """# Errors
 
-A call that is refused changes nothing and raises a `Refusal`, whose class says what is wrong. The name is the same in
+A call that is refused changes nothing and raises a `FlowFabricError`, whose class says what is wrong. The name is the same in
 every layer: `LaneNotFound` in Python, `lane_not_found` in SQL, over HTTP and from the command. The family gives the
 HTTP status and the SQLSTATE. `error.code` is the name, `error.message` the sentence, and `error.fields` what else there
 is to know.
@@ -79,7 +79,7 @@ def pages() -> dict[str, str]:
 
 
 def _families() -> Iterator[str]:
-    for family in Refusal.__subclasses__():
+    for family in FlowFabricError.__subclasses__():
         members = [kind for kind in errors.by_code().values() if issubclass(kind, family)]
         yield f"## {family.__name__}, {family.status}\n\n{family.__doc__}\n"
         if members:

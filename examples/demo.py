@@ -11,18 +11,21 @@ from contextlib import contextmanager
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric import embedded, migrate
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.config import Config
-from flowfabric.db import Connection, Database
-from flowfabric.engine import attempts, claims, executions, lanes, operator
-from flowfabric.errors import Conflict, Fenced, Refusal
+from flowfabric.engine import attempts, claims, executions, holds, lanes
+from flowfabric.errors import Conflict, Fenced, FlowFabricError
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Completion, Page, PublicState, Submission, SubmitOutcome, Submitted, Summary, Terms
+from flowfabric.model import Completion, Options, Page, PublicState, Submission, SubmitOutcome, Submitted, Summary
+from flowfabric.postgres import embedded
+from flowfabric.schema import migrate
 
 COUNT = 1_000
-RESEARCH = Terms(kind="report", lane="research", policy={"retry": {"max_retries": 3}})
-MAIL = Terms(kind="newsletter", lane="mail", creator="demo")
-DRAW = Terms(kind="picture", lane="pictures", needs=["gpu"])
+RESEARCH = Options(task="report", lane="research", policy={"retry": {"max_retries": 3}})
+MAIL = Options(task="newsletter", lane="mail", creator="demo")
+DRAW = Options(task="picture", lane="pictures", needs=["gpu"])
 
 
 def main() -> None:
@@ -71,18 +74,18 @@ def submissions() -> Iterator[Submission]:
         payload = b'{"number": %d}' % number
         match number % 10:
             case 1 | 2:
-                yield Submission(terms=MAIL, payload=payload, delay=timedelta(days=1))
+                yield Submission(options=MAIL, payload=payload, delay=timedelta(days=1))
             case 3:
-                yield Submission(terms=DRAW, payload=payload, tags={"demo.size": "large"})
+                yield Submission(options=DRAW, payload=payload, tags={"demo.size": "large"})
             case 4:
-                yield Submission(terms=RESEARCH, payload=payload, priority=100, tags={"demo.customer": "acme"})
+                yield Submission(options=RESEARCH, payload=payload, priority=100, tags={"demo.customer": "acme"})
             case _:
-                yield Submission(terms=RESEARCH, payload=payload)
+                yield Submission(options=RESEARCH, payload=payload)
 
 
 async def submit_again(conn: Connection) -> None:
     """A key makes a submission safe to repeat."""
-    once = Submission(terms=RESEARCH, payload=b'{"topic": "tides"}', key="tides")
+    once = Submission(options=RESEARCH, payload=b'{"topic": "tides"}', key="tides")
     with step("the key 'tides' submitted five times"):
         answers = accepted(await executions.submit_many(conn, [once] * 5))
     created = sum(answer.outcome is SubmitOutcome.CREATED for answer in answers)
@@ -117,9 +120,9 @@ async def pages(conn: Connection, *, lane: str, state: PublicState, most: int) -
 async def hold_back(conn: Connection, execution_id: ExecutionId) -> None:
     chapter("Operating")
     with step("one execution held, and let go"):
-        await operator.hold(conn, execution_id, by="demo", why="the customer called")
+        await holds.hold(conn, execution_id, by="demo", why="the customer called")
         held = await executions.explain(conn, execution_id)
-        let_go = await operator.unhold(conn, execution_id, by="demo")
+        let_go = await holds.unhold(conn, execution_id, by="demo")
     told(f"held:   {held.sentence}")
     told(f"let go: {let_go.public_state}")
 
@@ -162,7 +165,7 @@ async def cancel(conn: Connection, execution_id: ExecutionId) -> None:
         await executions.cancel(conn, execution_id, reason="no GPU in sight", by="demo")
     told((await executions.explain(conn, execution_id)).sentence)
     try:
-        await operator.hold(conn, execution_id, by="demo")
+        await holds.hold(conn, execution_id, by="demo")
     except Conflict as refused:
         told(f"to hold it now is refused: {refused}")
     page = await executions.list_executions(conn, states=[PublicState.CANCELLED])
@@ -175,7 +178,7 @@ async def count(conn: Connection) -> None:
         told(f"{lane.name:10}{lane.state:8}{lane.waiting_count:7,} waiting{lane.delayed_count:7,} delayed")
 
 
-def accepted(answers: Sequence[Submitted | Refusal]) -> list[Submitted]:
+def accepted(answers: Sequence[Submitted | FlowFabricError]) -> list[Submitted]:
     """What was taken in; the demo submits nothing that could be refused."""
     taken = [answer for answer in answers if isinstance(answer, Submitted)]
     assert len(taken) == len(answers), answers

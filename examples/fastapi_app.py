@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.requests import Request
 from fastapi.responses import JSONResponse
 
-from flowfabric import App, Context, Refusal
+from flowfabric import App, Context, FlowFabricError
 
 app = App()
 
@@ -31,15 +31,15 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
 api = FastAPI(lifespan=lifespan)
 
 
-@api.exception_handler(Refusal)
-async def refused(_: Request, refusal: Refusal) -> JSONResponse:
+@api.exception_handler(FlowFabricError)
+async def refused(_: Request, refusal: FlowFabricError) -> JSONResponse:
     """One handler turns every refusal into its status and code: 404 execution_not_found, 409 waitpoint_closed."""
     return JSONResponse({"error": refusal.code, "message": refusal.message}, status_code=refusal.status)
 
 
 @api.post("/reports", status_code=202)
 async def ask(topic: str) -> dict[str, str]:
-    execution = await report.using(key=f"report-{topic}").submit(topic)  # asked twice, it is made once
+    execution = await report.with_options(key=f"report-{topic}").submit(topic)  # asked twice, it is made once
     return {"id": str(execution.execution_id)}
 
 

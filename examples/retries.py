@@ -10,7 +10,7 @@ from flowfabric import App, Context, ExecutionFailed
 app = App()
 
 
-@app.task(retries=5, backoff="100ms", permanent=[LookupError])
+@app.task(retries=5, backoff="100ms", non_retryable=[LookupError])
 async def forecast(ctx: Context, city: str) -> str:
     if city == "Atlantis":
         raise LookupError("there is no Atlantis")  # would be so again: not worth a retry

@@ -17,7 +17,7 @@ opened = ExitStack()
 def flow() -> Blocking[App]:
     """The app, open from its first use to the end of the process: after a web server has forked, not before."""
     atexit.register(opened.close)
-    return opened.enter_context(app.blocking())
+    return opened.enter_context(app.sync())
 
 
 @app.task(lane="mail", retries=5, backoff="1m")
@@ -28,7 +28,7 @@ def send_welcome(ctx: Blocking[Context], address: str) -> str:  # handlers may b
 
 def sign_up(address: str) -> str:
     """A view. In Django, call this in `transaction.on_commit` when it follows from rows of your own."""
-    execution = flow()(send_welcome).using(key=f"welcome-{address}").submit(address)
+    execution = flow()(send_welcome).with_options(key=f"welcome-{address}").submit(address)
     return str(execution.execution_id)
 
 

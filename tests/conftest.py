@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import asyncpg
 import pytest
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 
 from flowfabric.config import Config
-from flowfabric.db import Connection, Database
 from flowfabric.testing import Server as Server
 from tests.given import Given
 

@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from flowfabric.postgres.driver import Connection, Row
 
 from flowfabric import testing
-from flowfabric.db import Connection, Row
-from flowfabric.engine import attempts, claims, executions, operator
+from flowfabric.engine import attempts, claims, executions, holds
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Claim, FailureClass, Submission, Terms
+from flowfabric.model import Claim, FailureClass, Options, Submission
 
-TERMS = Terms(kind="report")
-TERM_FIELDS = set(Terms.__struct_fields__)
+OPTIONS = Options(task="report")
+TERM_FIELDS = set(Options.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
 TABLES += ["suspensions", "waitpoints", "signals", "keys", "schedules"]
 TABLES += ["quotas", "quota_slots", "quota_entries"]
@@ -23,10 +23,10 @@ TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 
 
 def submission(**options: object) -> Submission:
-    """A submission; options of its terms and its own may be mixed."""
-    terms = {name: value for name, value in options.items() if name in TERM_FIELDS}
+    """A submission; options of its options and its own may be mixed."""
+    options = {name: value for name, value in options.items() if name in TERM_FIELDS}
     own = {name: value for name, value in options.items() if name not in TERM_FIELDS}
-    return Submission(terms=msgspec.structs.replace(TERMS, **terms) if terms else TERMS, **own)  # type: ignore[arg-type]
+    return Submission(options=msgspec.structs.replace(OPTIONS, **options) if options else OPTIONS, **own)  # type: ignore[arg-type]
 
 
 class Given:
@@ -45,7 +45,7 @@ class Given:
     async def held(self, **options: object) -> ExecutionId:
         """An execution that an operator holds back."""
         execution_id = await self.submitted(**options)
-        await operator.hold(self.conn, execution_id, by="ops", why="to look at it")
+        await holds.hold(self.conn, execution_id, by="ops", why="to look at it")
         return execution_id
 
     async def cancelled(self, **options: object) -> ExecutionId:

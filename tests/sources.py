@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from flowfabric.migrate import FUNCTION
+from flowfabric.schema.migrate import FUNCTION
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "flowfabric"

@@ -8,11 +8,11 @@ from http import HTTPStatus
 import pytest
 
 from flowfabric import errors
-from flowfabric.errors import LaneNotFound, LeaseLost, NotFound, Refusal
+from flowfabric.errors import FlowFabricError, LaneNotFound, LeaseLost, NotFound
 
-FAMILIES = Refusal.__subclasses__()
-KNOWN = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Refusal)]
-REFUSALS = [kind for kind in KNOWN if kind is not Refusal and kind not in FAMILIES]
+FAMILIES = FlowFabricError.__subclasses__()
+KNOWN = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FlowFabricError)]
+REFUSALS = [kind for kind in KNOWN if kind is not FlowFabricError and kind not in FAMILIES]
 
 
 def test_there_are_seven_families_each_with_its_status() -> None:
@@ -29,19 +29,19 @@ def test_there_are_seven_families_each_with_its_status() -> None:
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_refusal_is_in_exactly_one_family(kind: type[Refusal]) -> None:
+def test_a_refusal_is_in_exactly_one_family(kind: type[FlowFabricError]) -> None:
     assert [kind.__bases__[0]] == [family for family in FAMILIES if issubclass(kind, family)]
     assert len(kind.__bases__) == 1
 
 
 @pytest.mark.parametrize("kind", [*REFUSALS, *FAMILIES])
-def test_a_refusal_says_what_is_wrong(kind: type[Refusal]) -> None:
+def test_a_refusal_says_what_is_wrong(kind: type[FlowFabricError]) -> None:
     assert re.fullmatch(r"[A-Z].*\.", kind.__doc__ or "")
     assert "__doc__" in vars(kind)
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_code_leads_back_to_its_class(kind: type[Refusal]) -> None:
+def test_a_code_leads_back_to_its_class(kind: type[FlowFabricError]) -> None:
     again = errors.refusal(kind.code, "what is wrong", {"cause": "why"})
 
     assert type(again) is kind

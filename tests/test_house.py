@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from flowfabric.postgres.driver import Connection
+
 from flowfabric import errors
-from flowfabric.db import Connection
-from flowfabric.handle import FAILURES
+from flowfabric.app.executions import FAILURES
 from tests import sources
 from tests.sources import ENGINE, ROOT, SRC, TESTS, SqlFunction, shown
 
@@ -73,7 +74,7 @@ NOT_PROVOKED: dict[str, str] = {}
 
 FUNCTIONS = sources.sql_functions()
 BY_NAME = {function.name: function for function in FUNCTIONS}
-APPENDING = {name for name in BY_NAME if name.startswith("_append")} | {"_hold_log"}
+APPENDING = {name for name in BY_NAME if name.startswith("_append")} | {"_lock_log"}
 
 # These put their statements together as text, which is planned for the values in it; the clock has none.
 PLANNED_ANEW = {"clock", "extend_events", "trim_events", "read_events"}
@@ -142,7 +143,7 @@ def test_headers_name_what_is_emitted() -> None:
 def test_the_log_is_held_before_a_line_is_written() -> None:
     for function in FUNCTIONS:
         held, written, _ = function.code.partition("insert into flowfabric.events (")
-        assert not written or "perform flowfabric._hold_log();" in held, function.name
+        assert not written or "perform flowfabric._lock_log();" in held, function.name
 
 
 def test_headers_say_so_when_a_function_locks() -> None:
@@ -350,8 +351,8 @@ def _public_functions(file: Path) -> Iterator[ast.AsyncFunctionDef | ast.Functio
             yield node
 
 
-def _refusals() -> Iterator[type[errors.Refusal]]:
-    yield from errors.Refusal.__subclasses__()
+def _refusals() -> Iterator[type[errors.FlowFabricError]]:
+    yield from errors.FlowFabricError.__subclasses__()
     yield from errors.by_code().values()
 
 

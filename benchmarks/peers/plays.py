@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from benchmarks.peers.stage import PATIENCE, WARM, Play, Stage, gap, told
+from benchmarks.peers.stage import TIMEOUT, WARM, Play, Stage, gap, told
 
 CALLERS = 200
 IN_FLIGHT = 50
@@ -183,7 +183,7 @@ async def waiting(stage: Stage) -> AsyncIterator[None]:
         if stage.engine.pushes:
             await stage.engine.ready()
             await stage.engine.submit_many("waiter", range(stage.count))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while await stage.engine.suspended() < stage.count:  # noqa: ASYNC110 - its workers move it
                 await asyncio.sleep(0.05)
         await asyncio.sleep(2)

@@ -13,7 +13,7 @@ from benchmarks.peers.listed import Peer, search_path
 from benchmarks.scenario import Run, Scenario
 
 ROOT = Path(__file__).parent.parent.parent
-PATIENCE = 1_800
+TIMEOUT = 1_800
 
 
 class PeerFailed(Exception):
@@ -43,9 +43,9 @@ async def play(peer: Peer, scenario: Scenario, ground: Ground, home: Path) -> Pl
         start_new_session=True,
     )
     try:
-        said, complained = await asyncio.wait_for(process.communicate(), PATIENCE)
+        said, complained = await asyncio.wait_for(process.communicate(), TIMEOUT)
     except TimeoutError:
-        raise PeerFailed(f"not done after {PATIENCE} s") from None
+        raise PeerFailed(f"not done after {TIMEOUT} s") from None
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # its own session: whatever it has left

@@ -20,7 +20,7 @@ from benchmarks.figures import percentiles
 from benchmarks.peers.engine import Engine
 from benchmarks.stamps import VARIABLE, Stamps
 
-PATIENCE = 900.0
+TIMEOUT = 900.0
 WARM = 20
 GAP = (0.002, 0.012)  # seconds between two, so that they do not fall into step with a poll
 
@@ -76,12 +76,12 @@ class Stage:
                 worker.wait()
 
     async def until(self, reached: Callable[[], bool], pause: float = 0.005) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not reached():  # noqa: ASYNC110 - another process moves it
                 await asyncio.sleep(pause)
 
     async def until_ended(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while await self.engine.ended() < count:  # noqa: ASYNC110 - its workers move it
                 await asyncio.sleep(0.01)
 

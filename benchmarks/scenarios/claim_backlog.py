@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.engine import claims, executions
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Options, Submission
 
 SMALL = 1_000
 LARGE = 1_000_000 if os.environ.get("FLOWFABRIC_SOAK") == "1" else 100_000
 CLAIMS = 50
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 
 
 def claiming(backlog: int) -> Callable[[Ground], Awaitable[int]]:

@@ -4,7 +4,7 @@ from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios import routes
 from flowfabric.engine import budgets, claims, executions
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Options, Submission
 
 CUSTOMERS = 5_000
 COUNT = 50_000
@@ -15,13 +15,13 @@ async def run(ground: Ground) -> int:
     """Claims one after the other, each starting behind the customer served last."""
     count, calls = ground.scaled(COUNT, least=200), ground.scaled(CLAIMS, least=2)
     customers = min(CUSTOMERS, count)
-    terms = [Terms(kind="benchmark", budgets=[f"customer {number}"]) for number in range(customers)]
+    options = [Options(task="benchmark", budgets=[f"customer {number}"]) for number in range(customers)]
     async with ground.database() as database, database.connection() as conn:
         for number in range(customers):
             await budgets.create_budget(conn, f"customer {number}", hard_limits={"tokens": 1_000_000})
         for start in range(0, count, 5_000):
             numbers = range(start, min(start + 5_000, count))
-            some = [Submission(terms=terms[number % customers], payload=b"{}") for number in numbers]
+            some = [Submission(options=options[number % customers], payload=b"{}") for number in numbers]
             await executions.submit_many(conn, some)
         after_route = 0
         for _ in range(calls):

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
+
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
-from flowfabric.db import Connection, Database
 from flowfabric.engine import attempts, claims, executions
-from flowfabric.model import Completion, Submission, Terms
+from flowfabric.model import Completion, Options, Submission
 
 COUNT = 20_000
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 
 
 async def drain(conn: Connection, instance: str, take: int) -> None:

@@ -7,8 +7,8 @@ from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.workers import drained, opened, working
+from flowfabric.app.tasks import Task
 from flowfabric.engine import lanes
-from flowfabric.task import Task
 
 COUNT = 20_000
 RUNS_OF_STEPS = 1_000
@@ -22,12 +22,12 @@ def draining(
     async def run(ground: Ground) -> int:
         calls = [call(number) for number in range(ground.scaled(count))]
         async with opened(ground) as app, working(ground, processes), app.database.connection() as conn:
-            await lanes.configure_lane(conn, task.terms.lane)
-            await lanes.pause_lane(conn, task.terms.lane, by="benchmark")
+            await lanes.configure_lane(conn, task.options.lane)
+            await lanes.pause_lane(conn, task.options.lane, by="benchmark")
             await task.submit_many(calls)
             with ground.timed():
-                await lanes.resume_lane(conn, task.terms.lane, by="benchmark")
-                await app.wake(task.terms.lane)
+                await lanes.resume_lane(conn, task.options.lane, by="benchmark")
+                await app.wake(task.options.lane)
                 await drained(conn)
         return len(calls)
 

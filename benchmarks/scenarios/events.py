@@ -8,21 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
+from flowfabric.postgres.database import Database
+
 from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
-from flowfabric.db import Database
+from flowfabric.app.subscriptions import EventLog
 from flowfabric.engine import executions
-from flowfabric.hints import Hints
-from flowfabric.model import Submission, Terms
-from flowfabric.subscriptions import EventLog
+from flowfabric.model import Options, Submission
+from flowfabric.postgres.notify import Notifier
 
 DELIVERIES = 200
 PAUSE = 0.05  # seconds without an event before each
 COUNT = 200_000 if os.environ.get("FLOWFABRIC_SOAK") == "1" else 50_000
 WRITERS = 32
 AT_ONCE = 25
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 APPEND = """
 select flowfabric._append_each('execution_held', array_fill(1::int2, array[cardinality($1::uuid[])]), $1,
                                array_fill(1, array[cardinality($1)]))
@@ -30,8 +31,8 @@ select flowfabric._append_each('execution_held', array_fill(1::int2, array[cardi
 
 
 @asynccontextmanager
-async def following(database: Database) -> AsyncIterator[tuple[Hints, EventLog]]:
-    async with Hints(database) as hints, EventLog(database, hints) as log:
+async def following(database: Database) -> AsyncIterator[tuple[Notifier, EventLog]]:
+    async with Notifier(database) as hints, EventLog(database, hints) as log:
         yield hints, log
 
 

@@ -10,14 +10,15 @@ import time
 from itertools import pairwise
 from statistics import median
 
+from flowfabric.postgres.driver import Connection
+
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios.latency import GAP, WARM
 from benchmarks.workers import opened, working
 from flowfabric.app import App
-from flowfabric.db import Connection
-from flowfabric.hints import Hint
+from flowfabric.postgres.notify import Notification
 
 COUNT = 300
 
@@ -41,7 +42,7 @@ class Hearing:
     def __init__(self) -> None:
         self.work = self.end = 0.0
 
-    def heard(self, hint: Hint) -> None:
+    def heard(self, hint: Notification) -> None:
         if hint.lanes and not self.work:
             self.work = time.time()
         if hint.ended and not self.end:
@@ -62,7 +63,7 @@ async def once(app: App, conn: Connection) -> list[float]:
     """The seconds of each part."""
     await asyncio.sleep(random.uniform(*GAP))
     hearing = Hearing()
-    forget = app.hints.listen(hearing.heard)
+    forget = app.notifier.listen(hearing.heard)
     called_at = time.time()
     execution = await tasks.began_by_date.submit()
     submitted_at = time.time()

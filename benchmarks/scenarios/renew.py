@@ -3,11 +3,11 @@
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.engine import claims, executions
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Options, Submission
 
 LEASES = 10_000
 ROUNDS = 10
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 
 
 async def run(ground: Ground) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.engine import claims, executions
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Options, Submission
 
 COUNT = 50_000
 CLAIMS = 50
@@ -16,11 +16,11 @@ def claiming(routes: int) -> Callable[[Ground], Awaitable[int]]:
 
     async def run(ground: Ground) -> int:
         count, calls = ground.scaled(COUNT, least=200), ground.scaled(CLAIMS, least=2)
-        terms = [Terms(kind="benchmark", namespace=f"tenant {number}") for number in range(routes)]
+        options = [Options(task="benchmark", namespace=f"tenant {number}") for number in range(routes)]
         async with ground.database() as database, database.connection() as conn:
             for start in range(0, count, 5_000):
                 numbers = range(start, min(start + 5_000, count))
-                some = [Submission(terms=terms[number % routes], payload=b"{}") for number in numbers]
+                some = [Submission(options=options[number % routes], payload=b"{}") for number in numbers]
                 await executions.submit_many(conn, some)
             after_route = 0
             with ground.timed():

@@ -5,6 +5,7 @@ import random
 import time
 
 import msgspec
+from flowfabric.postgres.driver import Connection
 
 from benchmarks import tasks
 from benchmarks.figures import percentiles
@@ -14,7 +15,6 @@ from benchmarks.scenarios.latency import GAP
 from benchmarks.stamps import Stamps
 from benchmarks.workers import drained, opened, stamped, until, until_none, working
 from flowfabric.app import App
-from flowfabric.db import Connection
 from flowfabric.ids import ExecutionId
 from flowfabric.model import CreatedWaitpoint, SignalToSend
 

@@ -5,21 +5,21 @@ from collections.abc import Sequence
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
-from flowfabric.batch import Batch
 from flowfabric.engine import executions
-from flowfabric.errors import Refusal
-from flowfabric.model import Submission, Submitted, Terms
+from flowfabric.errors import FlowFabricError
+from flowfabric.model import Options, Submission, Submitted
+from flowfabric.postgres.batching import Batch
 
 CALLERS = 200
 CALLS = 100
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 
 
 async def run(ground: Ground) -> int:
     calls = ground.scaled(CALLS)
     async with ground.database() as database:
 
-        async def together(submissions: Sequence[Submission]) -> list[Submitted | Refusal]:
+        async def together(submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
             return await database.run(lambda conn: executions.submit_many(conn, submissions))
 
         async def caller() -> None:

@@ -3,10 +3,10 @@
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.engine import executions
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Options, Submission
 
 COUNT = 1_000
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 
 
 async def run(ground: Ground) -> int:

@@ -8,13 +8,13 @@ from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.waiting import FILL
 from flowfabric.engine import claims, executions, waits
-from flowfabric.model import SignalToSend, Submission, Suspension, Terms
+from flowfabric.model import Options, SignalToSend, Submission, Suspension
 
 RESUMED = 4_000
 AT_ONCE = 100
 SENT = 200
 FEW, MANY = 100, 100_000
-SUBMISSION = Submission(terms=Terms(kind="benchmark"), payload=b"{}")
+SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 WISH = Suspension(condition={"kind": "single", "waitpoint": "answer", "name": "go"}, waitpoints=["answer"])
 
 

@@ -1,6 +1,6 @@
 """A tiny app to be tested: an order is charged, and a large one needs somebody's consent."""
 
-from flowfabric import App, Context, Permanent
+from flowfabric import App, Context, PermanentError
 
 app = App()
 
@@ -18,7 +18,7 @@ bank = Bank()
 @app.task(lane="orders", retries=3, backoff="1m")
 async def charge(ctx: Context, customer: str, amount: int) -> str:
     if amount <= 0:
-        raise Permanent(f"an amount of {amount} cannot be charged")
+        raise PermanentError(f"an amount of {amount} cannot be charged")
     return await ctx.step("charge", bank.charge, customer, amount)
 
 

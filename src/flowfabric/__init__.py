@@ -1,30 +1,30 @@
 """FlowFabric: durable execution for Python on Postgres alone."""
 
 from flowfabric.app import App
-from flowfabric.approvals import Verdict
+from flowfabric.app.executions import Execution, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped
+from flowfabric.app.flows import Flow, FlowHandle, Node
+from flowfabric.app.tasks import Step, Task
 from flowfabric.blocking import Blocking
-from flowfabric.children import Child, ChildFailed
-from flowfabric.context import Context
 from flowfabric.errors import (
     BudgetExhausted,
     Conflict,
     Fenced,
+    FlowFabricError,
     Forbidden,
     Invalid,
     Limited,
     NotFound,
-    Refusal,
     Unavailable,
 )
-from flowfabric.flow import Flow, FlowHandle, Node
-from flowfabric.handle import Execution, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped
+from flowfabric.handler.approvals import Verdict
+from flowfabric.handler.budgets import Reservation
+from flowfabric.handler.children import Child, ChildFailed
+from flowfabric.handler.context import Context
+from flowfabric.handler.metering import metered
+from flowfabric.handler.retries import PermanentError
+from flowfabric.handler.waits import First, Waiting
 from flowfabric.ids import ExecutionId
-from flowfabric.metering import metered
 from flowfabric.model import Signal, Suspension, Usage
-from flowfabric.spending import Reservation
-from flowfabric.task import Step, Task
-from flowfabric.tries import Permanent
-from flowfabric.waiting import First, Waiting
 
 __all__ = [
     "App",
@@ -49,8 +49,8 @@ __all__ = [
     "Limited",
     "Node",
     "NotFound",
-    "Permanent",
-    "Refusal",
+    "PermanentError",
+    "FlowFabricError",
     "Reservation",
     "Signal",
     "Step",

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 U = TypeVar("U")
 
-OURS = ("flowfabric.handle", "flowfabric.task", "flowfabric.children", "flowfabric.spending", "flowfabric.flow")
+OURS = ("flowfabric.handle", "flowfabric.task", "flowfabric.children", "flowfabric.handler", "flowfabric.flow")
 END = object()
 
 Work = SimpleQueue[Callable[[], None] | None]

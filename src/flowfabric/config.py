@@ -40,7 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pooler: bool = False
     """A transaction-mode pooler (PgBouncer) stands in front of Postgres: no prepared statements, no session state."""
 
-    patience: Annotated[float, Meta(ge=0.1, le=3_600)] = 10.0
+    timeout: Annotated[float, Meta(ge=0.1, le=3_600)] = 10.0
     """Seconds a call waits for a connection, and goes on trying, if it is safe to repeat, while Postgres is away."""
 
     payload_limit: Annotated[int, Meta(ge=1, le=1_073_741_823)] = 1_048_576
@@ -52,7 +52,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     event_retention_ms: Annotated[int, Meta(ge=0, le=315_360_000_000)] = 604_800_000
     """Milliseconds an event is kept, at least: the log is trimmed by whole ranges of a million."""
 
-    subscription_patience: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
+    subscription_timeout: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
     """Seconds a subscription to the log waits for a database that is away before it ends with its cursor."""
 
     execution_partitions: Partitions = 256

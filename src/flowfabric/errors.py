@@ -1,6 +1,6 @@
 """Every refusal, in seven families.
 
-    Refusal
+    FlowFabricError
     ├── Invalid      422  what was asked cannot be
     ├── Forbidden    403  whoever asks may not
     ├── NotFound     404  there is no such thing
@@ -25,7 +25,7 @@ def code_of(kind: type) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
-class Refusal(Exception):
+class FlowFabricError(Exception):
     """A call was refused and nothing was changed."""
 
     status: ClassVar[int]
@@ -43,7 +43,7 @@ class Refusal(Exception):
         return f"{self.code}: {self.message}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Refusal) and (self.code, self.args, self.fields) == (
+        return isinstance(other, FlowFabricError) and (self.code, self.args, self.fields) == (
             other.code,
             other.args,
             other.fields,
@@ -53,43 +53,43 @@ class Refusal(Exception):
         return hash((self.code, self.args))
 
 
-class Invalid(Refusal):
+class Invalid(FlowFabricError):
     """What was asked for cannot be: mend the call."""
 
     status = 422
 
 
-class Forbidden(Refusal):
+class Forbidden(FlowFabricError):
     """Whoever asks may not do this."""
 
     status = 403
 
 
-class NotFound(Refusal):
+class NotFound(FlowFabricError):
     """There is no such thing, or it has been removed by retention."""
 
     status = 404
 
 
-class Conflict(Refusal):
+class Conflict(FlowFabricError):
     """The thing is in a state that rules this out."""
 
     status = 409
 
 
-class Fenced(Refusal):
+class Fenced(FlowFabricError):
     """The work belongs to someone else now, or to nobody: stop, and report nothing."""
 
     status = 412
 
 
-class Limited(Refusal):
+class Limited(FlowFabricError):
     """A limit is reached."""
 
     status = 429
 
 
-class Unavailable(Refusal):
+class Unavailable(FlowFabricError):
     """Not now; nothing is wrong with the call itself."""
 
     status = 503
@@ -456,18 +456,20 @@ class ShuttingDown(Unavailable):
 
 
 @functools.cache
-def by_code() -> Mapping[str, type[Refusal]]:
+def by_code() -> Mapping[str, type[FlowFabricError]]:
     """Every refusal there is, by its code."""
-    return {leaf.code: leaf for family in Refusal.__subclasses__() for leaf in family.__subclasses__()}
+    return {leaf.code: leaf for family in FlowFabricError.__subclasses__() for leaf in family.__subclasses__()}
 
 
-def refusal(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> Refusal:
+def refusal(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> FlowFabricError:
     """The refusal of that code, as SQL or HTTP gave it.
 
     A newer release may refuse with a code that this one has no class for: then it is one of its family, with that code.
     """
     if (known := by_code().get(code)) is not None:
         return known(message, **fields)
-    unknown = next((kind for kind in Refusal.__subclasses__() if kind.status == family), Invalid)(message, **fields)
+    unknown = next((kind for kind in FlowFabricError.__subclasses__() if kind.status == family), Invalid)(
+        message, **fields
+    )
     unknown.code = code
     return unknown

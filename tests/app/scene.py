@@ -10,7 +10,7 @@ from flowfabric.engine import waits
 from flowfabric.worker import Worker
 from tests.given import Given
 
-PATIENCE = 20
+TIMEOUT = 20
 
 
 @asynccontextmanager

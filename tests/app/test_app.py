@@ -8,15 +8,15 @@ import pytest
 import flowfabric
 from flowfabric import App, Context
 from flowfabric.errors import DatabaseUnavailable, InvalidLane, SchemaBehind
-from flowfabric.hints import Hint, Hints
-from tests.app.scene import PATIENCE, working
+from flowfabric.postgres.notify import Notification, Notifier
+from tests.app.scene import TIMEOUT, working
 from tests.conftest import Server
 from tests.given import Given
 
 PUBLIC = [
     "App", "Blocking", "BudgetExhausted", "Child", "ChildFailed", "Conflict", "Context", "Execution",
     "ExecutionCancelled", "ExecutionExpired", "ExecutionFailed", "ExecutionId", "ExecutionSkipped", "Fenced", "First",
-    "Flow", "FlowHandle", "Forbidden", "Invalid", "Limited", "Node", "NotFound", "Permanent", "Refusal", "Reservation",
+    "Flow", "FlowHandle", "Forbidden", "Invalid", "Limited", "Node", "NotFound", "PermanentError", "FlowFabricError", "Reservation",
     "Signal", "Step", "Suspension", "Task", "Unavailable", "Usage", "Verdict", "Waiting", "metered",
 ]  # fmt: skip
 
@@ -33,7 +33,7 @@ async def test_an_app_opens_and_closes_as_often_as_one_likes(app: App) -> None:
 
     for n in (1, 2):
         async with working(app):
-            assert await (await double.submit(n)).result(PATIENCE) == n * 2
+            assert await (await double.submit(n)).result(TIMEOUT) == n * 2
 
 
 async def test_an_app_that_is_not_open_says_so(app: App) -> None:
@@ -57,7 +57,7 @@ async def test_an_app_is_not_opened_twice_at_once(app: App, given: Given) -> Non
 
 
 async def test_an_app_that_could_not_be_opened_can_be_opened_later(server: Server, database_url: str) -> None:
-    app = App(url=server.url("not_there"), patience=0.1)
+    app = App(url=server.url("not_there"), timeout=0.1)
     with pytest.raises(DatabaseUnavailable):
         async with app:
             raise AssertionError("it opened")
@@ -118,7 +118,7 @@ async def test_several_apps_share_a_process(app: App, database_url: str) -> None
 
     async with working(app), working(other):
         made = [await report.submit(), await report_elsewhere.submit()]
-        assert [await each.result(PATIENCE) for each in made] == ["first", "second"]
+        assert [await each.result(TIMEOUT) for each in made] == ["first", "second"]
 
 
 async def test_a_task_is_submitted_by_its_name(app: App, given: Given) -> None:
@@ -127,11 +127,11 @@ async def test_a_task_is_submitted_by_its_name(app: App, given: Given) -> None:
         return topic
 
     async with working(app):
-        assert await (await app.submit("report", topic="tides")).result(PATIENCE) == "tides"
+        assert await (await app.submit("report", topic="tides")).result(TIMEOUT) == "tides"
         known = await app.submit("report", {"priority": 5}, topic="tides")
         assert ((await known.describe()).lane, (await known.describe()).priority) == ("research", 5)
         unknown = await app.submit("elsewhere", {"lane": "far"}, topic="tides")
-        assert ((await unknown.describe()).kind, (await unknown.describe()).lane) == ("elsewhere", "far")
+        assert ((await unknown.describe()).task, (await unknown.describe()).lane) == ("elsewhere", "far")
         with pytest.raises(TypeError, match="topic"):
             await app.submit("report")
         with pytest.raises(TypeError, match="there is no option 'prio'"):
@@ -150,12 +150,12 @@ async def test_what_is_submitted_at_once_goes_together(app: App, given: Given) -
 
 
 async def test_waking_a_lane_tells_the_other_processes(app: App) -> None:
-    heard: asyncio.Queue[Hint] = asyncio.Queue()
-    async with app, Hints(app.database) as elsewhere:
+    heard: asyncio.Queue[Notification] = asyncio.Queue()
+    async with app, Notifier(app.database) as elsewhere:
         elsewhere.listen(heard.put_nowait)
-        assert await heard.get() == Hint()
+        assert await heard.get() == Notification()
         await app.wake("shipping")
-        assert await heard.get() == Hint(lanes=("shipping",))
+        assert await heard.get() == Notification(lanes=("shipping",))
 
 
 def test_an_app_shows_its_tasks(app: App) -> None:

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from flowfabric import App
-from flowfabric.flow import FlowHandle, Node
-from flowfabric.hints import Hint, Hints
-from tests.app.scene import PATIENCE, working
+from flowfabric.app.flows import FlowHandle, Node
+from flowfabric.postgres.notify import Notification, Notifier
+from tests.app.scene import TIMEOUT, working
 from tests.given import Given
 
-Ear = asyncio.Queue[Hint]
+Ear = asyncio.Queue[Notification]
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def app(database_url: str) -> App:
 async def listening(app: App) -> AsyncIterator[Ear]:
     """Hears the hints of all processes from now on."""
     heard = Ear()
-    async with Hints(app.database) as hints:
+    async with Notifier(app.database) as hints:
         hints.listen(heard.put_nowait)
-        assert await heard.get() == Hint()  # it is connected
+        assert await heard.get() == Notification()  # it is connected
         yield heard
 
 
-async def hears(heard: Ear, told: Callable[[Hint], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+async def hears(heard: Ear, told: Callable[[Notification], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT):
         while not told(await heard.get()):
             pass
 
@@ -53,7 +53,7 @@ async def hears(heard: Ear, told: Callable[[Hint], bool]) -> None:
 async def submitted(app: App, first: str, **options: object) -> tuple[FlowHandle, Node[str], Node[str]]:
     """A flow of three, each of which waits for the one before, with the first and the last."""
     flow = app.flow("report")
-    node = flow.add(app.tasks[first].using(**options))  # type: ignore[arg-type]
+    node = flow.add(app.tasks[first].with_options(**options))  # type: ignore[arg-type]
     last = flow.add(app.tasks["take"], flow.add(app.tasks["take"], node))
     return await flow.submit(), node, last
 

@@ -5,7 +5,7 @@ import asyncio
 from flowfabric import App, Context
 from flowfabric.errors import InvalidToken
 from flowfabric.model import CreatedWaitpoint, Delivered, SignalToSend
-from tests.app.scene import PATIENCE, happens, working
+from tests.app.scene import TIMEOUT, happens, working
 from tests.given import Given
 
 MANY = 20
@@ -36,7 +36,7 @@ async def test_signals_sent_at_once_go_together_and_a_bad_one_harms_no_other(app
         ]
         answers = await asyncio.gather(*map(app.signal, signals), return_exceptions=True)
         good = [number for number in range(MANY) if number != 3]
-        assert [await orders[number].result(PATIENCE) for number in good] == good
+        assert [await orders[number].result(TIMEOUT) for number in good] == good
 
     assert isinstance(answers[3], InvalidToken)
     assert all(isinstance(answers[number], Delivered) for number in good)

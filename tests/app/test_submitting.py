@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from flowfabric import App
+from flowfabric.app.submitting import Submitter
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, Submitted
-from flowfabric.submitting import Submitter
 from tests.given import Given
 
 MANY = 2_500
@@ -34,8 +34,8 @@ async def test_of_thousands_with_one_key_the_first_is_taken(app: App, given: Giv
     async def report() -> None: ...
 
     async with app:
-        submit = Submitter(app.config, app.database, app.hints)
-        answers = await submit.many([Submission(terms=report.terms, key="one") for _ in range(MANY)])
+        submit = Submitter(app.config, app.database, app.notifier)
+        answers = await submit.many([Submission(options=report.options, key="one") for _ in range(MANY)])
 
     taken = [answer for answer in answers if isinstance(answer, Submitted)]
     assert [str(answer.outcome) for answer in taken] == ["created"] + ["duplicate"] * (MANY - 1)
@@ -47,8 +47,8 @@ async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given
     async def report() -> None: ...
 
     async with app:
-        submit = Submitter(app.config, app.database, app.hints)
-        asked = [Submission(terms=report.terms, tags={} if n % 500 else {"no": "key"}) for n in range(MANY)]
+        submit = Submitter(app.config, app.database, app.notifier)
+        asked = [Submission(options=report.options, tags={} if n % 500 else {"no": "key"}) for n in range(MANY)]
         answers = await submit.many(asked)
 
     refused = [number for number, answer in enumerate(answers) if getattr(answer, "code", None) == "invalid_tag_key"]
@@ -63,9 +63,9 @@ async def test_what_is_refused_is_told_to_no_worker(app: App, given: Given, capl
     caplog.set_level(logging.WARNING)
     lanes = ["reports", "\udcff", "x" * 10_000]
     async with app:
-        submit = Submitter(app.config, app.database, app.hints)
-        terms = [msgspec.structs.replace(report.terms, lane=lane) for lane in lanes]
-        answers = await submit.many([Submission(terms=each) for each in terms])
+        submit = Submitter(app.config, app.database, app.notifier)
+        options = [msgspec.structs.replace(report.options, lane=lane) for lane in lanes]
+        answers = await submit.many([Submission(options=each) for each in options])
 
     assert [isinstance(answer, Submitted) for answer in answers] == [True, False, False]
     assert caplog.messages == []  # a hint that cannot be sent would be lost with all that goes with it

@@ -38,7 +38,7 @@ async def count(topic: str) -> int:
 
 GOOD = """
 async def good(ctx: Context, sync: Blocking[Context]) -> None:
-    execution = await report.using(priority=5, delay="1h").submit("tides", pages=2)
+    execution = await report.with_options(priority=5, delay="1h").submit("tides", pages=2)
     topics: list[str] = await execution.result(timeout=5)
     half: float = await (await plain.submit(n=3)).result()
     raw: bytes = await (await blocked.submit(1)).result()
@@ -68,8 +68,8 @@ BAD = {
     "await plain.submit('three')": 'incompatible type "str"; expected "int"',
     "await blocked.submit('x')": 'incompatible type "str"; expected "int"',
     "await report('tides')": 'incompatible type "str"; expected "Context"',
-    "report.using(prio=5)": 'Unexpected keyword argument "prio"',
-    "report.using(priority='high')": 'incompatible type "str"; expected "int"',
+    "report.with_options(prio=5)": 'Unexpected keyword argument "prio"',
+    "report.with_options(priority='high')": 'incompatible type "str"; expected "int"',
     "x: int = await (await report.submit('tides')).result()": 'has type "list[str]", variable has type "int"',
     "y: str = await search(ctx, 'tides')": 'has type "dict[str, int]", variable has type "str"',
     "await search(ctx, 3)": "No overload variant",

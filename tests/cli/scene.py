@@ -28,7 +28,7 @@ async def flow(given: Given) -> None:
     await flows.create_flow(given.conn, "report", flow_id=FLOW, tags={"billing.customer": "4711"})
     first, second, last = (ExecutionId(FLOW.partition, UUID(int=number)) for number in (30, 31, 32))
     for each, kind in ((first, "search"), (second, "check"), (last, "write")):
-        await given.submitted(execution_id=each, flow=FLOW, kind=kind, lane=kind)
+        await given.submitted(execution_id=each, flow=FLOW, task=kind, lane=kind)
     await flows.add_edge(given.conn, FLOW, first, last, edge_id=UUID(int=40), pass_as="notes")
     await flows.add_edge(given.conn, FLOW, second, last, edge_id=UUID(int=41))
     [claim] = await given.claim(lanes=["search"])
@@ -57,7 +57,7 @@ async def lost(given: Given) -> None:
 
 async def asking(given: Given, approvers: int = 1) -> None:
     """An execution that asks for an approval of a draft, and counts only those who saw it."""
-    claim = await given.claimed(execution_id=ASKING, lane="research", kind="publish")
+    claim = await given.claimed(execution_id=ASKING, lane="research", task="publish")
     draft = b'{"title": "Tides", "text": "The sea comes and goes."}'
     asked = wish(
         approvals(approvers, "publish"), ["publish"], about=draft, bind=True, timeout=timedelta(days=2),

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.cli.conftest import Run
-from tests.worker.scene import PATIENCE, ends, written
+from tests.worker.scene import TIMEOUT, ends, written
 
 SOURCE = """
 from flowfabric import App
@@ -58,7 +58,7 @@ async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subp
     began = time.monotonic()
     banner = await lines(dev, 7)
     client = await asyncio.create_subprocess_exec(*(sys.executable, "-c", CLIENT), cwd=tmp_path, stdout=subprocess.PIPE)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         out, _ = await client.communicate()
     print(f"from an empty directory to a result in {time.monotonic() - began:.1f} s")
 
@@ -127,5 +127,5 @@ async def test_it_says_what_runs_in_json(tmp_path: Path, database_url: str) -> N
 async def lines(process: asyncio.subprocess.Process, count: int) -> list[str]:
     """The first lines that it says."""
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         return [(await process.stdout.readline()).decode().rstrip("\n") for _ in range(count)]

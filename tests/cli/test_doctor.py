@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from flowfabric import embedded
+from flowfabric.postgres import embedded
 from tests.cli.conftest import Answer, Run
 from tests.cli.looks import Looks
 from tests.conftest import Server

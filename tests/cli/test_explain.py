@@ -50,7 +50,7 @@ async def test_a_lane_that_nobody_serves_is_named(here: Run, given: Given) -> No
 
 
 async def test_one_that_is_put_off_may_be_of_a_task_that_nobody_has(here: Run, given: Given) -> None:
-    claim = await given.claimed(kind="gret")
+    claim = await given.claimed(task="gret")
     await attempts.delay(given.conn, claim.fence, timedelta(seconds=5))
 
     _, out, _ = await here(f"executions explain {claim.execution_id}")

@@ -2,7 +2,7 @@
 
 import secrets
 
-from flowfabric.engine import keys
+from flowfabric.engine import signing_keys
 from tests.cli.conftest import Run
 from tests.given import Given
 
@@ -14,7 +14,7 @@ async def test_a_secret_comes_from_standard_input(here: Run, given: Given) -> No
 
     assert code == 0
     assert SECRET not in out + err
-    assert (await keys.seed_key(given.conn, "k2", SECRET)).same_secret is True
+    assert (await signing_keys.seed_key(given.conn, "k2", SECRET)).same_secret is True
 
 
 async def test_without_a_file_a_new_secret_is_made_and_not_shown(here: Run, given: Given) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import asyncpg
 import msgspec
+from flowfabric.postgres.driver import Connection
 
-from flowfabric import migrate
-from flowfabric.db import Connection
+from flowfabric.schema import migrate
 from tests.cli.conftest import Answer, Run
 
 NAMES = [step.name for step in migrate.migrations()]

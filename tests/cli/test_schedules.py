@@ -58,7 +58,7 @@ async def test_an_end_can_be_taken_back(here: Run, given: Given) -> None:
 
 async def test_looks_of_lists_and_cards(look: Looks, given: Given) -> None:
     await create(given.conn, cron="0 3 * * *", tz="Europe/Berlin", payload=b'{"topic":"tides"}', tags={"a.b": "c"})
-    await create(given.conn, "pulse", kind="check", every=HOUR, lane="closing", namespace="acme")
+    await create(given.conn, "pulse", task="check", every=HOUR, lane="closing", namespace="acme")
     await lanes.configure_lane(given.conn, "closing")
     await lanes.drain_lane(given.conn, "closing", by="ada")
     await given.time_passes(hours=2)
@@ -87,7 +87,7 @@ async def test_a_task_of_an_app_is_scheduled_as_its_code_says(here: Run, given: 
 
     assert made.code == 0, made.err
     found = await schedules.describe_schedule(given.conn, "nightly")
-    assert (found.terms.lane, found.terms.policy, found.by) == ("reports", {"retry": {"max_retries": 3}}, "ada")
+    assert (found.options.lane, found.options.policy, found.by) == ("reports", {"retry": {"max_retries": 3}}, "ada")
     assert (unknown.code, await given.count("schedules")) == (1, 1)
     assert "invalid_body: report cannot be called with '{}': missing a required argument: 'topic'" in wrong.err
     assert "task 'reprot': this app has no such task, it has report" in unknown.err

@@ -36,7 +36,7 @@ async def test_it_submits_with_what_it_is_told(here: Run, given: Given) -> None:
 
     found = await executions.describe(given.conn, parse_execution_id(out.strip()), payload=True)
     assert code == 0
-    assert (found.kind, found.lane, found.namespace, found.priority) == ("greet", "mail", "acme", 5)
+    assert (found.task, found.lane, found.namespace, found.priority) == ("greet", "mail", "acme", 5)
     assert (found.needs, found.tags, found.payload) == (["smtp"], {"a.b": "c", "d.e": ""}, b'{"name":"Ada"}')
     assert found.deadline_at is not None
 

@@ -9,10 +9,10 @@ import pytest
 
 from flowfabric.config import Config
 from flowfabric.engine import claims
-from flowfabric.reconcilers import sweeps
+from flowfabric.sweeps import sweeps
 from tests.cli.conftest import Run, Start
 from tests.given import Given
-from tests.reconcilers.test_loop import BROKEN
+from tests.sweeps.test_loop import BROKEN
 
 NAMES = [sweep.name for sweep in sweeps(Config())]
 

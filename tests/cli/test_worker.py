@@ -13,7 +13,7 @@ from flowfabric.engine import executions, workers
 from flowfabric.ids import ExecutionId
 from tests.cli.conftest import Run
 from tests.given import Given
-from tests.worker.scene import PATIENCE, ends, says, until, worker_process, written
+from tests.worker.scene import TIMEOUT, ends, says, until, worker_process, written
 
 SOURCE = """
 import asyncio
@@ -137,7 +137,7 @@ async def test_children_end_with_a_parent_that_is_killed(place: str, database_ur
 
 
 async def test_it_says_what_it_does_in_json(place: str, database_url: str) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "flowfabric.cli", "worker", place, "--json"),
             env=os.environ | {"FLOWFABRIC_URL": database_url},
@@ -217,11 +217,11 @@ async def test_a_lease_that_cannot_be_is_refused_in_a_line(ff: Run, place: str, 
 
 
 async def hello(given: Given) -> ExecutionId:
-    return await given.submitted(kind="hello", payload=b'{"name": "world"}')
+    return await given.submitted(task="hello", payload=b'{"name": "world"}')
 
 
 async def wait_for(given: Given, path: Path) -> ExecutionId:
-    return await given.submitted(kind="wait_for", lane="slow", payload=msgspec.json.encode({"path": str(path)}))
+    return await given.submitted(task="wait_for", lane="slow", payload=msgspec.json.encode({"path": str(path)}))
 
 
 async def result(given: Given, execution_id: ExecutionId) -> str:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.errors import (
     ExecutionNotActive,
+    FlowFabricError,
     InvalidSuspension,
     LeaseLost,
-    Refusal,
     SignalLimitExceeded,
     TooManySteps,
 )
@@ -231,7 +231,7 @@ async def test_an_execution_with_all_its_steps_has_no_more_children(given: Given
     )
 
     [refused] = await children.find_children(given.conn, [asked(parent)])
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, FlowFabricError)
     assert refused.code == TooManySteps.code
 
 

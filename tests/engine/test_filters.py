@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import budgets, claims, events, executions, flows, quotas, schedules, waits, workers
 from flowfabric.errors import InvalidLimit, InvalidName, InvalidText
 from flowfabric.model import EventFilter, EventPage

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import claims, executions, lanes, routes
 from flowfabric.errors import InvalidBody, InvalidLane, InvalidLimit, InvalidText, LaneDraining, LaneNotFound
-from flowfabric.model import Drained, Lane, LaneChange, Page, Terms
+from flowfabric.model import Drained, Lane, LaneChange, Options, Page
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, stored
@@ -155,11 +155,11 @@ async def test_a_draining_lane_refuses_new_work_until_it_is_resumed(conn: Connec
 
     drained = await lanes.drain_lane(conn, "reports", by="ada", why="moving out")
     assert drained == Drained(outcome=LaneChange.DRAINING, left_count=1)
-    for terms in [Terms(kind="report", lane="reports"), Terms(kind="report", lane="reports", namespace="new")]:
+    for options in [Options(task="report", lane="reports"), Options(task="report", lane="reports", namespace="new")]:
         with pytest.raises(LaneDraining):
-            await executions.submit(conn, submission(lane="reports", namespace=terms.namespace))
+            await executions.submit(conn, submission(lane="reports", namespace=options.namespace))
         with pytest.raises(LaneDraining):
-            await routes.register_route(conn, terms)
+            await routes.register_route(conn, options)
     assert (await given.count("executions"), await given.count("routes"), await given.count("tickets")) == before
 
     assert await lanes.resume_lane(conn, "reports", by="ada") is LaneChange.ACTIVE

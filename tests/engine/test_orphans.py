@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions, workers
 from flowfabric.errors import LeaseLost
 from flowfabric.model import Claim, PublicState, Swept

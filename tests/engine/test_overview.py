@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import claims, executions, lanes, quotas, workers
 from flowfabric.engine.overview import overview
 from flowfabric.model import Stuck

@@ -10,12 +10,12 @@ import pytest
 from flowfabric.engine import attempts, claims, executions, steps, waits
 from flowfabric.errors import (
     ExecutionNotActive,
+    FlowFabricError,
     InvalidName,
     InvalidText,
     LeaseLost,
     PartialFence,
     PayloadTooLarge,
-    Refusal,
     TooManySteps,
 )
 from flowfabric.model import Claim, Delay, Journal, Saved, SignalToSend, Step, Suspension, Wish
@@ -77,7 +77,7 @@ async def test_a_batch_is_answered_as_if_its_items_came_one_after_the_other(give
     ]
 
     answers = await steps.save_step_many(given.conn, asked)
-    kinds = [type(answer) if isinstance(answer, Refusal) else answer.outcome for answer in answers]
+    kinds = [type(answer) if isinstance(answer, FlowFabricError) else answer.outcome for answer in answers]
     assert kinds == ["saved", "duplicate", "saved", "duplicate", InvalidName, InvalidText, "saved", "duplicate"]
     results = [answer.result for answer in answers if isinstance(answer, Saved)]
     assert results == [None, b"1", None, b"0", None, None]
@@ -160,7 +160,7 @@ async def test_an_execution_has_ten_thousand_steps_at_most(given: Given) -> None
     )
 
     answers = await steps.save_step_many(given.conn, [step(claim, name) for name in "aabccd"])
-    kinds = [type(answer) if isinstance(answer, Refusal) else answer.outcome for answer in answers]
+    kinds = [type(answer) if isinstance(answer, FlowFabricError) else answer.outcome for answer in answers]
     assert kinds == ["saved", "duplicate", "saved", TooManySteps, TooManySteps, TooManySteps]
     assert await given.count("steps") == 10_000
     known = await steps.save_step(given.conn, step(claim, "page", 7))

@@ -1,9 +1,10 @@
 """The token of a signal is judged in Postgres exactly as Python would judge it."""
 
+from flowfabric.postgres.driver import Connection
+
 from flowfabric import signing
-from flowfabric.db import Connection
-from flowfabric.engine import keys
-from tests.engine.test_keys import SECRET, VECTORS
+from flowfabric.engine import signing_keys
+from tests.engine.test_signing_keys import SECRET, VECTORS
 
 JUDGED = """
 select flowfabric._token_fault($1, $2, $3, k, flowfabric.clock()) ->> 'code' as code
@@ -14,7 +15,7 @@ from (select) as one left join flowfabric.keys k on k.kid = split_part($2, ':', 
 async def test_postgres_judges_a_token_as_python_does(conn: Connection) -> None:
     for vector in VECTORS["signature_refusals"]:
         await conn.execute("delete from flowfabric.keys")
-        await keys.seed_key(conn, vector["kid"], vector["secret"])
+        await signing_keys.seed_key(conn, vector["kid"], vector["secret"])
         [row] = await conn.fetch(JUDGED, vector["message"], vector["token"], vector["kid"])
 
         refusal = "invalid_token" if vector["token"] else "missing_token"
@@ -23,7 +24,7 @@ async def test_postgres_judges_a_token_as_python_does(conn: Connection) -> None:
 
 async def test_nothing_may_stand_behind_a_digest(conn: Connection) -> None:
     await conn.execute("delete from flowfabric.keys")
-    await keys.seed_key(conn, "k1", SECRET)
+    await signing_keys.seed_key(conn, "k1", SECRET)
     token = signing.sign(bytes.fromhex(SECRET), "k1", "message")
 
     codes = [(await conn.fetch(JUDGED, "message", token + tail, "k1"))[0]["code"] for tail in ("", "\n", " ", "0", ":")]

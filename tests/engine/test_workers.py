@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions, workers
 from flowfabric.errors import (
     InstanceReassigned,

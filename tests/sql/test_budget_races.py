@@ -10,10 +10,10 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 from msgspec.structs import replace
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, budgets, children, claims, executions, schedules, waits, workers
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, Completion, FailureReport, Fence, PublicState

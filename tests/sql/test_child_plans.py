@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from flowfabric.postgres.driver import Connection
 from msgspec.structs import replace
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import ChildToSubmit, Claim, Completion, Wish

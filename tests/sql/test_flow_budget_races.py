@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, budgets, children, claims, executions, flows, waits
 from flowfabric.model import ChildToSubmit, Claim, EdgePolicy, Suspension
 from tests.conftest import Connect

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from itertools import permutations
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Claim, Completion, Fence

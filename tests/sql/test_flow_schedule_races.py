@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import budgets, executions, flows, schedules
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import EdgePolicy
@@ -19,7 +20,7 @@ from tests.sql.test_races import race as race
 async def replacing(conn: Connection, *others: str, joins: bool = True) -> Graph:
     """A flow in which b waits for a, which a schedule has submitted and the next tick replaces, and for others."""
     flow = await graph(conn, "b", *others)
-    await create(conn, lane="a", kind="a", overlap="replace", every=timedelta(hours=1))
+    await create(conn, lane="a", task="a", overlap="replace", every=timedelta(hours=1))
     flow.members["a"] = mint_execution_id(beside=flow.flow_id)
     await schedules.fire_schedule(conn, "nightly", by="ops", execution_id=flow["a"])
     if joins:

@@ -6,10 +6,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from flowfabric import embedded, migrate, testing
+from flowfabric import testing
 from flowfabric.config import Config
 from flowfabric.engine import claims, executions
 from flowfabric.model import Fence, Renewed
+from flowfabric.postgres import embedded
+from flowfabric.schema import migrate
 from tests.conftest import SOAK
 from tests.given import Given, submission
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric import errors, migrate
+from flowfabric import errors
 from flowfabric.config import Config
-from flowfabric.db import Connection
-from flowfabric.engine import claims, executions, keys, operator
+from flowfabric.engine import claims, executions, holds, signing_keys
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Grant, Rotated, Seeded
+from flowfabric.schema import migrate
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given, submission
@@ -50,15 +51,15 @@ async def race(given: Given, connect: Connect) -> Race:
 
 
 def rotate(kid: str, secret: str = SECRET) -> Call:
-    return lambda conn: keys.rotate_key(conn, kid, secret)
+    return lambda conn: signing_keys.rotate_key(conn, kid, secret)
 
 
 def seed(kid: str, secret: str = SECRET) -> Call:
-    return lambda conn: keys.seed_key(conn, kid, secret)
+    return lambda conn: signing_keys.seed_key(conn, kid, secret)
 
 
 async def active(conn: Connection) -> list[str]:
-    return [key.kid for key in await keys.list_keys(conn) if key.expires_at is None]
+    return [key.kid for key in await signing_keys.list_keys(conn) if key.expires_at is None]
 
 
 async def test_of_two_rotations_at_once_the_second_follows_the_first(race: Race, conn: Connection) -> None:
@@ -73,7 +74,7 @@ async def test_a_rotation_that_is_undone_leaves_no_trace(race: Race, conn: Conne
     _, second = await race.run(rotate("k2"), rotate("k3", OTHER), wins=False)
 
     assert second.previous_kid == "k1"
-    assert [key.kid for key in await keys.list_keys(conn)] == ["k1", "k3"]
+    assert [key.kid for key in await signing_keys.list_keys(conn)] == ["k1", "k3"]
 
 
 async def test_the_same_rotation_twice_at_once_is_one(race: Race, conn: Connection, given: Given) -> None:
@@ -127,7 +128,7 @@ async def test_many_rotations_and_seeds_at_once_leave_one_active_key(conn: Conne
     assert len(rotated) == 8
     assert len({answer.previous_kid for answer in rotated}) == 8
     assert len(await active(conn)) == 1
-    assert len(await keys.list_keys(conn)) == 9
+    assert len(await signing_keys.list_keys(conn)) == 9
 
 
 async def test_many_migrations_at_once_install_one_key(empty_url: str) -> None:
@@ -143,12 +144,12 @@ async def test_many_migrations_at_once_install_one_key(empty_url: str) -> None:
 
 
 async def test_two_sweeps_at_once_do_not_wait_for_each_other(race: Race, given: Given) -> None:
-    await keys.rotate_key(given.conn, "k2", SECRET, grace=timedelta(0))
+    await signing_keys.rotate_key(given.conn, "k2", SECRET, grace=timedelta(0))
     await given.time_passes(days=7)
     async with race.one.transaction(), asyncio.timeout(10):
-        assert (await keys.retire_keys(race.one)).moved == 1
-        assert (await keys.retire_keys(race.two)).moved == 0
-        assert (await keys.rotate_key(race.two, "k3", OTHER)).removed == 0
+        assert (await signing_keys.retire_signing_keys(race.one)).moved == 1
+        assert (await signing_keys.retire_signing_keys(race.two)).moved == 0
+        assert (await signing_keys.rotate_key(race.two, "k3", OTHER)).removed == 0
 
 
 @pytest.fixture
@@ -168,7 +169,7 @@ def cancel(grant: Grant) -> Call:
 
 
 def hold(grant: Grant) -> Call:
-    return lambda conn: operator.hold(conn, grant.execution_id, by="ops")
+    return lambda conn: holds.hold(conn, grant.execution_id, by="ops")
 
 
 async def test_of_two_uses_of_one_grant_one_wins(race: Race, given: Given, grant: Grant) -> None:

@@ -3,7 +3,7 @@
 import asyncpg
 
 from flowfabric.config import Config
-from flowfabric.engine.doctor import diagnose
+from flowfabric.doctor import diagnose
 from flowfabric.engine.overview import overview
 from tests.conftest import Connect
 from tests.given import Given

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions, quotas
-from flowfabric.errors import DatabaseUnavailable, Refusal
+from flowfabric.errors import DatabaseUnavailable, FlowFabricError
 from flowfabric.model import Claim
 from tests.conftest import SOAK, Connect
 from tests.engine.executions.stored import blocked
@@ -27,7 +27,7 @@ async def claim(conn: Connection, *lanes: str, take: int = 10) -> list[Claim]:
 
 async def submitted(given: Given, count: int, **options: object) -> None:
     answers = await executions.submit_many(given.conn, [submission(**{"quotas": ["model"], **options})] * count)
-    assert [each for each in answers if isinstance(each, Refusal)] == []
+    assert [each for each in answers if isinstance(each, FlowFabricError)] == []
 
 
 async def active(conn: Connection) -> int:

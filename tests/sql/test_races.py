@@ -7,10 +7,10 @@ from typing import Any
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, executions, lanes, operator
+from flowfabric.engine import attempts, claims, executions, holds, lanes
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, Completion, FailureClass, Fence, PublicState
 from tests.conftest import Connect
@@ -251,7 +251,7 @@ async def test_what_a_crashed_claim_had_taken_is_there_for_the_next(race: Race, 
 @pytest.mark.parametrize("stop", ["cancel", "hold"])
 async def test_a_claim_does_not_get_what_is_being_stopped(race: Race, given: Given, stop: str) -> None:
     only = await given.submitted()
-    stops = {"cancel": cancel(only), "hold": lambda conn: operator.hold(conn, only, by="ops")}
+    stops = {"cancel": cancel(only), "hold": lambda conn: holds.hold(conn, only, by="ops")}
 
     assert await race.passes(stops[stop], claim) == []
     assert await claim(race.two) == []
@@ -274,7 +274,7 @@ async def test_a_cancel_that_waited_for_a_claim_ends_what_was_claimed(race: Race
 async def test_a_hold_that_waited_for_a_claim_is_told_that_it_runs(race: Race, given: Given) -> None:
     only = await given.submitted()
 
-    refusal = await race.waits(claim, lambda conn: operator.hold(conn, only, by="ops"))
+    refusal = await race.waits(claim, lambda conn: holds.hold(conn, only, by="ops"))
 
     assert isinstance(refusal, errors.ExecutionNotRunnable)
 

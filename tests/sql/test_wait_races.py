@@ -10,14 +10,14 @@ from typing import Any
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import executions, waits
 from flowfabric.errors import (
     ExecutionEnded,
     ExecutionNotActive,
     ExecutionNotSuspended,
-    Refusal,
+    FlowFabricError,
     TargetNotSignalable,
     WaitpointClosed,
 )
@@ -205,7 +205,7 @@ async def test_a_suspension_and_a_signal_never_miss_each_other(given: Given, con
         after = await state(given.conn, claim.execution_id)
         suspended_again = first_is_signal and not commits
         assert (len(stored), after == "suspended") == (0 if suspended_again else 1, suspended_again)
-        assert not isinstance(answer, Refusal)
+        assert not isinstance(answer, FlowFabricError)
         await executions.cancel(given.conn, claim.execution_id, reason="done with", by="ops")
 
 

@@ -10,10 +10,10 @@ from collections.abc import Awaitable
 from datetime import timedelta
 
 import asyncpg
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.model import Fence
 
 
@@ -42,7 +42,7 @@ async def try_everything(conn: Connection, fence: Fence) -> dict[str, list[objec
 async def told(call: Awaitable[object]) -> list[object]:
     try:
         await call
-    except Refusal as refusal:
+    except FlowFabricError as refusal:
         return [refusal.code, refusal.fields]
     return ["done", {}]
 

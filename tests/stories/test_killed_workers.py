@@ -52,10 +52,10 @@ async def test_whenever_a_worker_is_killed_its_work_goes_on_elsewhere_from_the_l
 async def test_a_payload_that_kills_its_worker_ends_at_its_cap(url: str, given: Given, tmp_path: Path) -> None:
     victims = tmp_path / "victims"
     payload = msgspec.json.encode({"path": str(victims)})
-    poison = await given.submitted(kind="poison", policy={"max_reclaim_count": 2}, payload=payload)
+    poison = await given.submitted(task="poison", policy={"max_reclaim_count": 2}, payload=payload)
 
     async with worker_process(url, APP, "--processes", "2"):
-        harmless = await given.submitted(kind="harmless", payload=b'{"number": 1}')
+        harmless = await given.submitted(task="harmless", payload=b'{"number": 1}')
         await until(lambda: _ended(given, poison))
         await until(lambda: _ended(given, harmless))
 
@@ -69,7 +69,7 @@ async def test_a_payload_that_kills_its_worker_ends_at_its_cap(url: str, given: 
 
 
 async def submitted(given: Given, number: int) -> ExecutionId:
-    return await given.submitted(kind="ten_steps", payload=b'{"number": %d}' % number, policy=PATIENT)
+    return await given.submitted(task="ten_steps", payload=b'{"number": %d}' % number, policy=PATIENT)
 
 
 async def right(given: Given, taken: list[ExecutionId]) -> None:

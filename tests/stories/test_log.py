@@ -10,14 +10,14 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from flowfabric.postgres.database import Database
 
-from flowfabric import embedded
-from flowfabric.db import Database
+from flowfabric.app.subscriptions import EventLog
 from flowfabric.engine import events, executions
-from flowfabric.hints import Hints
 from flowfabric.ids import decode_event_cursor, encode_event_cursor
 from flowfabric.model import EventFilter
-from flowfabric.subscriptions import EventLog
+from flowfabric.postgres import embedded
+from flowfabric.postgres.notify import Notifier
 from tests.conftest import SOAK, Connect, Server
 from tests.given import Given, submission
 
@@ -101,7 +101,7 @@ async def test_followers_of_many_writers_miss_nothing(database: Database, connec
     written: list[Written] = []
     seen: dict[str, list[int]] = {name: [] for name in (*FILTERS, "killed", "naive")}
     await unrelated.execute("begin; create table unrelated (n int); insert into unrelated values (1)")
-    async with Hints(database) as hints, EventLog(database, hints) as log:
+    async with Notifier(database) as hints, EventLog(database, hints) as log:
         followers = [
             *(follow(log, start.cursor, only, seen[name]) for name, (only, _) in FILTERS.items()),
             follow_and_be_killed(log, start.cursor, seen["killed"]),

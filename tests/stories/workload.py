@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 
 from flowfabric.app import App
-from flowfabric.context import Context
+from flowfabric.handler.context import Context
 
 app = App()
 pools: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What the tests of the worker stand on: workers in this process and in others, and patience."""
+"""What the tests of the worker stand on: workers in this process and in others, and timeout."""
 
 import asyncio
 import os
@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from flowfabric.app import App
-from flowfabric.task import Task
+from flowfabric.app.tasks import Task
 from flowfabric.worker import Worker
 from tests.conftest import Server
 from tests.given import Given
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 SECOND = {"lease": "1s", "drain": "1s"}
 
 
 async def until(holds: Callable[[], Awaitable[object]] | Callable[[], object]) -> None:
     """Return when it holds; what worker threads and processes do moves by real time."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             found = holds()
             if await found if isinstance(found, Awaitable) else found:
@@ -42,7 +42,7 @@ async def at_work(app: App, **options: Any) -> AsyncIterator[Worker]:
     """A worker of an app that is open."""
     worker = Worker(app, **{"sweeps": False, **options})
     running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await worker.ready.wait()
     try:
         yield worker
@@ -121,7 +121,7 @@ async def says(process: Process, beginning: bytes) -> bytes:
     """The line with which it says so; it must be the next."""
     assert process.stdout is not None
     assert process.stderr is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         line = await process.stdout.readline()
         assert line.startswith(beginning), (line, await process.stderr.read())
     return line
@@ -129,7 +129,7 @@ async def says(process: Process, beginning: bytes) -> bytes:
 
 async def ends(process: Process) -> tuple[int, bytes]:
     """Its exit code, and what it had to say on standard error."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         _, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, err

@@ -10,12 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import embedded
 from flowfabric.app import App
-from flowfabric.context import Context
+from flowfabric.app.executions import Execution
 from flowfabric.engine import events
-from flowfabric.handle import Execution
+from flowfabric.handler.context import Context
 from flowfabric.model import EventFilter
+from flowfabric.postgres import embedded
 from tests.conftest import SOAK
 from tests.given import Given
 from tests.stories.test_crashes import ODD
@@ -29,7 +29,7 @@ class Load:
     """Work that is submitted and done while something goes wrong, and what came of it."""
 
     def __init__(self, url: Callable[[], str]) -> None:
-        self.app = App(url=url(), patience=20.0)
+        self.app = App(url=url(), timeout=20.0)
         self.taken: list[Execution[int]] = []
         self.runs: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()
@@ -122,8 +122,8 @@ async def test_a_postgres_restarted_under_load_loses_nothing_that_was_acknowledg
 
 
 async def _migrated(url: str) -> None:
-    from flowfabric import migrate
     from flowfabric.config import Config
+    from flowfabric.schema import migrate
 
     conn = await asyncpg.connect(url)
     await migrate.migrate(conn, Config())

@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 from flowfabric.app import App
-from flowfabric.context import Context
+from flowfabric.handler.context import Context
 from flowfabric.worker.pauses import Pauses
 from tests.given import Given
 from tests.worker.scene import working
@@ -46,7 +46,7 @@ async def test_a_hint_for_its_lanes_wakes_an_idle_worker(database_url: str, give
         begun.set()
 
     async with working(app):
-        await given.submitted(kind="work")
+        await given.submitted(task="work")
         await app.wake("default")
         async with asyncio.timeout(5):
             await begun.wait()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from flowfabric.app import App
-from flowfabric.context import Context
+from flowfabric.app.executions import Execution, ExecutionFailed
 from flowfabric.engine import attempts
-from flowfabric.handle import Execution, ExecutionFailed
-from flowfabric.model import Submission, Terms
+from flowfabric.handler.context import Context
+from flowfabric.model import Options, Submission
 from tests.given import Given
 from tests.worker.scene import until, working
 
@@ -108,7 +108,7 @@ async def test_a_payload_that_does_not_fit_fails_for_good(database_url: str, giv
     async def count(number: int) -> None: ...
 
     async with working(app):
-        execution = await app.send(count, Submission(terms=Terms(kind="count"), payload=b'{"number": "many"}'))
+        execution = await app.send(count, Submission(options=Options(task="count"), payload=b'{"number": "many"}'))
         failed = await failure(execution)
 
     assert "the payload does not fit count: ValidationError" in str(failed.raised)

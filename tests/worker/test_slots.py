@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from flowfabric.app import App
-from flowfabric.context import Context
 from flowfabric.engine import executions
+from flowfabric.handler.context import Context
 from flowfabric.worker import Worker
 from tests.conftest import SOAK
 from tests.given import Given
@@ -66,8 +66,8 @@ async def test_a_run_whose_time_is_up_before_its_turn_gives_its_slot_back(databa
         first = await heavy.submit()
         await until(lambda: gate.came == 1)
         asked = heavy.submission()
-        terms = replace(asked.terms, policy={"attempt_timeout_ms": 200})
-        await executions.submit(given.conn, replace(asked, terms=terms))
+        options = replace(asked.options, policy={"attempt_timeout_ms": 200})
+        await executions.submit(given.conn, replace(asked, options=options))
         await until(lambda: _active(given, 2))
         assert await (await light.submit()).result(20) == "done"
         gate.open.set()
@@ -182,8 +182,8 @@ async def test_a_worker_takes_nothing_from_other_lanes_or_namespaces_and_nothing
     async def plain() -> None: ...
 
     async with working(app, lanes=["default"], capabilities=[], namespace="acme"):
-        others = [await mail.submit(), await picture.using(namespace="acme").submit(), await plain.submit()]
-        await (await plain.using(namespace="acme").submit()).result(20)
+        others = [await mail.submit(), await picture.with_options(namespace="acme").submit(), await plain.submit()]
+        await (await plain.with_options(namespace="acme").submit()).result(20)
 
         assert [(await each.describe()).counts.attempts for each in others] == [0] * 3
 
@@ -197,7 +197,7 @@ async def test_routes_take_turns_from_claim_to_claim(database_url: str) -> None:
 
     async with app:
         for tenant in ("a", "b", "c"):
-            await work.using(namespace=tenant).submit_many([(tenant,)] * 4)
+            await work.with_options(namespace=tenant).submit_many([(tenant,)] * 4)
     async with working(app, concurrency=1, prefetch=0):
         await until(lambda: len(order) == 12)
 

@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from flowfabric.app import App
+from flowfabric.durations import read_span
 from flowfabric.engine import attempts, executions, workers
 from flowfabric.errors import InvalidLane, InvalidLease, InvalidName
-from flowfabric.spans import read_span
 from flowfabric.worker import Worker
 from tests.given import Given
 from tests.worker.scene import Gate, gated, until, working

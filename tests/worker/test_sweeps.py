@@ -6,9 +6,9 @@ import pytest
 
 from flowfabric.app import App
 from flowfabric.engine import claims
-from flowfabric.hints import Hint
+from flowfabric.postgres.notify import Notification
 from tests.given import Given
-from tests.reconcilers.test_loop import BROKEN
+from tests.sweeps.test_loop import BROKEN
 from tests.worker.scene import until, worker_process, working, written
 
 SOURCE = """
@@ -48,10 +48,10 @@ async def test_a_worker_without_sweeps_leaves_that_to_others(
 
 
 async def test_those_who_wait_are_told_what_a_sweep_woke(lapsed: None, database_url: str) -> None:
-    app, heard = App(url=database_url), list[Hint]()
+    app, heard = App(url=database_url), list[Notification]()
 
     async with working(app, lanes=["other"], sweeps=True):
-        app.hints.listen(heard.append)
+        app.notifier.listen(heard.append)
         await until(lambda: any("default" in hint.lanes for hint in heard))
 
 

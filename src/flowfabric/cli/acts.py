@@ -6,14 +6,14 @@ from datetime import datetime, timedelta
 import click
 
 from flowfabric.app import App
+from flowfabric.app.executions import Execution
 from flowfabric.cli.answers import answering
 from flowfabric.cli.options import acting, many_executions, one_execution, span, tag, time
 from flowfabric.cli.refusals import refused
 from flowfabric.cli.tables import tracked
 from flowfabric.engine import executions as engine
-from flowfabric.engine import operator, waits
-from flowfabric.errors import Refusal
-from flowfabric.handle import Execution
+from flowfabric.engine import holds, waits
+from flowfabric.errors import FlowFabricError
 from flowfabric.model import Page, PriorityChange
 
 Done = dict[str, object]
@@ -27,7 +27,7 @@ async def _each(
     for execution in tracked(given, doing):
         try:
             done.append({"execution_id": execution, **await act(app.execution(execution))})
-        except Refusal as refusal:
+        except FlowFabricError as refusal:
             refused(refusal, execution_id=execution).tell()
     return Page(done) if done else None
 
@@ -105,7 +105,7 @@ async def hold(app: App, executions: Sequence[str], why: str | None, by: str) ->
 
     async def act(execution: Execution[object]) -> Done:
         async with app.database.connection() as conn:
-            return {"outcome": await operator.hold(conn, execution.execution_id, by=by, why=why)}
+            return {"outcome": await holds.hold(conn, execution.execution_id, by=by, why=why)}
 
     return await _each(app, executions, "holding", act)
 
@@ -127,7 +127,7 @@ async def unhold(app: App, executions: Sequence[str], why: str | None, by: str) 
 
     async def act(execution: Execution[object]) -> Done:
         async with app.database.connection() as conn:
-            done = await operator.unhold(conn, execution.execution_id, by=by, why=why)
+            done = await holds.unhold(conn, execution.execution_id, by=by, why=why)
         await _wake(app, execution)
         return {"outcome": done.outcome, "state": done.public_state}
 

@@ -12,7 +12,7 @@ from flowfabric.cli import texts
 from flowfabric.cli.apps import load_app
 from flowfabric.errors import InvalidBody
 from flowfabric.ids import shown
-from flowfabric.model import Submission, Terms
+from flowfabric.model import Options, Submission
 
 
 def _load(_ctx: click.Context, _param: click.Parameter, place: str | None) -> App | None:
@@ -32,7 +32,7 @@ def called_with(task: str, arguments: Mapping[str, Any]) -> Iterator[None]:
 
 
 def asked_with(asked: Submission, given: Mapping[str, Any]) -> Submission:
-    """What is submitted, with these options, each where it belongs: to its terms or to itself."""
+    """What is submitted, with these options, each where it belongs: to its options or to itself."""
     own = {option: dict(value) if option == "tags" else value for option, value in given.items()}
-    terms = {option: own.pop(option) for option in Terms.__struct_fields__ if option in own}
-    return msgspec.structs.replace(asked, terms=msgspec.structs.replace(asked.terms, **terms), **own)
+    options = {option: own.pop(option) for option in Options.__struct_fields__ if option in own}
+    return msgspec.structs.replace(asked, options=msgspec.structs.replace(asked.options, **options), **own)

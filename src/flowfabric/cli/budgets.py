@@ -172,7 +172,7 @@ async def change_budget(app: App, budget: str, namespace: str, by: str, **option
         for field in {"hard_limits", "soft_limits"} & wanted.keys():
             wanted[field] = _changed(getattr(there, field), wanted[field])
         changed = await engine.change_budget(conn, budget, namespace=namespace, by=by, **wanted)
-    app.hints.send(lanes=changed.lanes)
+    app.notifier.send(lanes=changed.lanes)
     return {"budget": budget, "outcome": changed.outcome, "lanes": changed.lanes}
 
 
@@ -190,7 +190,7 @@ async def reset_budget(app: App, budget: str, namespace: str, by: str) -> dict[s
     """
     async with app.database.connection() as conn:
         done = await engine.reset_budget(conn, budget, namespace=namespace, by=by)
-    app.hints.send(lanes=done.lanes)
+    app.notifier.send(lanes=done.lanes)
     return {"budget": budget, "outcome": done.outcome, "next_reset_at": done.next_reset_at, "lanes": done.lanes}
 
 
@@ -210,7 +210,7 @@ async def release_usage(app: App, budget: str, execution: str, namespace: str, b
     execution_id = parse_execution_id(execution, app.config.execution_partitions)
     async with app.database.connection() as conn:
         done = await engine.release_usage(conn, budget, execution_id, namespace=namespace, by=by)
-    app.hints.send(lanes=done.lanes)
+    app.notifier.send(lanes=done.lanes)
     return {"budget": budget, "outcome": done.outcome, "amounts": done.amounts, "lanes": done.lanes}
 
 

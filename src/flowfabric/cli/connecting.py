@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from flowfabric import embedded
 from flowfabric.app import App
 from flowfabric.cli.tables import waiting
 from flowfabric.config import Config, variable
 from flowfabric.errors import DatabaseMissing
+from flowfabric.postgres import embedded
 
 
 def refuse_missing(config: Config) -> None:

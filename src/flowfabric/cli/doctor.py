@@ -13,9 +13,9 @@ from flowfabric.cli.connecting import refuse_missing
 from flowfabric.cli.options import span
 from flowfabric.cli.texts import printable
 from flowfabric.config import Config
-from flowfabric.connect import open_database
-from flowfabric.engine.doctor import diagnose
+from flowfabric.doctor import diagnose
 from flowfabric.model import Diagnosis, Finding, Level
+from flowfabric.postgres.database import open_database
 
 STYLES = {Level.WRONG: "bold red", Level.ADVICE: "yellow"}
 

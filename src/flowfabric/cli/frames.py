@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flowfabric import spans
+from flowfabric import durations
 from flowfabric.cli.texts import printable
 from flowfabric.model import LaneFrame, Overview, Stuck, WorkerFrame
 
@@ -40,7 +40,7 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 def span(seconds: float) -> str:
     """A span as narrow as a column wants it."""
-    return "".join(f"{count}{unit}" for count, unit in spans.in_two_units(seconds)) or "0s"
+    return "".join(f"{count}{unit}" for count, unit in durations.in_two_units(seconds)) or "0s"
 
 
 def _above(seen: Overview, lanes: Sequence[LaneFrame], workers: Sequence[WorkerFrame]) -> RenderableType:

@@ -22,7 +22,7 @@ from flowfabric.cli.waitpoints import waitpoints
 from flowfabric.cli.worker import worker
 from flowfabric.cli.workers import workers
 from flowfabric.config import BadSetting
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 
 INTERRUPTED = 130
 
@@ -33,7 +33,7 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except Refusal as refusal:
+        except FlowFabricError as refusal:
             raise refused(refusal) from refusal
         except BadSetting as bad:
             raise Refused("bad_setting", str(bad)) from bad

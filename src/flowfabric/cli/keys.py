@@ -9,7 +9,7 @@ import click
 from flowfabric.app import App
 from flowfabric.cli.answers import answering
 from flowfabric.cli.options import ReadFile, acting, span
-from flowfabric.engine import keys as engine
+from flowfabric.engine import signing_keys as engine
 from flowfabric.model import Key, Page, Rotated, Seeded
 
 

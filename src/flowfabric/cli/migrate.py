@@ -6,10 +6,10 @@ from flowfabric.cli.answers import answer, as_json, asynchronous, at_url
 from flowfabric.cli.connecting import refuse_missing
 from flowfabric.cli.tables import waiting
 from flowfabric.config import Config
-from flowfabric.connect import open_database
-from flowfabric.migrate import check as check_version
-from flowfabric.migrate import last_migration
-from flowfabric.migrate import migrate as bring_up
+from flowfabric.postgres.database import open_database
+from flowfabric.schema.migrate import check as check_version
+from flowfabric.schema.migrate import last_migration
+from flowfabric.schema.migrate import migrate as bring_up
 
 
 @click.command()

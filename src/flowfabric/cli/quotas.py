@@ -126,7 +126,7 @@ async def change_quota(app: App, quota: str, namespace: str, by: str, **options:
         raise click.UsageError("there is nothing to change; give a limit, such as --max-concurrent 5")
     async with app.database.connection() as conn:
         changed = await engine.change_quota(conn, quota, namespace=namespace, by=by, **limits)
-    app.hints.send(lanes=changed.lanes)
+    app.notifier.send(lanes=changed.lanes)
     return {"quota": quota, "outcome": changed.outcome, "lanes": changed.lanes}
 
 

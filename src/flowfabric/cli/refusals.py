@@ -6,7 +6,7 @@ from typing import IO, Any
 import click
 
 from flowfabric.cli import texts
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 
 JSON = "flowfabric.cli.json"
 FAILED = "flowfabric.cli.failed"
@@ -69,6 +69,6 @@ class Refused(click.ClickException):
         click.get_current_context().meta[FAILED] = True
 
 
-def refused(refusal: Refusal, **fields: object) -> Refused:
+def refused(refusal: FlowFabricError, **fields: object) -> Refused:
     """What the engine refused, as the command says it."""
     return Refused(refusal.code, refusal.message, {**refusal.fields, **fields})

@@ -8,15 +8,15 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
+from flowfabric.app.schedules import submitted
 from flowfabric.cli.answers import answering
 from flowfabric.cli.asking import as_in_app, asked_with, called_with
 from flowfabric.cli.options import F, acting, given, json_object, moment, of_namespace, paged, span, tag
 from flowfabric.engine import schedules as engine
-from flowfabric.model import CatchUp, Fired, Overlap, Page, Schedule, Submission, Terms, Timing
-from flowfabric.schedule import submitted
+from flowfabric.model import CatchUp, Fired, Options, Overlap, Page, Schedule, Submission, Timing
 
-COLUMNS = ("schedule=name", "namespace", "state", "when", "next=next_tick_at", "last=last_tick_at", "task=terms.kind",
-           "lane=terms.lane", "refused=refusal.message")  # fmt: skip
+COLUMNS = ("schedule=name", "namespace", "state", "when", "next=next_tick_at", "last=last_tick_at", "task=options.task",
+           "lane=options.lane", "refused=refusal.message")  # fmt: skip
 ALL = (*COLUMNS, "arguments=payload", "priority", "next five=ticks", "catch up=timing.catch_up",
        "overlap=timing.overlap", "until=timing.until", "last execution=last_execution_id", "tags", "declared",
        "created=created_at", "changed=changed_at", "by", "paused since=pause.since", "paused by=pause.by",
@@ -264,6 +264,6 @@ async def fire_schedule(app: App, schedule: str, namespace: str, by: str) -> Fir
 def _asked(app: App, task: str, arguments: Mapping[str, Any]) -> Submission:
     """What is to be submitted; as the code of the app says, where it was given."""
     if not app.tasks:
-        return Submission(terms=Terms(kind=task), payload=payloads.encode(arguments))
+        return Submission(options=Options(task=task), payload=payloads.encode(arguments))
     with called_with(task, arguments):
         return submitted(app, task, arguments)

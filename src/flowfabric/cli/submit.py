@@ -9,6 +9,9 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
+from flowfabric.app.executions import ExecutionFailed
+from flowfabric.app.submitting import Submitter
+from flowfabric.app.tasks import submission
 from flowfabric.cli import texts
 from flowfabric.cli.answers import answering
 from flowfabric.cli.asking import as_in_app, asked_with, called_with
@@ -16,12 +19,9 @@ from flowfabric.cli.options import ReadFile, given, json_object, span, tag, time
 from flowfabric.cli.refusals import JSON, Refused, refused
 from flowfabric.cli.tables import tracked, waiting
 from flowfabric.engine import workers as worker_engine
-from flowfabric.errors import InvalidBody, Refusal, code_of
-from flowfabric.handle import ExecutionFailed
+from flowfabric.errors import FlowFabricError, InvalidBody, code_of
 from flowfabric.ids import ExecutionId, shown
-from flowfabric.model import Submission, SubmitOutcome, Submitted, Terms
-from flowfabric.submitting import Submitter
-from flowfabric.task import submission
+from flowfabric.model import Options, Submission, SubmitOutcome, Submitted
 
 AT_ONCE = 500
 
@@ -91,7 +91,7 @@ async def submit(
     asked = _read(app, task, [arguments] if each is None else each, options, one=one)
     taken = [taken for some in tracked(_chunks(asked), "submitting") for taken in await _send(app, some, one=one)]
     if not wait:
-        await _warn(app, {line.asked.terms.lane for line in asked})
+        await _warn(app, {line.asked.options.lane for line in asked})
     for submitted in taken:
         if submitted.outcome is SubmitOutcome.DUPLICATE:
             _note(f"duplicate of {submitted.execution_id}: nothing more was submitted")
@@ -110,7 +110,7 @@ def _read(app: App, task: str, calls: Any, options: dict[str, Any], *, one: bool
         try:
             if one or call.strip():
                 asked.append(Line(number, _submission(app, task, call if one else _object(call), options)))
-        except Refusal as refusal:
+        except FlowFabricError as refusal:
             if one:
                 raise
             refused(refusal, line=number).tell()
@@ -130,7 +130,7 @@ def _submission(app: App, name: str, arguments: Mapping[str, Any], options: dict
         if name in app.tasks:
             asked = app.tasks[name].submission(**arguments)
         else:
-            asked = submission(Terms(kind=name), payloads.encode(arguments), {})
+            asked = submission(Options(task=name), payloads.encode(arguments), {})
     return asked_with(asked, given(options))
 
 
@@ -139,7 +139,7 @@ def _chunks(asked: Sequence[Line]) -> list[Sequence[Line]]:
 
 
 async def _send(app: App, lines: Sequence[Line], *, one: bool) -> list[Submitted]:
-    answers = await Submitter(app.config, app.database, app.hints).many([line.asked for line in lines])
+    answers = await Submitter(app.config, app.database, app.notifier).many([line.asked for line in lines])
     taken = []
     for line, answer in zip(lines, answers, strict=True):
         if isinstance(answer, Submitted):
@@ -168,11 +168,11 @@ def _note(said: str) -> None:
         click.echo(texts.printable(said), err=True)
 
 
-async def _end(app: App, submitted: Submitted, patience: timedelta | None) -> Ended | None:
+async def _end(app: App, submitted: Submitted, timeout: timedelta | None) -> Ended | None:
     execution = app.execution(submitted.execution_id)
     try:
         with waiting(f"waiting for {submitted.execution_id}"):
-            result = await execution.result(patience)
+            result = await execution.result(timeout)
     except TimeoutError:
         message = f"{submitted.execution_id} has not ended in time; it goes on: `ff executions explain` says why"
         Refused("not_ended", message, {"execution_id": submitted.execution_id}).tell()

@@ -11,11 +11,10 @@ from flowfabric.cli import tables
 from flowfabric.cli.answers import answer, as_json, asynchronous, at_url
 from flowfabric.cli.connecting import refuse_missing
 from flowfabric.config import Config
-from flowfabric.connect import open_database
-from flowfabric.db import Database
-from flowfabric.migrate import check
 from flowfabric.model import Page
-from flowfabric.reconcilers import Sweep, run_each, run_sweeps, sweeps
+from flowfabric.postgres.database import Database, open_database
+from flowfabric.schema.migrate import check
+from flowfabric.sweeps import Sweep, run_each, run_sweeps, sweeps
 
 COLUMNS = ("sweep", "moved", "failed=error")
 

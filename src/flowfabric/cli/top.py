@@ -20,11 +20,10 @@ from flowfabric.cli.connecting import refuse_missing
 from flowfabric.cli.frames import fitted, frame
 from flowfabric.cli.texts import printable
 from flowfabric.config import Config
-from flowfabric.connect import open_database
-from flowfabric.db import Database
 from flowfabric.engine.overview import overview
 from flowfabric.errors import Unavailable
-from flowfabric.migrate import check
+from flowfabric.postgres.database import Database, open_database
+from flowfabric.schema.migrate import check
 
 EVERY = 1.0
 

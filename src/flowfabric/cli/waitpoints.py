@@ -185,7 +185,7 @@ async def signal(
         done = await engine.deliver_approval(
             conn, asked.execution_id, waitpoint, name, by=given["by"], payload=sent, digest=_digest(given["digest"])
         )
-    app.hints.send(lanes=[done.lane] if done.lane else [])
+    app.notifier.send(lanes=[done.lane] if done.lane else [])
     return done
 
 
@@ -201,7 +201,7 @@ async def _decide(
         done = await engine.deliver_approval(
             conn, execution_id, waitpoint, decision, by=by, note=note, payload=sent, digest=_digest(asked.about_digest)
         )
-    app.hints.send(lanes=[done.lane] if done.lane else [])
+    app.notifier.send(lanes=[done.lane] if done.lane else [])
     return Decision(
         execution_id=execution,
         waitpoint=waitpoint,

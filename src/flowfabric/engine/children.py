@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 
-from flowfabric import calls, db
+from flowfabric import calls
 from flowfabric.calls import Act
-from flowfabric.db import Connection
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import check_text
 from flowfabric.model import ChildToSubmit, FoundChild, Swept
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
-async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | Refusal]:
+async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
     """Find out what there is of children that handlers are about to submit, and hold the parents.
 
     For a transaction: what is `new` is submitted in it and then adopted. Refuses, in its place, `LeaseLost`,
@@ -22,7 +23,7 @@ async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> lis
 async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -> int:
     """Make executions the children of those that submitted them, in the transaction in which both were done."""
     return int(
-        await db.value(
+        await call.value(
             conn,
             "adopt_children",
             partitions=[child.fence.execution_id.partition for child in submitted],

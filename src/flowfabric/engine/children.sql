@@ -21,7 +21,7 @@ declare
 begin
     -- A child joins the flow of its parent, which is locked before any ticket.
     if flows is null or flows <> '{}' then
-        perform flowfabric._hold_flows(find_children.partitions, find_children.ids, find_children.flows);
+        perform flowfabric._lock_flows(find_children.partitions, find_children.ids, find_children.flows);
     end if;
     select array_agg(f.item) as items, array_agg(coalesce(f.fault, flowfabric._step_fault(
         find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged
@@ -345,7 +345,7 @@ begin
             select t.partition, t.id from flowfabric.tickets t
             where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel' and (t.flow is null or t.flow = any (held))
             for update skip locked) t) t;
-    holds_budgets := flowfabric._hold_budgets_at_stake(orphans.partitions, orphans.ids, held);
+    holds_budgets := flowfabric._lock_budgets_at_stake(orphans.partitions, orphans.ids, held);
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',

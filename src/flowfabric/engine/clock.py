@@ -2,11 +2,11 @@
 
 from datetime import datetime
 
-from flowfabric import db
-from flowfabric.db import Connection
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def clock(conn: Connection) -> datetime:
     """What time it is for this database."""
-    at: datetime = await db.value(conn, "clock")
+    at: datetime = await call.value(conn, "clock")
     return at

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Drained, Lane, LaneChange, Page
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def configure_lane(conn: Connection, name: str, *, keep_renewals: bool | None = None) -> LaneChange:
@@ -14,7 +14,7 @@ async def configure_lane(conn: Connection, name: str, *, keep_renewals: bool | N
     With `keep_renewals` every renewal of a lease in this lane is kept in the event log. Raises `InvalidLane`.
     """
     return LaneChange(
-        await db.value(conn, "configure_lane", name=check_text(name, "lane"), keep_renewals=keep_renewals)
+        await call.value(conn, "configure_lane", name=check_text(name, "lane"), keep_renewals=keep_renewals)
     )
 
 
@@ -23,7 +23,7 @@ async def pause_lane(conn: Connection, name: str, *, by: str, why: str | None = 
 
     Safe to repeat: a paused lane answers `NOOP`. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return LaneChange(await db.value(conn, "pause_lane", **_act(name, by, why)))
+    return LaneChange(await call.value(conn, "pause_lane", **_act(name, by, why)))
 
 
 async def drain_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> Drained:
@@ -31,7 +31,7 @@ async def drain_lane(conn: Connection, name: str, *, by: str, why: str | None = 
 
     Safe to repeat: a draining lane answers `NOOP` and how much is left. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return msgspec.convert(dict(await db.row(conn, "drain_lane", **_act(name, by, why))), Drained)
+    return msgspec.convert(dict(await call.row(conn, "drain_lane", **_act(name, by, why))), Drained)
 
 
 async def resume_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
@@ -39,13 +39,13 @@ async def resume_lane(conn: Connection, name: str, *, by: str, why: str | None =
 
     Safe to repeat: an active lane answers `NOOP`. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return LaneChange(await db.value(conn, "resume_lane", **_act(name, by, why)))
+    return LaneChange(await call.value(conn, "resume_lane", **_act(name, by, why)))
 
 
 async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int = 50) -> Page[Lane]:
     """The lanes there are, by name. Raises `InvalidLimit`."""
-    found = await db.rows(conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=db.take(limit))
-    return db.page([msgspec.convert(dict(row), Lane) for row in found], limit, lambda lane: lane.name)
+    found = await call.rows(conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=call.take(limit))
+    return call.page([msgspec.convert(dict(row), Lane) for row in found], limit, lambda lane: lane.name)
 
 
 def _act(name: str, by: str, why: str | None) -> dict[str, str | None]:

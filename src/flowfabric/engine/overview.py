@@ -1,8 +1,8 @@
 """Overview: one frame of what waits, runs and is stuck, at a cost that does not grow with the backlog."""
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.model import Overview
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def overview(conn: Connection, *, limit: int = 20) -> Overview:
@@ -10,4 +10,4 @@ async def overview(conn: Connection, *, limit: int = 20) -> Overview:
 
     `limit` is held between 1 and 100. Nothing is changed and nothing is waited for.
     """
-    return db.read(Overview, await db.value(conn, "overview", take=max(min(limit, 100), 1)))
+    return call.read(Overview, await call.value(conn, "overview", take=max(min(limit, 100), 1)))

@@ -4,27 +4,27 @@ from collections.abc import Collection
 
 import msgspec
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.ids import check_text
-from flowfabric.model import Terms
+from flowfabric.model import Options
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
-async def register_route(conn: Connection, terms: Terms) -> int:
-    """Make the route of these terms known and return its number; safe to repeat.
+async def register_route(conn: Connection, options: Options) -> int:
+    """Make the route of these options known and return its number; safe to repeat.
 
     A route appears with its first submission anyway. Registered before, that submission need not wait for another
     transaction that is making the same route. Raises what `submit` refuses of a lane, a namespace, capabilities,
     budgets and quotas.
     """
-    number = await db.value(
+    number = await call.value(
         conn,
         "register_route",
-        lane=check_text(terms.lane, "lane"),
-        namespace=check_text(terms.namespace, "namespace"),
-        needs=_words(terms.needs, "needs"),
-        budgets=_words(terms.budgets, "budgets"),
-        quotas=_words(terms.quotas, "quotas"),
+        lane=check_text(options.lane, "lane"),
+        namespace=check_text(options.namespace, "namespace"),
+        needs=_words(options.needs, "needs"),
+        budgets=_words(options.budgets, "budgets"),
+        quotas=_words(options.quotas, "quotas"),
     )
     return int(number)
 

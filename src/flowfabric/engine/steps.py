@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from flowfabric import calls, db
+from flowfabric import calls
 from flowfabric.calls import Act
-from flowfabric.db import Connection
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Journal, JournalEntry, Saved, Step
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 RESULT_LIMIT = 1_048_576
 
@@ -23,7 +24,7 @@ async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_
 
 async def save_step_many(
     conn: Connection, steps: Sequence[Step], *, result_limit: int = RESULT_LIMIT
-) -> list[Saved | Refusal]:
+) -> list[Saved | FlowFabricError]:
     """Keep the results of many steps, as if one after the other, and answer each in its place."""
     return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit)
 
@@ -39,7 +40,7 @@ async def read_journal(
     more = begun is None or begun.more
     while more:
         place = {"after_name": entries[-1].name, "after_occurrence": entries[-1].occurrence} if entries else {}
-        journal = db.read(Journal, await db.value(conn, "read_journal", **calls.about(execution_id), **place))
+        journal = call.read(Journal, await call.value(conn, "read_journal", **calls.about(execution_id), **place))
         entries += journal.entries
         more = journal.more
     return entries

@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.ids import check_filter, check_text
 from flowfabric.model import Beat, MarkedDead, Page, Registered, Swept, Worker
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 LOCK_CLASS = 17991
 
@@ -30,7 +31,7 @@ async def register_worker(
     when that is gone, its leases are taken back within a second. Raises `InvalidWorker`, `InvalidLane`,
     `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "register_worker",
         worker=check_text(worker, "worker"),
@@ -46,19 +47,19 @@ async def register_worker(
 
 async def hold_lock(conn: Connection, instance: str) -> None:
     """Hold the lock by which others see that this instance lives, until the connection ends. Not through a pooler."""
-    number = await db.value(conn, "worker_lock", instance=check_text(instance, "instance"))
-    await db.builtin(conn, "pg_advisory_lock_shared", key1=LOCK_CLASS, key2=number)
+    number = await call.value(conn, "worker_lock", instance=check_text(instance, "instance"))
+    await call.builtin(conn, "pg_advisory_lock_shared", key1=LOCK_CLASS, key2=number)
 
 
 async def beat(conn: Connection, instances: Sequence[str]) -> list[Beat]:
     """Say that instances still live; one that is not registered any more must register again. Answers in order."""
-    found = await db.rows(conn, "beat", instances=[check_text(instance, "instance") for instance in instances])
+    found = await call.rows(conn, "beat", instances=[check_text(instance, "instance") for instance in instances])
     return [msgspec.convert(dict(row), Beat) for row in found]
 
 
 async def mark_dead(conn: Connection, instance: str, *, by: str, reason: str | None = None) -> MarkedDead:
     """Declare an instance dead: forget it and revoke every lease it holds. Raises `InvalidWorker`, `InvalidBody`."""
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "mark_dead",
         instance=check_text(instance, "instance"),
@@ -81,17 +82,17 @@ async def list_workers(
 
     Raises `InvalidLimit`.
     """
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_workers",
         namespace=check_filter(namespace, "namespace"),
         lane=check_filter(lane, "lane"),
         lapsed=lapsed,
         after=check_text(cursor or "", "cursor"),
-        take=db.take(limit),
+        take=call.take(limit),
     )
     items = [msgspec.convert({**row, "namespace": row["namespace_name"]}, Worker) for row in found]
-    return db.page(items, limit, lambda worker: worker.instance)
+    return call.page(items, limit, lambda worker: worker.instance)
 
 
 async def expire_workers(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
@@ -106,5 +107,5 @@ async def return_orphans(conn: Connection, *, limit: int = 500, passing: int = 0
 
 async def unregister_worker(conn: Connection, instance: str) -> bool:
     """Say that an instance has stopped of its own accord; returns whether it was registered."""
-    answer = await db.value(conn, "unregister_worker", instance=check_text(instance, "instance"))
+    answer = await call.value(conn, "unregister_worker", instance=check_text(instance, "instance"))
     return bool(answer == "unregistered")

@@ -33,6 +33,7 @@ from flowfabric.model.executions import (
     Description,
     Explanation,
     HoldChange,
+    Options,
     Outcome,
     PriorityChange,
     PublicState,
@@ -43,7 +44,6 @@ from flowfabric.model.executions import (
     Submitted,
     Summary,
     TagChange,
-    Terms,
     Unheld,
 )
 from flowfabric.model.flows import (
@@ -66,7 +66,6 @@ from flowfabric.model.flows import (
     SubmittedFlow,
 )
 from flowfabric.model.journal import Journal, JournalEntry
-from flowfabric.model.keys import Key, Rotated, Seeded
 from flowfabric.model.lanes import Drained, Lane, LaneChange
 from flowfabric.model.overview import Ages, LaneFrame, Overview, Rates, Stuck, WorkerFrame
 from flowfabric.model.pages import Page, Swept
@@ -82,6 +81,7 @@ from flowfabric.model.schedules import (
     ScheduleState,
     Timing,
 )
+from flowfabric.model.signing_keys import Key, Rotated, Seeded
 from flowfabric.model.steps import Saved, Step
 from flowfabric.model.waits import (
     BoundWaitpoint,
@@ -210,7 +210,7 @@ __all__ = [
     "SuspensionSummary",
     "Swept",
     "TagChange",
-    "Terms",
+    "Options",
     "Timing",
     "Unheld",
     "Usage",

@@ -53,7 +53,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     execution_id: ExecutionId
     fence: Fence
-    kind: str
+    task: str
     namespace: str
     lane: str
     priority: int

@@ -13,13 +13,13 @@ from flowfabric.model.claims import CurrentAttempt, Lease
 from flowfabric.model.waits import SuspensionSummary
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Options(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What submissions of one kind have in common: what to run, where it queues, what it needs, under which policy.
 
     Make it once and use it for many submissions: a call sends it, and the engine reads it, once however many share it.
     """
 
-    kind: str
+    task: str
     namespace: str = "default"
     lane: str = "default"
     needs: Collection[str] = ()
@@ -33,7 +33,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Submission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One piece of work asked for."""
 
-    terms: Terms
+    options: Options
     payload: bytes | None = None
     execution_id: ExecutionId | str | None = None
     """Minted when left out; give one to make a repeated submission answer `duplicate`."""
@@ -125,7 +125,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     execution_id: str
     namespace: str
     lane: str
-    kind: str
+    task: str
     state: State
     explanation: Explanation
     counts: Counts

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from flowfabric.model.executions import Terms
-from flowfabric.spans import write_span
+from flowfabric.durations import write_span
+from flowfabric.model.executions import Options
 
 
 class CatchUp(StrEnum):
@@ -88,7 +88,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     state: ScheduleState
-    terms: Terms
+    options: Options
     timing: Timing
     anchor_at: datetime
     declared: bool

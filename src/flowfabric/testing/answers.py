@@ -1,12 +1,13 @@
 """Answering for the people and services that a test has not."""
 
-from flowfabric import db, payloads
+from flowfabric import payloads
 from flowfabric.calls import about
-from flowfabric.db import Connection
 from flowfabric.engine import executions, waits
 from flowfabric.errors import WaitpointNotFound
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Delivered, SignalToSend
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def decide(
@@ -31,7 +32,7 @@ async def decide(
 
 async def signal(conn: Connection, execution_id: ExecutionId, name: str, payload: object, *, source: str) -> Delivered:
     """Send a signal to the open waitpoint of that name, as whoever was given its token. Raises `WaitpointNotFound`."""
-    found = await db.rows(conn, "open_waitpoint", **about(execution_id), key=name)
+    found = await call.rows(conn, "open_waitpoint", **about(execution_id), key=name)
     if not found:
         explained = (await executions.describe(conn, execution_id)).explanation
         raise WaitpointNotFound(f"{execution_id} has no open waitpoint {shown(name)}: {explained.sentence}")

@@ -4,8 +4,9 @@ from datetime import datetime, timedelta
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from flowfabric import db, spans
-from flowfabric.db import Connection
+from flowfabric import durations
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
     from flowfabric.testing.engine import Engine
@@ -31,11 +32,11 @@ class Clock:
         what is due runs to its end each time. With `settle=False` it jumps at once, past what runs, and waits for
         nothing. Returns the time then. Raises `ValueError` for a time that has passed.
         """
-        wanted = by if isinstance(by, datetime) else spans.read_span(by)
+        wanted = by if isinstance(by, datetime) else durations.read_span(by)
         if settle:
             await self._engine.settle()
         now = await self.now()
-        then = spans.read_moment(wanted) if isinstance(wanted, datetime) else now + wanted
+        then = durations.read_moment(wanted) if isinstance(wanted, datetime) else now + wanted
         if then < now:
             raise ValueError(f"{then} has passed, it is {now}; the clock goes forward")
         if not settle:
@@ -58,7 +59,7 @@ class Clock:
 
 async def install_clock(conn: Connection) -> None:
     """Make the clock of this database movable. For tests: a database in use must never have it."""
-    await db.script(conn, text("clock.sql"))
+    await call.script(conn, text("clock.sql"))
 
 
 async def move_clock(conn: Connection, span: timedelta) -> datetime:
@@ -66,25 +67,25 @@ async def move_clock(conn: Connection, span: timedelta) -> datetime:
 
     As if every process had been away meanwhile: leases lapse.
     """
-    moved: datetime = await db.value(conn, "move_clock", span=span)
+    moved: datetime = await call.value(conn, "move_clock", span=span)
     return moved
 
 
 async def pass_time(conn: Connection, span: timedelta) -> datetime:
     """Let time pass while the workers are alive, so that no lease lapses. Returns the time then."""
-    then: datetime = await db.value(conn, "pass_time", span=span)
+    then: datetime = await call.value(conn, "pass_time", span=span)
     return then
 
 
 async def now(conn: Connection) -> datetime:
     """What time it is for this database."""
-    at: datetime = await db.value(conn, "clock")
+    at: datetime = await call.value(conn, "clock")
     return at
 
 
 async def next_due(conn: Connection, *, waits: bool = True) -> datetime | None:
     """The next moment at which something happens by itself; without `waits`, that nobody answered does not count."""
-    due: datetime | None = await db.value(conn, "next_due", waits=waits)
+    due: datetime | None = await call.value(conn, "next_due", waits=waits)
     return due
 
 

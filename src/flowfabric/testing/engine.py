@@ -10,13 +10,14 @@ from typing import Any, ParamSpec, Self, TypeVar
 import msgspec
 
 from flowfabric.app import App
+from flowfabric.app.executions import Execution
+from flowfabric.app.tasks import Task
 from flowfabric.config import Config
-from flowfabric.db import Connection, Database
 from flowfabric.engine import executions
-from flowfabric.handle import Execution
 from flowfabric.model import Delivered, Description, Swept
-from flowfabric.reconcilers import run_once, sweeps
-from flowfabric.task import Task
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
+from flowfabric.sweeps import run_once, sweeps
 from flowfabric.testing import answers, clock
 from flowfabric.testing.clock import Clock
 from flowfabric.testing.worker import AttentiveWorker, going_on, working
@@ -27,7 +28,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 PACE = 0.5  # seconds between two sweeps while a test does something else
 TEN_YEARS = 315_360_000_000
 # These look after processes that died and ranges that fill up; a test has neither.
@@ -125,10 +126,10 @@ class Engine:
         """
         await self.work(task.app)
         execution = await task.submit(*args, **kwargs)
-        async with asyncio.timeout(2 * PATIENCE):
+        async with asyncio.timeout(2 * TIMEOUT):
             while (await self._describe(execution)).ended_at is None:
                 await self._go_on(execution)
-        return await execution.result(PATIENCE)
+        return await execution.result(TIMEOUT)
 
     async def _go_on(self, execution: Execution[Any]) -> None:
         await self.settle()
@@ -179,12 +180,12 @@ class Engine:
     async def settle(self) -> None:
         """Return when everything that can happen now has happened. Raises `TimeoutError` after half a minute."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while await self._act():
                     pass
         except TimeoutError:
             runs = [name for worker in self._workers.values() for name in worker.runs]
-            raise TimeoutError(f"after {PATIENCE:g} s these still run: {', '.join(runs) or 'none'}") from None
+            raise TimeoutError(f"after {TIMEOUT:g} s these still run: {', '.join(runs) or 'none'}") from None
 
     async def _act(self) -> bool:
         """Bring about what is due and wait until no worker has anything to do; whether anything happened."""
@@ -212,7 +213,7 @@ class Engine:
 
     def _woken(self, swept: Swept) -> None:
         for app in self._held[:1]:
-            app.hints.send(lanes=swept.lanes, ended=swept.ended)
+            app.notifier.send(lanes=swept.lanes, ended=swept.ended)
 
     async def _describe(self, execution: Execution[Any]) -> Description:
         return await self.run(lambda conn: executions.describe(conn, execution.execution_id))

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from flowfabric import db, embedded, migrate
 from flowfabric.config import Config
-from flowfabric.db import Database
 from flowfabric.errors import DatabaseUnavailable
+from flowfabric.postgres import call, embedded
+from flowfabric.postgres.database import Database
+from flowfabric.schema import migrate
 from flowfabric.testing import clock
 
 VARIABLE = "FLOWFABRIC_TEST_URL"
@@ -27,7 +28,7 @@ CARETAKER = """
 import sys
 if not sys.stdin.read():
     from pathlib import Path
-    from flowfabric import embedded
+    from flowfabric.postgres import embedded
     data = Path(sys.argv[1])
     if data.exists():
         embedded.start(data, durable=False).stop()
@@ -48,7 +49,7 @@ class Server:
     async def execute(self, statement: str) -> None:
         """Run a statement that belongs to no database of a test, such as making one."""
         async with self._administered() as conn:
-            await db.script(conn, statement)
+            await call.script(conn, statement)
 
     async def make_template(self, tables: str = "") -> str:
         """A migrated database with a clock that can be moved and these tables besides; made once, by one process.
@@ -57,18 +58,18 @@ class Server:
         """
         name = TEMPLATE + _digest(tables)
         async with self._administered() as conn:
-            await db.builtin(conn, "pg_advisory_lock", **LOCK)
+            await call.builtin(conn, "pg_advisory_lock", **LOCK)
             there = f"select 1 from pg_database where datname = '{name}' and not datallowconn"  # noqa: S608 - our own
             if await conn.fetch(there):
                 return name
-            await db.script(conn, f"drop database if exists {name} with (force)")
-            await db.script(conn, f"create database {name}")
+            await call.script(conn, f"drop database if exists {name} with (force)")
+            await call.script(conn, f"create database {name}")
             await self._fill(name, tables)
-            await db.script(conn, f"alter database {name} with allow_connections false")
+            await call.script(conn, f"alter database {name} with allow_connections false")
         return name
 
     @asynccontextmanager
-    async def _administered(self) -> AsyncIterator[db.Connection]:
+    async def _administered(self) -> AsyncIterator[call.Connection]:
         try:
             async with _connected(self.url("postgres")) as conn:
                 yield conn
@@ -81,9 +82,9 @@ class Server:
         async with _connected(self.url(name)) as conn:
             await migrate.migrate(conn, Config())
             await clock.install_clock(conn)
-            await db.script(conn, clock.text("fresh.sql"))
+            await call.script(conn, clock.text("fresh.sql"))
             if tables:
-                await db.script(conn, tables)
+                await call.script(conn, tables)
 
     @asynccontextmanager
     async def database(self, template: str | None = None) -> AsyncIterator[str]:
@@ -141,7 +142,7 @@ def _cared_for(data: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[db.Connection]:
+async def _connected(url: str) -> AsyncIterator[call.Connection]:
     async with Database(Config(), url).own_connection() as conn:
         yield conn
 

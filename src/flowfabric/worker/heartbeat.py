@@ -15,10 +15,11 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric.db import Connection, Database
 from flowfabric.engine import claims, workers
-from flowfabric.errors import Refusal, Unavailable
+from flowfabric.errors import FlowFabricError, Unavailable
 from flowfabric.model import Fence
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -106,7 +107,7 @@ class Heartbeat:
         watching.cancel()
 
     def _failed(self, error: Exception) -> None:
-        if isinstance(error, Refusal) and not isinstance(error, Unavailable) and not self.registered.done():
+        if isinstance(error, FlowFabricError) and not isinstance(error, Unavailable) and not self.registered.done():
             self.registered.set_exception(error)
         elif isinstance(error, Unavailable | TimeoutError):
             log.warning("the heartbeat of %s lost the database, trying again: %s", self._about.instance, error)
@@ -155,7 +156,7 @@ class Heartbeat:
         until = time.monotonic() + self._lease
         answers = await claims.renew_many(conn, fences, lease=self._about.lease)
         for fence, answer in zip(fences, answers, strict=True):
-            if isinstance(answer, Refusal):
+            if isinstance(answer, FlowFabricError):
                 self._drop(fence)
             else:
                 with self._guard:

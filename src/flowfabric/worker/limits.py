@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+from flowfabric.app.tasks import Task
 from flowfabric.model import Claim
-from flowfabric.task import Task
 from flowfabric.worker.run import Lost, Outcome
 
 

@@ -9,16 +9,15 @@ from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from flowfabric.app import App
-from flowfabric.batch import Batch
-from flowfabric.db import Connection
+from flowfabric.app.tasks import ChildCall, Task
 from flowfabric.engine import attempts, clock, flows, steps, waits
 from flowfabric.errors import (
     DatabaseUnavailable,
     ExecutionNotActive,
     ExecutionNotFound,
     Fenced,
+    FlowFabricError,
     LeaseLost,
-    Refusal,
     Unavailable,
 )
 from flowfabric.ids import ExecutionId
@@ -36,10 +35,11 @@ from flowfabric.model import (
     Suspension,
     Wish,
 )
-from flowfabric.task import ChildCall, Task
-from flowfabric.worker.families import Families
+from flowfabric.postgres.batching import Batch
+from flowfabric.postgres.driver import Connection
+from flowfabric.worker.budgets import Spending
+from flowfabric.worker.children import Families
 from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Waiting
-from flowfabric.worker.spending import Spending
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -88,12 +88,12 @@ class Reports:
         try:
             await self._tell(claim, outcome)
         except (Fenced, ExecutionNotFound) as refused:
-            log.info("%s of %s is not ours any more: %s", claim.kind, claim.execution_id, refused)
+            log.info("%s of %s is not ours any more: %s", claim.task, claim.execution_id, refused)
         except Exception as error:
             if isinstance(outcome, Failed):
-                log.exception("the failure of %s %s could not be reported", claim.kind, claim.execution_id)
+                log.exception("the failure of %s %s could not be reported", claim.task, claim.execution_id)
                 return
-            hopeless = isinstance(error, Refusal) and not isinstance(error, Unavailable)
+            hopeless = isinstance(error, FlowFabricError) and not isinstance(error, Unavailable)
             class_ = FailureClass.PERMANENT if hopeless else FailureClass.INFRA_CRASH
             await self.report(claim, Failed(class_, f"what came of the run was refused: {error}"))
 
@@ -102,7 +102,7 @@ class Reports:
             case Completed(result):
                 await self.complete(claim, result)
             case Failed(class_, reason, traceback):
-                log.warning("%s of %s failed: %s", claim.kind, claim.execution_id, traceback or reason)
+                log.warning("%s of %s failed: %s", claim.task, claim.execution_id, traceback or reason)
                 await self.fail(claim, class_, reason, traceback)
             case Waiting(wishes):
                 await self.wait(claim, wishes)
@@ -138,7 +138,7 @@ class Reports:
     async def hand_back(self, claim: Claim) -> None:
         """Give a run back, to be gone on with by anyone at once."""
         await self._delay(Delay(fence=claim.fence))
-        self._app.hints.send(lanes=[claim.lane])
+        self._app.notifier.send(lanes=[claim.lane])
 
     async def wait(self, claim: Claim, wishes: Sequence[Sequence[Wish]]) -> None:
         """Step aside for what a run asked for: for sleeps until the first of them ends, for anything else suspended."""
@@ -161,7 +161,7 @@ class Reports:
         await asyncio.sleep(span.total_seconds())
         with suppress(Unavailable):
             swept = await self._app.database.run(waits.time_out_waits)
-            self._app.hints.send(lanes=swept.lanes)
+            self._app.notifier.send(lanes=swept.lanes)
             self._app.tell_ended(swept.ended)
 
     async def _sleep(self, claim: Claim, sleeps: Sequence[tuple[datetime, str, int]]) -> None:
@@ -228,7 +228,7 @@ class Reports:
             except DatabaseUnavailable as error:
                 if not self._holds(claim.fence):
                     raise LeaseLost(f"the database was away for longer than the lease: {error.message}") from error
-                log.warning("%s of %s waits for the database: %s", claim.kind, claim.execution_id, error.message)
+                log.warning("%s of %s waits for the database: %s", claim.task, claim.execution_id, error.message)
             await asyncio.sleep(PAUSE)
 
     def _ended(self, claim: Claim) -> None:
@@ -236,9 +236,9 @@ class Reports:
         self._families.ended(claim.execution_id)
 
     def _merged(
-        self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | Refusal]]]
+        self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | FlowFabricError]]]
     ) -> Batch[Item, Answer]:
-        async def run(items: Sequence[Item]) -> list[Answer | Refusal]:
+        async def run(items: Sequence[Item]) -> list[Answer | FlowFabricError]:
             return await self._app.database.run(lambda conn: operation(conn, items), repeat=True)
 
         return Batch(run, in_flight=2)

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from flowfabric import payloads
+from flowfabric.app.tasks import Task
 from flowfabric.blocking import Blocking
-from flowfabric.context import Context
-from flowfabric.errors import Fenced, Refusal, ShapeChanged
+from flowfabric.errors import Fenced, FlowFabricError, ShapeChanged
+from flowfabric.handler.context import Context
+from flowfabric.handler.retries import HOPELESS
+from flowfabric.handler.waits import Stop, Unwind
 from flowfabric.model import Claim, FailureClass, Wish
-from flowfabric.task import Task
-from flowfabric.tries import HOPELESS
-from flowfabric.waiting import Stop, Unwind
 from flowfabric.worker.threads import Threads
 
 
@@ -82,7 +82,7 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
         return _failed(task, _changed(unasked))
     try:
         return Completed(payloads.encode(result))
-    except Refusal as error:
+    except FlowFabricError as error:
         return Failed(FailureClass.PERMANENT, f"the result of {task.name} {error.message}")
 
 
@@ -95,7 +95,7 @@ async def _call(
         return await task.handler(**arguments)
     if task.injected is not None:
         arguments[task.injected] = Blocking(context, asyncio.get_running_loop())
-    return await threads.call(f"{claim.kind} {claim.execution_id}", lambda: task.handler(**arguments))
+    return await threads.call(f"{claim.task} {claim.execution_id}", lambda: task.handler(**arguments))
 
 
 def _is_cancelled() -> bool:
@@ -105,7 +105,7 @@ def _is_cancelled() -> bool:
 
 
 def _failed(task: Task[..., Any], error: BaseException) -> Failed:
-    hopeless = isinstance(error, (*HOPELESS, *task.permanent))
+    hopeless = isinstance(error, (*HOPELESS, *task.non_retryable))
     return Failed(
         FailureClass.PERMANENT if hopeless else FailureClass.TRANSIENT,
         _said(error),

@@ -11,15 +11,15 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from flowfabric import spans
+from flowfabric import durations
 from flowfabric.app import App
-from flowfabric.context import Context
+from flowfabric.app.tasks import Task
 from flowfabric.engine import claims
-from flowfabric.errors import Fenced, InvalidLease, Refusal, Unavailable
-from flowfabric.hints import Hint
+from flowfabric.errors import Fenced, FlowFabricError, InvalidLease, Unavailable
+from flowfabric.handler.context import Context
 from flowfabric.model import Claim, Fence, Swept
-from flowfabric.reconcilers import run_sweeps, sweeps
-from flowfabric.task import Task
+from flowfabric.postgres.notify import Notification
+from flowfabric.sweeps import run_sweeps, sweeps
 from flowfabric.worker.ahead import Ahead
 from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.limits import Limits, time_left, within
@@ -62,16 +62,16 @@ class Worker:
         if concurrency < 1 or (prefetch or 0) < 0:
             given = f"concurrency is {concurrency} and prefetch {prefetch}"
             raise ValueError(f"{given}; a worker runs one at a time or more")
-        needed = {need for task in app.tasks.values() for need in task.terms.needs}
+        needed = {need for task in app.tasks.values() for need in task.options.needs}
         self._app = app
         self.name = name
         self.instance = f"{name}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self.concurrency = concurrency
-        self.lanes = sorted(lanes or {task.terms.lane for task in app.tasks.values()} or {"default"})
+        self.lanes = sorted(lanes or {task.options.lane for task in app.tasks.values()} or {"default"})
         self.capabilities = sorted(needed if capabilities is None else capabilities)
         self.namespace = namespace
-        self.lease = spans.read_span(lease)
-        self._drain_time = spans.read_span(drain).total_seconds()
+        self.lease = durations.read_span(lease)
+        self._drain_time = durations.read_span(drain).total_seconds()
         self.sweeps = sweeps
         self._ahead = Ahead(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
@@ -114,7 +114,7 @@ class Worker:
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._lose)
         self._reports = Reports(self._app, holds=self._heartbeat.holds, due=self._pauses.due)
-        forget = self._app.hints.listen(self._hinted)
+        forget = self._app.notifier.listen(self._hinted)
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
@@ -143,7 +143,7 @@ class Worker:
             await run_sweeps(self._app.database, listed, woken=self._woken)
 
     def _woken(self, swept: Swept) -> None:
-        self._app.hints.send(lanes=swept.lanes)
+        self._app.notifier.send(lanes=swept.lanes)
         self._app.tell_ended(swept.ended)
 
     async def _claim_until_stopped(self) -> None:
@@ -188,8 +188,8 @@ class Worker:
         except Unavailable as error:
             log.warning("%s cannot claim, trying again: %s", self.instance, error)
             return 0
-        except Refusal:
-            raise  # the claim itself cannot be: no patience mends that
+        except FlowFabricError:
+            raise  # the claim itself cannot be: no timeout mends that
         except Exception:
             log.exception("%s cannot claim, trying again", self.instance)
             return 0
@@ -207,7 +207,7 @@ class Worker:
             if claim is None:
                 return
             name = str(claim.execution_id)
-            going = asyncio.create_task(self._go(claim, name), name=f"{claim.kind} {name}")
+            going = asyncio.create_task(self._go(claim, name), name=f"{claim.task} {name}")
             self._running[claim.fence.lease_id] = claim, going
             self._names.add(name)
             going.add_done_callback(partial(self._ended, claim, name))
@@ -238,10 +238,10 @@ class Worker:
             log.error("%s is left to its lease", going.get_name(), exc_info=error)
 
     async def _run(self, claim: Claim) -> Outcome:
-        task = self._app.tasks.get(claim.kind)
+        task = self._app.tasks.get(claim.task)
         if task is None:
-            log.warning("no task %s here; %s goes to another worker", claim.kind, claim.execution_id)
-            return PutOff(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.kind}; start one that has")
+            log.warning("no task %s here; %s goes to another worker", claim.task, claim.execution_id)
+            return PutOff(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.task}; start one that has")
         if self._limits.is_full(task.name):
             return PutOff(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as their limit allows")
         span = time_left(claim, self.lease)
@@ -262,10 +262,10 @@ class Worker:
         self._ahead.drop(fence)
         claim, going = self._running.get(fence.lease_id, (None, None))
         if claim is not None and going is not None:
-            log.warning("lost the lease of %s %s; its run is cancelled", claim.kind, claim.execution_id)
+            log.warning("lost the lease of %s %s; its run is cancelled", claim.task, claim.execution_id)
             going.cancel()
 
-    def _hinted(self, hint: Hint) -> None:
+    def _hinted(self, hint: Notification) -> None:
         if not set(self.lanes).isdisjoint(hint.lanes) or not (hint.lanes or hint.ended):
             self._pauses.hint()
         if not self._names.isdisjoint(hint.ended):
@@ -298,7 +298,7 @@ class Worker:
         kept = []
         for claim, answer in zip(handed, answers, strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, Fenced):
-                log.warning("%s of %s could not be handed back: %s", claim.kind, claim.execution_id, answer)
+                log.warning("%s of %s could not be handed back: %s", claim.task, claim.execution_id, answer)
                 kept.append(claim)
             else:
                 self._heartbeat.release(claim.fence)

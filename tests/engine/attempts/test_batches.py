@@ -8,13 +8,13 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 from hypothesis import HealthCheck, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, Fence
 from tests.conftest import SOAK
@@ -68,7 +68,7 @@ MANY: dict[str, Many] = {
 
 def said(answer: object) -> object:
     """An answer without the times in it, which no two calls share."""
-    if isinstance(answer, Refusal):
+    if isinstance(answer, FlowFabricError):
         return (answer.code, answer.fields)
     return (type(answer), getattr(answer, "outcome", None), getattr(answer, "next_attempt", None))
 

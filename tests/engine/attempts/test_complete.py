@@ -5,18 +5,11 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions
-from flowfabric.errors import (
-    ExecutionNotActive,
-    InvalidBody,
-    InvalidText,
-    LeaseLost,
-    PayloadTooLarge,
-    Refusal,
-)
+from flowfabric.errors import ExecutionNotActive, FlowFabricError, InvalidBody, InvalidText, LeaseLost, PayloadTooLarge
 from flowfabric.model import Completed, Completion, Outcome, PublicState
 from tests.given import Given, submission
 
@@ -131,7 +124,7 @@ async def test_a_batch_answers_each_in_its_place(conn: Connection, given: Given)
     assert [type(answer) for answer in answers] == [
         Completed, Completed, LeaseLost, ExecutionNotActive, Completed, Completed,
     ]  # fmt: skip
-    assert isinstance(answers[3], Refusal)
+    assert isinstance(answers[3], FlowFabricError)
     assert answers[3].fields["outcome"] == "success"
     assert (await executions.get_result(conn, one.execution_id)).result == b"0"
     assert (await executions.get_result(conn, five.execution_id)).result == b"5"

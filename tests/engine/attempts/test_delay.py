@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, InvalidTime, LeaseLost
 from flowfabric.model import Delay, Delayed, PublicState

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, InvalidBody, InvalidTime, LeaseLost
 from flowfabric.model import Failed, FailureClass, FailureReport, PublicState

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import ExecutionNotFound, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions
 from flowfabric.model import Claim, Failed, PublicState
 from tests.given import Given

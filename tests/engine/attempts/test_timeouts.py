@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
+from flowfabric.postgres.driver import Connection
+
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import ExecutionNotActive, LeaseLost
 from flowfabric.model import PublicState

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import budgets
 from flowfabric.model import Budget, Fence, Settled, Usage, UsageReport
 

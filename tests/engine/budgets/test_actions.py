@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, budgets, claims, executions, waits
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Outcome, PublicState, State, UsageReport

@@ -4,13 +4,13 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import budgets, executions, routes
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import budget_id
-from flowfabric.model import PublicState, Terms
+from flowfabric.model import Options, PublicState
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.given import Given, submission
 
@@ -114,7 +114,7 @@ async def test_budgets_are_part_of_the_route_each_once_and_in_order(conn: Connec
 
     [row] = await given.rows("select budgets from flowfabric.routes")
     assert [UUID(str(each)) for each in row["budgets"]] == ids
-    number = await routes.register_route(conn, Terms(kind="report", budgets=["b", "a"]))
+    number = await routes.register_route(conn, Options(task="report", budgets=["b", "a"]))
     assert number == (await given.rows("select id from flowfabric.routes"))[0]["id"]
 
 
@@ -128,12 +128,12 @@ async def test_an_unknown_budget_is_refused_for_its_item_alone(conn: Connection,
         conn, [submission(budgets=[TEAM]), *(submission(budgets=each) for each in wrong), submission()]
     )
 
-    assert [type(answer).__name__ if isinstance(answer, Refusal) else "created" for answer in answers] == [
+    assert [type(answer).__name__ if isinstance(answer, FlowFabricError) else "created" for answer in answers] == [
         "created", "BudgetNotFound", "BudgetNotFound", "InvalidBody", "InvalidBody", "InvalidBody", "created",
     ]  # fmt: skip
     assert (await given.count("executions"), await given.count("routes")) == (2, 2)
     with pytest.raises(errors.BudgetNotFound):
-        await routes.register_route(conn, Terms(kind="report", budgets=["nobody"]))
+        await routes.register_route(conn, Options(task="report", budgets=["nobody"]))
 
 
 async def test_a_budget_stops_work_that_waits_for_it_when_it_runs_out_between_two_claims(

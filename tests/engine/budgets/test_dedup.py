@@ -1,9 +1,9 @@
 """Reports that come twice: by their key, or by their place in the journal."""
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, budgets, claims, executions, steps
 from flowfabric.model import Usage
 from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
@@ -65,7 +65,7 @@ async def test_lapsed_keys_are_forgotten_by_the_sweep(conn: Connection, given: G
     await spend(conn, 1, dedup_key="young")
     await given.time_passes(hours=13)
 
-    assert (await executions.forget_keys(conn)).moved == 1
+    assert (await executions.remove_idempotency_keys(conn)).moved == 1
     assert [row["key"] for row in await given.rows("select key from flowfabric.usage_keys")] == ["young"]
 
 

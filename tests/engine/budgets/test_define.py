@@ -5,9 +5,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import budgets
 from tests.engine.budgets.scene import TEAM, figures, make, read, spend
 from tests.given import Given

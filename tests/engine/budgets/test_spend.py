@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import budgets
 from flowfabric.ids import budget_id
 from flowfabric.model import Usage, UsageReport

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, executions, lanes, operator, workers
+from flowfabric.engine import attempts, claims, executions, holds, lanes, workers
 from flowfabric.errors import (
     InvalidCapabilities,
     InvalidLane,
@@ -55,7 +55,7 @@ async def test_a_claim_brings_all_that_a_worker_needs(conn: Connection, given: G
     [claim] = await given.claim(lanes=["art"], lease=timedelta(seconds=10))
     ticket = await given.ticket(execution_id)
 
-    assert (claim.execution_id, claim.kind, claim.namespace, claim.lane) == (execution_id, "draw", "acme", "art")
+    assert (claim.execution_id, claim.task, claim.namespace, claim.lane) == (execution_id, "draw", "acme", "art")
     assert (claim.payload, claim.encoding, claim.priority) == (b"\0\x01", "raw", 7)
     assert (claim.tags, claim.policy) == ({"a.b": "c"}, policy)
     assert (claim.fence.lease_id, claim.fence.epoch, claim.fence.attempt) == (ticket["lease_id"], 1, 1)
@@ -236,7 +236,7 @@ async def test_held_work_is_not_given(conn: Connection, given: Given) -> None:
     execution_id = await given.held()
 
     assert await given.claim() == []
-    await operator.unhold(conn, execution_id, by="ops")
+    await holds.unhold(conn, execution_id, by="ops")
     assert [claim.execution_id for claim in await given.claim()] == [execution_id]
 
 

@@ -7,16 +7,16 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, executions, operator
+from flowfabric.engine import attempts, claims, executions, holds
 from flowfabric.errors import (
     ExecutionNotActive,
     ExecutionNotFound,
     FenceRequired,
+    FlowFabricError,
     LeaseLost,
     PartialFence,
-    Refusal,
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Fence, PublicState
@@ -41,12 +41,12 @@ def changed(fence: Fence, **changes: Any) -> Fence:
     return msgspec.structs.replace(fence, **changes)
 
 
-async def refused(conn: Connection, given: Given, fence: Fence) -> Refusal:
+async def refused(conn: Connection, given: Given, fence: Fence) -> FlowFabricError:
     """The one refusal that every fenced call gives to this fence, without changing anything."""
     refusals = set()
     async with given.nothing_changes():
         for call in CALLS:
-            with pytest.raises(Refusal) as caught:
+            with pytest.raises(FlowFabricError) as caught:
                 await call(conn, fence)
             refusals.add(caught.value)
     [only] = refusals
@@ -122,7 +122,7 @@ async def test_a_lease_that_was_given_up_is_not_active(conn: Connection, given: 
 async def test_a_lease_that_was_taken_back_and_held_is_still_lost(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await claims.revoke(conn, claim.execution_id, by="ops")
-    await operator.hold(conn, claim.execution_id, by="ops")
+    await holds.hold(conn, claim.execution_id, by="ops")
 
     answer = await refused(conn, given, claim.fence)
     assert (type(answer), answer.fields) == (LeaseLost, {"cause": "revoked"})

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from flowfabric import signing
-from flowfabric.db import Connection
-from flowfabric.engine import claims, keys
+from flowfabric.engine import claims, signing_keys
 from flowfabric.errors import InvalidGrant
 from flowfabric.ids import parse_execution_id
 from flowfabric.model import Grant
@@ -40,7 +40,7 @@ async def causes(conn: Connection, texts: list[str], at: datetime) -> dict[str, 
 @pytest.fixture
 async def granted(conn: Connection, given: Given) -> list[Grant]:
     """Two grants for one worker, signed by a key whose secret is known."""
-    await keys.rotate_key(conn, "k2", SECRET)
+    await signing_keys.rotate_key(conn, "k2", SECRET)
     for _ in range(2):
         await given.submitted()
     return await claims.issue_grant(conn, given.worker, instance=given.instance, lanes=["default"], take=2)
@@ -109,7 +109,7 @@ async def test_a_grant_that_was_signed_elsewhere_is_good(
     conn: Connection, given: Given, vector: dict[str, Any]
 ) -> None:
     await conn.execute("delete from flowfabric.keys")
-    await keys.seed_key(conn, vector["kid"], vector["secret"])
+    await signing_keys.seed_key(conn, vector["kid"], vector["secret"])
     await given.submitted(execution_id=parse_execution_id(vector["execution_id"]))
     expires_at = datetime.fromtimestamp(vector["expires_at"] / 1000, UTC)
     await conn.execute(
@@ -141,8 +141,8 @@ async def test_a_grant_and_its_key_are_good_until_their_expiry_and_not_at_it(
     before = timedelta(microseconds=1)
     assert await causes(conn, [key], ends_at - before) == {key: "good"}
     assert await causes(conn, [key], ends_at) == {key: "grant_expired"}
-    await keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(seconds=5))
-    retires_at = next(k.expires_at for k in await keys.list_keys(conn) if k.kid == "k2")
+    await signing_keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(seconds=5))
+    retires_at = next(k.expires_at for k in await signing_keys.list_keys(conn) if k.kid == "k2")
 
     assert retires_at is not None
     assert await causes(conn, [key], retires_at - before) == {key: "good"}

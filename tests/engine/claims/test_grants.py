@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 from rich.pretty import pretty_repr
 
 from flowfabric import errors, signing, testing
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, executions, keys, lanes, operator, waits
+from flowfabric.engine import attempts, claims, executions, holds, lanes, signing_keys, waits
 from flowfabric.errors import GrantExpired, InvalidGrant, InvalidGrantLifetime, InvalidLease, InvalidWorker
 from flowfabric.model import Grant, PublicState, Suspension, Swept
 from tests.given import Given, submission
@@ -74,7 +74,7 @@ async def test_a_grant_becomes_a_lease(conn: Connection, given: Given) -> None:
 
 async def test_a_grant_has_the_shape_of_the_wire_and_python_can_sign_it(conn: Connection, given: Given) -> None:
     """Behaviour 57."""
-    await keys.rotate_key(conn, "k2", SECRET)
+    await signing_keys.rotate_key(conn, "k2", SECRET)
     grant = await granted(given)
     expires_ms = round(grant.expires_at.timestamp() * 1000)
     message = signing.grant_message(str(grant.execution_id), given.worker, given.instance, expires_ms)
@@ -196,7 +196,7 @@ async def test_a_lapsed_grant_is_granted_again(given: Given) -> None:
 async def test_a_grant_works_through_the_grace_of_its_key_and_no_longer(conn: Connection, given: Given) -> None:
     """Behaviour 60. Pitfall P45."""
     one, two, three = [await granted(given, lane=lane) for lane in "abc"]
-    await keys.rotate_key(conn, "k2", SECRET, grace=timedelta(seconds=5))
+    await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(seconds=5))
     four = await granted(given, lane="d")
     await use(given, one.grant_key)
     await given.time_passes(seconds=5)
@@ -218,15 +218,15 @@ async def granted_lanes(given: Given) -> list[str]:
 async def test_a_key_retired_at_once_takes_its_grants_with_it(conn: Connection, given: Given) -> None:
     """Behaviour 60."""
     grant = await granted(given)
-    await keys.rotate_key(conn, "k2", SECRET, grace=timedelta(0))
+    await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(0))
 
     assert await cause(given, grant.grant_key) == "unknown_kid"
 
 
 async def test_a_secret_in_its_grace_signs_no_new_grant(conn: Connection, given: Given) -> None:
     """Pitfall P45."""
-    await keys.rotate_key(conn, "leaked", SECRET)
-    await keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(hours=1))
+    await signing_keys.rotate_key(conn, "leaked", SECRET)
+    await signing_keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(hours=1))
     grant = await granted(given)
     expires_ms = round(grant.expires_at.timestamp() * 1000)
     message = signing.grant_message(str(grant.execution_id), given.worker, given.instance, expires_ms)
@@ -240,7 +240,7 @@ async def cancel(given: Given, grant: Grant) -> None:
 
 
 async def hold(given: Given, grant: Grant) -> None:
-    await operator.hold(given.conn, grant.execution_id, by="ops")
+    await holds.hold(given.conn, grant.execution_id, by="ops")
 
 
 async def reach_deadline(given: Given, grant: Grant) -> None:
@@ -264,7 +264,7 @@ async def test_what_stops_an_execution_voids_its_grant(given: Given, void: Calla
 async def test_a_grant_that_was_voided_stays_void(conn: Connection, given: Given) -> None:
     first = await granted(given)
     await hold(given, first)
-    await operator.unhold(conn, first.execution_id, by="ops")
+    await holds.unhold(conn, first.execution_id, by="ops")
     assert await cause(given, first.grant_key) == "unknown_grant"
     await given.time_passes(seconds=1)
     [second] = await grants(given)
@@ -423,7 +423,7 @@ async def test_a_grant_lasts_a_millisecond_to_a_minute(given: Given) -> None:
     ],
 )
 async def test_a_grant_is_refused_as_a_claim_is(
-    conn: Connection, given: Given, options: dict[str, Any], refusal: type[errors.Refusal]
+    conn: Connection, given: Given, options: dict[str, Any], refusal: type[errors.FlowFabricError]
 ) -> None:
     """Pitfall P7."""
     await given.submitted()

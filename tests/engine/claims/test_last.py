@@ -1,8 +1,8 @@
 """Going on from the last one taken: what is dead in front is passed over, and nothing that comes first is."""
 
 import asyncpg
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import claims, executions
 from flowfabric.model import Claim
 from tests.conftest import Connect

@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import executions
 from flowfabric.ids import ExecutionId, uuid7
 from flowfabric.model import Claim

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import asyncpg
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.model import Event
 
 RANGE = 1_000_000

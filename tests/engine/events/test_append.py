@@ -3,9 +3,9 @@
 from uuid import uuid4
 
 import asyncpg
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
-from flowfabric.engine import events, lanes, operator
+from flowfabric.engine import events, holds, lanes
 from tests.conftest import Connect
 from tests.engine.events.log import append, writers
 from tests.given import Given
@@ -69,7 +69,7 @@ async def test_a_savepoint_that_is_undone_leaves_the_lock_of_what_was_written_be
 
 async def test_a_line_about_an_execution_has_its_tags_as_they_were_then(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(tags={"billing.customer": "acme"})
-    await operator.hold(conn, execution_id, by="ops")
+    await holds.hold(conn, execution_id, by="ops")
     await conn.execute("""update flowfabric.executions set tags = '{"billing.customer": "other"}'""")
 
     page = await events.read_events(conn, events.OLDEST, events.timeline(execution_id))

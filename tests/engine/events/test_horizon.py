@@ -7,10 +7,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from flowfabric import embedded, migrate
 from flowfabric.config import Config
 from flowfabric.engine import events
 from flowfabric.ids import encode_event_cursor
+from flowfabric.postgres import embedded
+from flowfabric.schema import migrate
 from tests.conftest import Connect
 from tests.engine.events.log import append, append_many, begin, horizon, ids_of, jump, writers
 

@@ -6,8 +6,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import (
     attempts,
     budgets,
@@ -15,11 +15,11 @@ from flowfabric.engine import (
     events,
     executions,
     flows,
-    keys,
+    holds,
     lanes,
-    operator,
     quotas,
     schedules,
+    signing_keys,
     waits,
     workers,
 )
@@ -62,7 +62,7 @@ async def replay(given: Given) -> None:
 
 
 async def unhold(given: Given) -> None:
-    await operator.unhold(given.conn, await given.held(**OPTIONS), by="ops")
+    await holds.unhold(given.conn, await given.held(**OPTIONS), by="ops")
 
 
 async def change_priority(given: Given) -> None:
@@ -154,11 +154,11 @@ async def lapse_worker(given: Given) -> None:
 
 async def seed(given: Given) -> None:
     await given.conn.execute("delete from flowfabric.keys")
-    await keys.seed_key(given.conn, "reports", "ab" * 32)
+    await signing_keys.seed_key(given.conn, "reports", "ab" * 32)
 
 
 async def rotate(given: Given) -> None:
-    await keys.rotate_key(given.conn, "reports", "ab" * 32, by="ops")
+    await signing_keys.rotate_key(given.conn, "reports", "ab" * 32, by="ops")
 
 
 async def schedule(given: Given, **options: Any) -> None:

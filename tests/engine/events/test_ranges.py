@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import events
 from flowfabric.errors import CursorExpired
 from flowfabric.ids import encode_event_cursor

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
-from flowfabric.engine import events, executions, lanes, operator
+from flowfabric.engine import events, executions, holds, lanes
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidName, InvalidText
 from flowfabric.ids import ExecutionId, encode_event_cursor
 from flowfabric.model import Event, EventFilter
@@ -231,9 +231,9 @@ async def test_an_execution_is_known_by_its_whole_id(conn: Connection, given: Gi
 async def test_a_timeline_is_in_true_order_over_ranges(conn: Connection, given: Given) -> None:
     """Behaviour 113."""
     execution_id = await given.submitted()
-    await operator.hold(conn, execution_id, by="ops")
+    await holds.hold(conn, execution_id, by="ops")
     await jump(conn, 12_000_000)
-    await operator.unhold(conn, execution_id, by="ops")
+    await holds.unhold(conn, execution_id, by="ops")
     await given.submitted()
     await executions.cancel(conn, execution_id, by="ops", reason="enough")
 

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import msgspec
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, events, executions, lanes, operator, waits
+from flowfabric.engine import attempts, claims, events, executions, holds, lanes, waits
 from flowfabric.model import Event, EventFilter, Suspension
 from tests.given import Given
 
@@ -80,7 +80,7 @@ async def test_signal_deliveries_are_the_signals_that_arrived(conn: Connection, 
 
 async def test_operator_acts_are_the_events_that_name_who(conn: Connection, given: Given) -> None:
     held = await given.held()
-    await operator.unhold(conn, held, by="ada")
+    await holds.unhold(conn, held, by="ada")
     await lanes.pause_lane(conn, "default", by="ops")
 
     acts = await seen(conn, events.operator_acts())

@@ -8,25 +8,25 @@ from typing import Any
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 from hypothesis import HealthCheck, example, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
 from flowfabric import errors, ids, testing
-from flowfabric.db import Connection
 from flowfabric.engine import executions
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Submission, SubmitOutcome, Submitted, Terms
+from flowfabric.model import Options, Submission, SubmitOutcome, Submitted
 from tests.conftest import SOAK, Server
 from tests.given import Given, submission
 
 CREATED, DUPLICATE = SubmitOutcome.CREATED, SubmitOutcome.DUPLICATE
 
 
-def said(answer: Submitted | Refusal) -> object:
+def said(answer: Submitted | FlowFabricError) -> object:
     """An answer without what may differ between two calls: the time in a message."""
-    return (answer.code, answer.fields) if isinstance(answer, Refusal) else answer
+    return (answer.code, answer.fields) if isinstance(answer, FlowFabricError) else answer
 
 
 async def test_good_items_are_created_and_bad_ones_refused_in_their_places(conn: Connection, given: Given) -> None:
@@ -43,7 +43,7 @@ async def test_good_items_are_created_and_bad_ones_refused_in_their_places(conn:
     answers = await executions.submit_many(conn, batch)
 
     for at, answer in enumerate(answers):
-        if isinstance(answer, Refusal):
+        if isinstance(answer, FlowFabricError):
             assert type(answer) is bad[at][1]
         else:
             assert (answer.outcome, answer.execution_id) == (CREATED, wanted[at])
@@ -96,7 +96,7 @@ async def test_only_what_a_batch_writes_is_written_with_its_tags_and_its_event(c
         submission(tags={"a.b": "first"}),
         submission(execution_id=known, tags={"a.b": "known"}),
         submission(payload=b"x" * 1_048_577, tags={"a.b": "large"}),
-        submission(kind="other", delay=timedelta(hours=1)),
+        submission(task="other", delay=timedelta(hours=1)),
     ]
 
     first, duplicate, refused, delayed = await executions.submit_many(conn, batch)
@@ -162,14 +162,14 @@ async def test_within_one_call_the_order_is_the_age_whatever_the_partition(conn:
 
 async def test_ten_thousand_submissions_are_ten_statements_and_keep_their_order(conn: Any, given: Given) -> None:
     """Behaviour 8."""
-    terms = Terms(kind="report")
+    options = Options(task="report")
     statements: list[str] = []
-    batch = [Submission(terms=terms, payload=b"%d" % number) for number in range(10_000)]
+    batch = [Submission(options=options, payload=b"%d" % number) for number in range(10_000)]
 
     with conn.query_logger(lambda record: statements.append(record.query)):
         answers = await executions.submit_many(conn, batch)
 
-    assert [answer for answer in answers if isinstance(answer, Refusal)] == []
+    assert [answer for answer in answers if isinstance(answer, FlowFabricError)] == []
     payloads = await given.rows("select payload from flowfabric.executions order by created_at")
     assert len([text for text in statements if "flowfabric.submit(" in text]) == 10
     assert len(statements) < 15  # with what the driver looks up once per connection
@@ -256,7 +256,7 @@ STORED = [
 ]
 
 
-async def one_by_one(conn: Connection, batch: list[Submission]) -> list[Submitted | Refusal]:
+async def one_by_one(conn: Connection, batch: list[Submission]) -> list[Submitted | FlowFabricError]:
     return [answer for item in batch for answer in await executions.submit_many(conn, [item])]
 
 
@@ -293,7 +293,7 @@ async def test_a_batch_answers_and_writes_like_its_items_one_after_the_other(
     twins: tuple[asyncpg.Connection, asyncpg.Connection], earlier: Any, ended: set[ExecutionId], days: int, batch: Any
 ) -> None:
     """Pitfall P75."""
-    ways: list[Callable[[Connection, list[Submission]], Awaitable[list[Submitted | Refusal]]]]
+    ways: list[Callable[[Connection, list[Submission]], Awaitable[list[Submitted | FlowFabricError]]]]
     ways, seen = [executions.submit_many, one_by_one], []
     for conn, submit in zip(twins, ways, strict=True):
         undone = conn.transaction()

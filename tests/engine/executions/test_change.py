@@ -6,9 +6,8 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.engine import executions
 from flowfabric.errors import (
     ExecutionEnded,
@@ -21,6 +20,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import PriorityChange, PublicState
+from flowfabric.postgres import call
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, ended, stored
@@ -137,7 +137,7 @@ async def test_a_part_of_a_lease_proves_nothing(conn: Connection, given: Given, 
     before = await everything(given)
 
     with pytest.raises(PartialFence):
-        await db.value(
+        await call.value(
             conn, "cancel", partition=execution_id.partition, id=execution_id.uuid, source="lease_holder", **parts
         )
     assert await everything(given) == before
@@ -253,7 +253,7 @@ async def test_sql_itself_keeps_a_priority_within_its_bounds(conn: Connection, g
 
     for wanted, kept in [(99_999, 9_000), (-5, 0)]:
         place = {"partition": execution_id.partition, "id": execution_id.uuid}
-        changed = await db.row(conn, "change_priority", **place, wanted=wanted, by="ada")
+        changed = await call.row(conn, "change_priority", **place, wanted=wanted, by="ada")
         assert changed["priority"] == kept
 
 

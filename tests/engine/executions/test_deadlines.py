@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, executions, lanes, operator
+from flowfabric.engine import attempts, claims, executions, holds, lanes
 from flowfabric.errors import ExecutionNotActive
 from flowfabric.ids import ExecutionId
 from flowfabric.model import PublicState
@@ -121,7 +121,7 @@ async def test_renewals_and_delays_leave_the_deadline_where_it_is(conn: Connecti
     claim = await given.claimed(deadline=MINUTE)
     await claims.renew(conn, claim.fence, lease=timedelta(hours=1))
     await attempts.delay(conn, claim.fence, timedelta(hours=1))
-    await operator.hold(conn, claim.execution_id, by="ops")
+    await holds.hold(conn, claim.execution_id, by="ops")
 
     assert (await given.ticket(claim.execution_id))["deadline_at"] == claim.deadline_at
 

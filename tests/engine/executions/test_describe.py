@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
-from flowfabric.engine import executions, lanes, operator
+from flowfabric.engine import executions, holds, lanes
 from flowfabric.errors import ExecutionNotFound
 from flowfabric.ids import ExecutionId, mint_execution_id
-from flowfabric.model import Counts, Outcome, PublicState, Result, State, Submission, Terms
+from flowfabric.model import Counts, Options, Outcome, PublicState, Result, State, Submission
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, ended, registered, stored
@@ -38,7 +38,7 @@ def vector(state: State, *names: str) -> list[str]:
 
 async def test_an_execution_is_described_as_it_was_asked_for(conn: Connection, given: Given) -> None:
     policy = {"max_reclaim_count": 3}
-    terms = Terms(
+    options = Options(
         kind="report",
         namespace="team",
         lane="reports",
@@ -48,13 +48,13 @@ async def test_an_execution_is_described_as_it_was_asked_for(conn: Connection, g
         creator="me",
     )
     deadline = timedelta(hours=2)
-    asked = Submission(terms=terms, payload=b"tides", priority=7, tags={"a.b": "c"}, deadline=deadline)
+    asked = Submission(options=options, payload=b"tides", priority=7, tags={"a.b": "c"}, deadline=deadline)
     execution_id = (await executions.submit(conn, asked)).execution_id
     await registered(given, "pool", "gpu", "llm", lane="reports")
 
     found = await executions.describe(conn, execution_id, payload=True)
 
-    assert (found.execution_id, found.kind, found.namespace, found.lane) == (
+    assert (found.execution_id, found.task, found.namespace, found.lane) == (
         str(execution_id),
         "report",
         "team",
@@ -369,7 +369,7 @@ async def test_reading_changes_nothing(conn: Connection, given: Given) -> None:
 async def test_times_are_the_databases_own(conn: Connection, given: Given) -> None:
     await given.time_passes(days=400)
     execution_id = await given.submitted()
-    await operator.hold(conn, execution_id, by="ops")
+    await holds.hold(conn, execution_id, by="ops")
 
     found = await executions.describe(conn, execution_id)
     assert abs(found.created_at - await testing.now(conn)) < timedelta(minutes=1)

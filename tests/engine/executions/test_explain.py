@@ -4,9 +4,9 @@ import re
 from datetime import datetime, timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
-from flowfabric.engine import executions, lanes, operator
+from flowfabric.engine import executions, holds, lanes
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Explanation
 from tests.engine.standins import claimed, ended, registered, stored
@@ -149,7 +149,7 @@ async def test_a_held_execution_is_explained_by_who_holds_it(conn: Connection, g
     """Behaviour 20."""
     execution_id = await given.submitted()
     await given.time_passes(minutes=5)
-    await operator.hold(conn, execution_id, by="ada", why="to look at it")
+    await holds.hold(conn, execution_id, by="ada", why="to look at it")
 
     found = await explained(conn, execution_id)
     assert found.sentence == f"held by ada since {shown(found.since)}: to look at it; unhold releases it"
@@ -158,7 +158,7 @@ async def test_a_held_execution_is_explained_by_who_holds_it(conn: Connection, g
 
 async def test_a_hold_without_a_reason_is_explained_without_one(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await operator.hold(conn, execution_id, by="ada")
+    await holds.hold(conn, execution_id, by="ada")
 
     assert re.fullmatch(
         f"held by ada since {MOMENT}; unhold releases it", (await explained(conn, execution_id)).sentence

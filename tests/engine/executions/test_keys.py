@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids, testing
-from flowfabric.db import Connection
 from flowfabric.engine import executions, lanes
-from flowfabric.errors import LaneDraining, Refusal
+from flowfabric.errors import FlowFabricError, LaneDraining
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, SubmitOutcome, Submitted
 from tests.conftest import Connect
@@ -25,7 +25,7 @@ async def submit(conn: Connection, **options: object) -> tuple[SubmitOutcome, Ex
     return answer.outcome, answer.execution_id
 
 
-async def submit_together(conn: Connection, batch: Sequence[Submission]) -> list[Submitted | Refusal]:
+async def submit_together(conn: Connection, batch: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
     """In a transaction, where a deadlock is not answered by trying again."""
     async with conn.transaction():
         return await executions.submit_many(conn, batch)

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from flowfabric.db import Connection
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
 from flowfabric.ids import ExecutionId, FlowId, parse_execution_id

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import executions, lanes, routes
-from flowfabric.errors import InvalidCapabilities, Refusal
-from flowfabric.model import Terms
+from flowfabric.errors import FlowFabricError, InvalidCapabilities
+from flowfabric.model import Options
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 
@@ -58,7 +58,7 @@ async def test_needs_are_accepted_up_to_256_words_and_4096_bytes(
     [answer] = await executions.submit_many(conn, [submission(needs=[*tokens, tokens[0]])])
 
     if vector["result"] == "ok":
-        assert not isinstance(answer, Refusal)
+        assert not isinstance(answer, FlowFabricError)
         assert (await executions.describe(conn, answer.execution_id)).needs == sorted(tokens)
     else:
         assert isinstance(answer, InvalidCapabilities)
@@ -93,11 +93,11 @@ async def test_what_an_execution_needs_is_where_admission_looks(conn: Connection
 
 
 async def test_a_registered_route_is_the_one_that_submissions_use(conn: Connection, given: Given) -> None:
-    terms = Terms(kind="report", lane="reports", namespace="a", needs=["llm", "gpu"])
+    options = Options(task="report", lane="reports", namespace="a", needs=["llm", "gpu"])
 
-    number = await routes.register_route(conn, terms)
+    number = await routes.register_route(conn, options)
     assert (
-        await routes.register_route(conn, Terms(kind="x", lane="reports", namespace="a", needs={"gpu", "llm"}))
+        await routes.register_route(conn, Options(task="x", lane="reports", namespace="a", needs={"gpu", "llm"}))
         == number
     )
 
@@ -108,30 +108,30 @@ async def test_a_registered_route_is_the_one_that_submissions_use(conn: Connecti
 
 
 @pytest.mark.parametrize(
-    ("terms", "kind"),
+    ("options", "kind"),
     [
-        (Terms(kind="k", lane=""), errors.InvalidLane),
-        (Terms(kind="k", namespace=""), errors.InvalidNamespace),
-        (Terms(kind="k", needs=["a b"]), errors.InvalidCapabilities),
-        (Terms(kind="k", needs="gpu"), errors.InvalidCapabilities),
-        (Terms(kind="k", budgets=["b"]), errors.BudgetNotFound),
-        (Terms(kind="k", quotas=["q"]), errors.QuotaNotFound),
-        (Terms(kind="k", budgets="b"), errors.InvalidBody),
-        (Terms(kind="k", lane="a\0"), errors.InvalidText),
-        (Terms(kind="k", namespace="a\ud800"), errors.InvalidText),
-        (Terms(kind="k", needs=["a\0"]), errors.InvalidText),
-        (Terms(kind="k", quotas=["a\ud800"]), errors.InvalidText),
-        (Terms(kind="k", lane="draining"), errors.LaneDraining),
+        (Options(task="k", lane=""), errors.InvalidLane),
+        (Options(task="k", namespace=""), errors.InvalidNamespace),
+        (Options(task="k", needs=["a b"]), errors.InvalidCapabilities),
+        (Options(task="k", needs="gpu"), errors.InvalidCapabilities),
+        (Options(task="k", budgets=["b"]), errors.BudgetNotFound),
+        (Options(task="k", quotas=["q"]), errors.QuotaNotFound),
+        (Options(task="k", budgets="b"), errors.InvalidBody),
+        (Options(task="k", lane="a\0"), errors.InvalidText),
+        (Options(task="k", namespace="a\ud800"), errors.InvalidText),
+        (Options(task="k", needs=["a\0"]), errors.InvalidText),
+        (Options(task="k", quotas=["a\ud800"]), errors.InvalidText),
+        (Options(task="k", lane="draining"), errors.LaneDraining),
     ],
 )
 async def test_a_route_is_refused_like_a_submission_to_it(
-    conn: Connection, given: Given, terms: Terms, kind: type[Refusal]
+    conn: Connection, given: Given, options: Options, kind: type[FlowFabricError]
 ) -> None:
     await lanes.configure_lane(conn, "draining")
     await lanes.drain_lane(conn, "draining", by="ops")
     before = await stored(given)
 
     with pytest.raises(kind):
-        await routes.register_route(conn, terms)
+        await routes.register_route(conn, options)
 
     assert await stored(given) == before

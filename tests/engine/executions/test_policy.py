@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import executions
-from flowfabric.errors import InvalidPolicy, Refusal
+from flowfabric.errors import FlowFabricError, InvalidPolicy
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 
@@ -41,9 +41,11 @@ def policy_of(path: str, value: object) -> dict[str, object]:
 async def accepted(conn: Connection, policies: list[Policy]) -> list[Policy]:
     """The policies as they are stored, in order."""
     answers = await executions.submit_many(conn, [submission(policy=policy) for policy in policies])
-    refused = [answer for answer in answers if isinstance(answer, Refusal)]
+    refused = [answer for answer in answers if isinstance(answer, FlowFabricError)]
     assert refused == []
-    return [(await executions.describe(conn, a.execution_id)).policy for a in answers if not isinstance(a, Refusal)]
+    return [
+        (await executions.describe(conn, a.execution_id)).policy for a in answers if not isinstance(a, FlowFabricError)
+    ]
 
 
 async def refused(conn: Connection, given: Given, policies: list[Policy]) -> list[InvalidPolicy]:

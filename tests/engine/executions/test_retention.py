@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, ExecutionNotFound
 from flowfabric.ids import ExecutionId
@@ -138,7 +138,7 @@ async def test_two_sweeps_at_once_do_not_wait_for_each_other(given: Given, conne
 async def test_a_key_outlives_its_execution_when_its_window_does(conn: Connection, given: Given) -> None:
     execution_id = await given.completed(key="k", policy={"retention_ms": 0, "dedup_window_ms": 2 * DAY_MS})
     await executions.remove_ended(conn)
-    assert (await executions.forget_keys(conn)).moved == 0
+    assert (await executions.remove_idempotency_keys(conn)).moved == 0
 
     again = await executions.submit(conn, submission(key="k"))
 
@@ -149,14 +149,14 @@ async def test_a_key_outlives_its_execution_when_its_window_does(conn: Connectio
 async def test_a_key_is_forgotten_when_window_and_execution_are_over(conn: Connection, given: Given) -> None:
     unfinished, ended = await given.submitted(key="a"), await given.cancelled(key="b")
     await given.time_passes(hours=23)
-    assert (await executions.forget_keys(conn)).moved == 0
+    assert (await executions.remove_idempotency_keys(conn)).moved == 0
     await given.time_passes(hours=1)
 
-    assert (await executions.forget_keys(conn)).moved == 1
+    assert (await executions.remove_idempotency_keys(conn)).moved == 1
     assert (await executions.submit(conn, submission(key="a"))).execution_id == unfinished
     assert (await executions.submit(conn, submission(key="b"))).execution_id != ended
     await executions.cancel(conn, unfinished, by="ops")
-    assert (await executions.forget_keys(conn)).moved == 1
+    assert (await executions.remove_idempotency_keys(conn)).moved == 1
 
 
 async def test_keys_are_forgotten_so_many_at_a_time(conn: Connection, given: Given) -> None:
@@ -165,7 +165,7 @@ async def test_keys_are_forgotten_so_many_at_a_time(conn: Connection, given: Giv
         await given.time_passes(minutes=1)
     await given.time_passes(days=1)
 
-    assert (await executions.forget_keys(conn, limit=2, passing=1)).moved == 2
+    assert (await executions.remove_idempotency_keys(conn, limit=2, passing=1)).moved == 2
     left = await given.rows("select key from flowfabric.idempotency_keys order by 1")
     assert [row["key"] for row in left] == ["k0", "k3", "k4"]
-    assert (await executions.forget_keys(conn)).moved == 3
+    assert (await executions.remove_idempotency_keys(conn)).moved == 3

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids, testing
-from flowfabric.db import Connection
 from flowfabric.engine import executions, lanes
-from flowfabric.errors import Refusal
+from flowfabric.errors import FlowFabricError
 from flowfabric.model import PublicState, Submission, SubmitOutcome
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
@@ -20,14 +20,16 @@ MS = timedelta(milliseconds=1)
 Option = Mapping[str, object]
 
 
-async def refused(conn: Connection, given: Given, *submissions: Submission) -> list[Refusal]:
+async def refused(conn: Connection, given: Given, *submissions: Submission) -> list[FlowFabricError]:
     """The refusals of submissions, having seen that they wrote nothing."""
     before = await stored(given)
     answers = await executions.submit_many(conn, submissions)
-    accepted = [asked for asked, answer in zip(submissions, answers, strict=True) if not isinstance(answer, Refusal)]
+    accepted = [
+        asked for asked, answer in zip(submissions, answers, strict=True) if not isinstance(answer, FlowFabricError)
+    ]
     assert accepted == []
     assert await stored(given) == before
-    return [answer for answer in answers if isinstance(answer, Refusal)]
+    return [answer for answer in answers if isinstance(answer, FlowFabricError)]
 
 
 async def test_a_submission_is_a_record_a_ticket_and_an_event(conn: Connection, given: Given) -> None:
@@ -39,7 +41,7 @@ async def test_a_submission_is_a_record_a_ticket_and_an_event(conn: Connection, 
     assert submitted.outcome is SubmitOutcome.CREATED
     assert submitted.public_state is PublicState.WAITING
     found = await executions.describe(conn, submitted.execution_id, payload=True)
-    assert (found.lane, found.namespace, found.kind, found.creator) == ("reports", "default", "report", "ada")
+    assert (found.lane, found.namespace, found.task, found.creator) == ("reports", "default", "report", "ada")
     assert (found.payload, found.encoding, found.tags, found.policy) == (
         b'{"n": 1}',
         "json",
@@ -176,12 +178,12 @@ async def test_a_value_exactly_at_its_limit_is_accepted(conn: Connection, given:
     answers = await executions.submit_many(conn, [submission(**options) for options in ACCEPTED])
 
     outcomes = [(answer, options) for answer, options in zip(answers, ACCEPTED, strict=True)]
-    assert [pair for pair in outcomes if isinstance(pair[0], Refusal)] == []
+    assert [pair for pair in outcomes if isinstance(pair[0], FlowFabricError)] == []
     assert await given.count("tickets") == await given.count("executions") == len(ACCEPTED)
 
 
 # What is asked, the refusal, and what its message must show: the value (or its size), and what to do about it.
-REFUSED: list[tuple[Option, type[Refusal], str, str]] = [
+REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "write"),
     ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "write"),
     ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "write"),
@@ -254,7 +256,7 @@ async def test_what_cannot_be_is_refused_with_the_value_and_a_remedy_and_nothing
 
 
 # Values no type checker lets through; the driver would fail the whole batch for most of them.
-MISTYPED: list[tuple[Option, type[Refusal], str]] = [
+MISTYPED: list[tuple[Option, type[FlowFabricError], str]] = [
     ({"kind": None}, errors.InvalidName, "NULL"),
     ({"kind": 3}, errors.InvalidBody, "kind '3'"),
     ({"lane": 3}, errors.InvalidBody, "lane '3'"),
@@ -262,11 +264,11 @@ MISTYPED: list[tuple[Option, type[Refusal], str]] = [
     ({"namespace": 3, "key": "k"}, errors.InvalidBody, "namespace '3'"),
     ({"encoding": 3}, errors.InvalidBody, "encoding '3'"),
     ({"creator": {"name": "ada"}}, errors.InvalidBody, "creator"),
-    ({"needs": object()}, errors.InvalidBody, "terms"),
-    ({"policy": {"retry": object()}}, errors.InvalidBody, "terms"),
+    ({"needs": object()}, errors.InvalidBody, "options"),
+    ({"policy": {"retry": object()}}, errors.InvalidBody, "options"),
     ({"policy": {"attempt_timeout_ms": float("nan")}}, errors.InvalidBody, "nan"),
     ({"policy": {"attempt_timeout_ms": float("inf")}}, errors.InvalidBody, "inf"),
-    ({"policy": {None: 1}}, errors.InvalidBody, "terms"),
+    ({"policy": {None: 1}}, errors.InvalidBody, "options"),
     ({"payload": "text"}, errors.InvalidBody, "payload 'text'"),
     ({"key": 3}, errors.InvalidBody, "key '3'"),
     ({"priority": "high"}, errors.InvalidBody, "priority 'high'"),

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
-from flowfabric.db import Connection
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidTagKey
 from flowfabric.model import Submitted, TagChange

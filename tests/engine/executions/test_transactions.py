@@ -7,11 +7,11 @@ from typing import Any
 
 import asyncpg
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
-from flowfabric.db import Connection
 from flowfabric.engine import executions, routes
-from flowfabric.model import PublicState, SubmitOutcome, Terms
+from flowfabric.model import Options, PublicState, SubmitOutcome
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked, stored
 from tests.given import Given, submission
@@ -109,7 +109,7 @@ async def test_submits_to_a_known_route_do_not_wait_for_each_other(connect: Conn
 
 async def test_a_route_registered_beforehand_keeps_the_very_first_submits_apart(connect: Connect, given: Given) -> None:
     """Behaviour 23. Pitfall P17."""
-    await routes.register_route(given.conn, Terms(kind="any", lane="reports", needs=["gpu"]))
+    await routes.register_route(given.conn, Options(task="any", lane="reports", needs=["gpu"]))
     one, two = await connect(), await connect()
     await two.execute("set lock_timeout = '1ms'")
     async with one.transaction():

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model import Claim, EdgePolicy, FailureClass
@@ -21,7 +22,7 @@ class Graph:
         return self.members[name]
 
     async def add(self, name: str, **options: Any) -> ExecutionId:
-        wanted = submission(kind=name, lane=name, flow=self.flow_id, **options)
+        wanted = submission(task=name, lane=name, flow=self.flow_id, **options)
         self.members[name] = (await executions.submit(self.conn, wanted)).execution_id
         return self.members[name]
 

@@ -3,9 +3,9 @@
 from uuid import uuid4
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import executions, flows
 from flowfabric.ids import FlowId, mint_execution_id, mint_flow_id
 from tests.engine.flows.scene import graph
@@ -42,7 +42,7 @@ async def test_a_flow_is_made_once_for_its_id_and_once_for_its_key(conn: Connect
     ],
 )
 async def test_a_flow_that_cannot_be_is_refused(
-    conn: Connection, given: Given, wrong: dict[str, object], refusal: type[errors.Refusal]
+    conn: Connection, given: Given, wrong: dict[str, object], refusal: type[errors.FlowFabricError]
 ) -> None:
     async with given.nothing_changes():
         with pytest.raises(refusal):
@@ -116,8 +116,8 @@ async def test_a_submission_of_a_batch_that_cannot_join_its_flow_harms_no_other(
     first, missing, elsewhere, solo = await executions.submit_many(conn, batch)
     assert isinstance(missing, errors.FlowNotFound)
     assert isinstance(elsewhere, errors.WrongPartition)
-    assert not isinstance(first, errors.Refusal)
-    assert not isinstance(solo, errors.Refusal)
+    assert not isinstance(first, errors.FlowFabricError)
+    assert not isinstance(solo, errors.FlowFabricError)
     assert first.execution_id.partition == flow.flow_id.partition
     assert await counts(given) == (1, 1, 0)
     assert await given.count("executions") == 2
@@ -137,7 +137,7 @@ async def test_a_flow_takes_ten_thousand_members(conn: Connection, given: Given)
     await given.rows("update flowfabric.flows set node_count = 9999")
     first, second = await executions.submit_many(conn, [submission(flow=flow.flow_id), submission(flow=flow.flow_id)])
 
-    assert not isinstance(first, errors.Refusal)
+    assert not isinstance(first, errors.FlowFabricError)
     assert isinstance(second, errors.FlowTooLarge)
     assert second.fields == {"limit": 10_000}
     execution_id = mint_execution_id(beside=flow.flow_id)

@@ -5,10 +5,10 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
-from flowfabric.engine import executions, flows, operator
+from flowfabric.engine import executions, flows, holds
 from flowfabric.ids import mint_execution_id, mint_flow_id
 from flowfabric.model import EdgePolicy
 from tests.engine.flows.scene import Graph, graph
@@ -43,7 +43,7 @@ async def test_an_edge_is_added_once(conn: Connection, given: Given) -> None:
             assert refused.value.fields == {"edge_id": str(first.edge_id)}
 
 
-REFUSED: dict[str, tuple[Act, type[errors.Refusal], object]] = {
+REFUSED: dict[str, tuple[Act, type[errors.FlowFabricError], object]] = {
     "itself": (lambda flow: flow.link("a", "a"), errors.SelfReferencingEdge, None),
     "circle": (lambda flow: flow.link("c", "a"), errors.CycleDetected, None),
     "revision": (lambda flow: flow.link("a", "d", expected_revision=1), errors.StaleGraphRevision, None),
@@ -202,9 +202,9 @@ async def test_a_member_that_is_held_goes_back_to_waiting_for_its_upstreams(conn
     """Behaviour 18."""
     flow = await graph(conn, b="a", c="a")
     for name in "bc":
-        await operator.hold(conn, flow[name], by="ops")
-    assert (await operator.unhold(conn, flow["b"], by="ops")).public_state == "waiting_children"
+        await holds.hold(conn, flow[name], by="ops")
+    assert (await holds.unhold(conn, flow["b"], by="ops")).public_state == "waiting_children"
     await flow.complete("a")
 
     assert (await executions.describe(conn, flow["c"])).state.eligibility_state == "blocked_by_operator"
-    assert (await operator.unhold(conn, flow["c"], by="ops")).public_state == "waiting"
+    assert (await holds.unhold(conn, flow["c"], by="ops")).public_state == "waiting"

@@ -1,8 +1,8 @@
 """What the log tells of a flow, and how it is found there."""
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import events, executions, flows, schedules
 from flowfabric.ids import FlowId, mint_execution_id
 from flowfabric.model import Event, EventFilter, Link, Member, Timing
@@ -21,8 +21,8 @@ async def submit_one(conn: Connection, flow_id: FlowId) -> None:
 
 async def submit_two(conn: Connection, flow_id: FlowId) -> None:
     alone = submission()
-    terms = [submission(flow=flow_id), alone, submission(flow=flow_id, kind="other")]
-    await executions.submit_many(conn, terms)
+    options = [submission(flow=flow_id), alone, submission(flow=flow_id, task="other")]
+    await executions.submit_many(conn, options)
 
 
 async def add(conn: Connection, flow_id: FlowId) -> None:
@@ -40,7 +40,7 @@ async def test_a_submission_into_a_flow_is_found_by_its_flow(conn: Connection, s
 
 
 async def test_all_that_is_submitted_with_a_flow_is_found_by_it(conn: Connection) -> None:
-    members = [Member(name=name, submission=submission(kind=name)) for name in "abc"]
+    members = [Member(name=name, submission=submission(task=name)) for name in "abc"]
     made = await flows.submit_flow(conn, "report", members, [Link(upstream="a", downstream="b")])
 
     found = await told(conn, flow_id=made.flow_id, kinds=["execution_submitted"])

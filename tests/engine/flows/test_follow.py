@@ -1,6 +1,7 @@
 """Following: what ends have brought about, for whoever tells others of it."""
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import executions, flows
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Followed

@@ -1,9 +1,9 @@
 """Edge groups: how many upstreams must succeed, and what becomes of the others."""
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import executions, flows
 from flowfabric.ids import mint_flow_id
 from flowfabric.model import EdgePolicy, FlowState, Member

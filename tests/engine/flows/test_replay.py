@@ -1,6 +1,7 @@
 """Replaying members of a flow."""
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import executions
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given

@@ -1,6 +1,7 @@
 """Retention of flows: whole, or not at all."""
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import executions, flows
 from tests.conftest import Connect
 from tests.engine.flows.scene import graph

@@ -1,8 +1,8 @@
 """Settling: what the end of a member means to those behind it."""
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.model import Input
 from tests.conftest import Connect

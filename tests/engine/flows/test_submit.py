@@ -4,9 +4,9 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import claims, flows
 from flowfabric.model import EdgePolicy, Link, Member
 from tests.engine.flows.scene import Graph
@@ -16,7 +16,7 @@ DIAMOND = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
 
 
 def members(names: str = "abcd", **options: Any) -> list[Member]:
-    return [Member(name=name, submission=submission(kind=name, lane=name, **options)) for name in names]
+    return [Member(name=name, submission=submission(task=name, lane=name, **options)) for name in names]
 
 
 def edges(*pairs: tuple[str, str], **options: Any) -> list[Link]:
@@ -67,8 +67,12 @@ async def test_a_rule_is_set_with_the_flow(conn: Connection) -> None:
     assert (await flow.state("c"), await flow.state("d")) == ("waiting", "waiting")
 
 
-WRONG: dict[str, tuple[dict[str, Any], type[errors.Refusal], str]] = {
-    "lane": ({"members": [*members("abc"), *members("d", namespace="x", needs=[1])]}, errors.Refusal, "members[3]"),
+WRONG: dict[str, tuple[dict[str, Any], type[errors.FlowFabricError], str]] = {
+    "lane": (
+        {"members": [*members("abc"), *members("d", namespace="x", needs=[1])]},
+        errors.FlowFabricError,
+        "members[3]",
+    ),
     "draining": ({"members": [*members("abc"), *members("d", policy={"x": 1})]}, errors.InvalidPolicy, "members[3]"),
     "budget": (
         {"members": [*members("abc"), *members("d", budgets=["none"])]},

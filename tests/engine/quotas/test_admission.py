@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, claims, executions, lanes, quotas, routes, waits
-from flowfabric.model import FailureClass, Quota, Suspension, Terms
+from flowfabric.model import FailureClass, Options, Quota, Suspension
 from tests.given import Given, submission
 
 SECOND = timedelta(seconds=1)
@@ -430,7 +430,7 @@ async def test_too_many_quotas_are_refused_and_16_are_taken(conn: Connection, gi
 async def test_a_quota_is_part_of_the_route_whatever_it_is_called_by(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "default")
     made = await quotas.create_quota(conn, "model", max_concurrent=1)
-    number = await routes.register_route(conn, Terms(kind="k", quotas=["model"]))
+    number = await routes.register_route(conn, Options(task="k", quotas=["model"]))
 
     for named in (["model"], [str(made.quota_id)], ["model", str(made.quota_id).upper()]):
         execution_id = await given.submitted(quotas=named)

@@ -7,9 +7,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
-from flowfabric.db import Connection
 from flowfabric.engine import quotas
 from tests.conftest import Connect
 from tests.given import Given

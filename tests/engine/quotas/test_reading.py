@@ -4,10 +4,10 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import calls
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, budgets, claims, executions, lanes, operator, quotas, waits
+from flowfabric.engine import attempts, budgets, claims, executions, holds, lanes, quotas, waits
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import Explanation, PublicState, UsageReport
 from tests.given import Given, submission
@@ -80,7 +80,7 @@ async def test_every_state_lists_exactly_what_shows_it(conn: Connection, given: 
     due = await given.submitted(quotas=["full"], delay=timedelta(seconds=1))
     later = await given.submitted(quotas=["full"], delay=timedelta(hours=1))
     held = await given.submitted(quotas=["full"])
-    await operator.hold(conn, held, by="ops")
+    await holds.hold(conn, held, by="ops")
     plain = {await given.submitted(), await given.submitted(quotas=["open"]), held}
     await given.time_passes(seconds=2)
 
@@ -163,18 +163,20 @@ async def test_what_is_submitted_replayed_or_resumed_to_a_closed_route_is_rate_l
     await budgets.create_budget(conn, "spent", hard_limits={"tokens": 1}, on_hard_limit="suspend")
     ended = await given.completed(quotas=["full"])
     claim = await given.claimed(quotas=["full"], budgets=["spent"])
-    terms: list[dict[str, Any]] = [
+    options: list[dict[str, Any]] = [
         {"quotas": ["full"]},
         {"budgets": ["spent"]},
         {},
         {"quotas": ["full"], "delay": HOUR},
     ]
-    terms += [{"quotas": ["full"], "lane": "paused"}]
+    options += [{"quotas": ["full"], "lane": "paused"}]
     await given.submitted(lane="paused")
     await lanes.pause_lane(conn, "paused", by="ops")
 
     async def states() -> list[PublicState]:
-        answers = [calls.only([each]) for each in await executions.submit_many(conn, [submission(**t) for t in terms])]
+        answers = [
+            calls.only([each]) for each in await executions.submit_many(conn, [submission(**t) for t in options])
+        ]
         shown = [(await executions.describe(conn, each.execution_id)).state.public_state for each in answers]
         assert shown == [each.public_state for each in answers]
         return shown

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import schedules
 from flowfabric.model import ScheduleChange, Swept, Timing
 from tests.given import Given, submission

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import asyncpg
+from flowfabric.postgres.driver import Connection, Row
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flowfabric import testing
-from flowfabric.db import Connection, Row
 from flowfabric.engine import schedules
 from flowfabric.errors import DatabaseUnavailable
 from tests.conftest import SOAK
@@ -74,7 +74,7 @@ class Play:
         given_, name, self.forgetful = Given(self.conns[0]), f"s{uuid4().hex}", forgetful
         await at(given_, str((moment(around) - 180 * MINUTE).replace(tzinfo=None, second=20)))
         begin = await testing.now(self.conns[0])
-        await create(self.conns[0], name, kind=name, cron=cron, tz=tz, catch_up="all", catch_up_window=30 * DAY)
+        await create(self.conns[0], name, task=name, cron=cron, tz=tz, catch_up="all", catch_up_window=30 * DAY)
         for move in moves:
             await given_.time_passes(minutes=move.minutes)
             with suppress(DatabaseUnavailable):

@@ -6,14 +6,15 @@ from hashlib import sha256
 from uuid import UUID
 
 import pytest
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 
 from flowfabric.config import Config
-from flowfabric.db import Connection, Database
 from flowfabric.engine import attempts, executions, lanes, schedules
 from flowfabric.errors import LaneDraining, ScheduleNotFound
 from flowfabric.ids import mint_execution_id, parse_execution_id, partition_of
 from flowfabric.model import PublicState, ScheduleState
-from flowfabric.reconcilers import run_once, sweeps
+from flowfabric.sweeps import run_once, sweeps
 from tests.conftest import Connect
 from tests.engine.schedules.scene import HOUR, MINUTE, at, create, fired, moment, sweep
 from tests.given import Given
@@ -25,7 +26,7 @@ async def noon(given: Given) -> None:
 
 
 async def test_a_tick_is_submitted_once_it_is_due_and_not_before(conn: Connection, given: Given) -> None:
-    await create(conn, kind="report", lane="reports", payload=b'{"topic":"tides"}', priority=7, tags={"a.b": "c"})
+    await create(conn, task="report", lane="reports", payload=b'{"topic":"tides"}', priority=7, tags={"a.b": "c"})
 
     assert (await sweep(conn)).moved == 0
     await given.time_passes(hours=1)
@@ -33,7 +34,7 @@ async def test_a_tick_is_submitted_once_it_is_due_and_not_before(conn: Connectio
     assert (swept.moved, swept.lanes) == (1, ["reports"])
     assert (await sweep(conn)).moved == 0
     [claim] = await given.claim(lanes=["reports"])
-    assert (claim.kind, claim.payload) == ("report", b'{"topic":"tides"}')
+    assert (claim.task, claim.payload) == ("report", b'{"topic":"tides"}')
     described = await executions.describe(conn, claim.execution_id)
     assert (described.priority, described.tags) == (7, {"a.b": "c"})
     assert await fired(given) == [moment("2026-06-01 13:00")]
@@ -257,7 +258,7 @@ async def test_a_schedule_that_breaks_the_sweep_is_stepped_over_and_stays(
 ) -> None:
     for name in ("broken", "nightly", "other"):
         await create(conn, name)
-    await conn.execute("update flowfabric.schedules set terms = '1' where name = 'broken'")
+    await conn.execute("update flowfabric.schedules set options = '1' where name = 'broken'")
     await given.time_passes(hours=1)
     [listed] = [each for each in sweeps(Config()) if each.name == "fire_schedules"]
 

@@ -5,11 +5,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import lanes, schedules
 from flowfabric.errors import (
     BudgetNotFound,
+    FlowFabricError,
     InvalidBody,
     InvalidCursor,
     InvalidLane,
@@ -22,7 +23,6 @@ from flowfabric.errors import (
     InvalidText,
     InvalidTime,
     PayloadTooLarge,
-    Refusal,
     ScheduleAlreadyExists,
     ScheduleNotFound,
 )
@@ -45,7 +45,7 @@ async def test_a_schedule_shows_what_it_does_and_its_next_five_ticks(conn: Conne
 
     found = await schedules.describe_schedule(conn, "nightly")
 
-    assert (found.namespace, found.name, found.terms.kind, found.state) == ("default", "nightly", "report", "active")
+    assert (found.namespace, found.name, found.options.task, found.state) == ("default", "nightly", "report", "active")
     assert (found.timing, found.by, found.payload, found.deadline_ms) == (DAILY, "ada", b"{}", 3_600_000)
     assert found.ticks == [moment(f"2026-06-0{day} 07:00") for day in range(2, 7)]
     assert (found.next_tick_at, found.last_tick_at, found.last_execution_id) == (found.ticks[0], None, None)
@@ -72,7 +72,7 @@ async def test_of_many_who_make_the_same_schedule_at_once_one_does(connect: Conn
     assert await given.count("schedules") == 1
 
 
-BAD: list[tuple[type[Refusal], dict[str, Any]]] = [
+BAD: list[tuple[type[FlowFabricError], dict[str, Any]]] = [
     (InvalidName, {"name": ""}),
     (InvalidName, {"name": " x"}),
     (InvalidName, {"name": "x" * 129}),
@@ -138,10 +138,10 @@ async def test_what_is_submitted_can_be_changed_alone(conn: Connection, given: G
     before = await schedules.describe_schedule(conn, "nightly")
     await given.time_passes(minutes=10)
 
-    await schedules.change_schedule(conn, "nightly", submission=submission(kind="other", payload=b"2"))
+    await schedules.change_schedule(conn, "nightly", submission=submission(task="other", payload=b"2"))
 
     found = await schedules.describe_schedule(conn, "nightly")
-    assert (found.terms.kind, found.payload, found.priority) == ("other", b"2", 0)
+    assert (found.options.task, found.payload, found.priority) == ("other", b"2", 0)
     assert (found.ticks, found.anchor_at) == (before.ticks, before.anchor_at)
 
 
@@ -174,11 +174,11 @@ async def test_changes_at_the_same_time_do_not_undo_each_other(connect: Connect,
 
     await asyncio.gather(
         schedules.change_schedule(one, "nightly", timing=DAILY),
-        schedules.change_schedule(two, "nightly", submission=submission(kind="other")),
+        schedules.change_schedule(two, "nightly", submission=submission(task="other")),
     )
 
     found = await schedules.describe_schedule(one, "nightly")
-    assert (found.timing, found.terms.kind) == (DAILY, "other")
+    assert (found.timing, found.options.task) == (DAILY, "other")
 
 
 async def test_a_paused_schedule_does_nothing_and_goes_on_from_when_it_is_resumed(

@@ -1,6 +1,7 @@
 """What a sweep reads: what is due, however many schedules there are."""
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from tests.engine.schedules.scene import create, fired, sweep
 from tests.given import Given
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from flowfabric.db import Connection
+from flowfabric.postgres.driver import Connection
+
 from flowfabric.engine import waits
 from flowfabric.ids import ExecutionId
 from flowfabric.model import BoundWaitpoint, Claim, SignalToSend, Suspended, Suspension

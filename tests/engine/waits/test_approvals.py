@@ -7,16 +7,16 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import executions, waits
 from flowfabric.errors import (
     ApprovalDigestMismatch,
     ExecutionNotFound,
+    FlowFabricError,
     InvalidSignal,
     PayloadTooLarge,
-    Refusal,
     SignalLimitExceeded,
     TargetNotSignalable,
     WaitpointClosed,
@@ -84,7 +84,7 @@ async def test_who_holds_a_token_is_nobody_among_several_approvers(conn: Connect
         ],
     )
 
-    said = [one.code if isinstance(one, Refusal) else one.effect for one in told]
+    said = [one.code if isinstance(one, FlowFabricError) else one.effect for one in told]
     assert said == [*["signal_ignored_matcher_failed"] * 3, *["invalid_signal"] * 2]
     assert await state(conn, asked.execution_id) == "suspended"
 

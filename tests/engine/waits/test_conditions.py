@@ -7,11 +7,11 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 from hypothesis import HealthCheck, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from flowfabric.db import Connection
 from flowfabric.engine import waits
 from flowfabric.model import Delivered
 from tests.conftest import SOAK

@@ -5,8 +5,8 @@ from hashlib import sha256
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import executions, waits
 from flowfabric.errors import ExecutionNotFound, InvalidBody, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidPolicy
 from tests.given import Given, submission

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions, waits
 from flowfabric.errors import (
     ExecutionNotActive,

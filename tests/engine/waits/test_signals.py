@@ -10,18 +10,18 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import signing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions, waits
 from flowfabric.errors import (
+    FlowFabricError,
     InvalidId,
     InvalidSignal,
     InvalidText,
     InvalidToken,
     MissingToken,
     PayloadTooLarge,
-    Refusal,
     SignalLimitExceeded,
     TargetNotSignalable,
     WaitpointClosed,
@@ -41,7 +41,7 @@ COUNT = {"kind": "count", "n": 3, "of": "distinct_signals", "waitpoints": ["w"]}
 async def effects(conn: Connection, *signals: SignalToSend) -> list[str | None]:
     """What each did, or the code of its refusal."""
     told = await waits.deliver_signals(conn, signals)
-    return [one.code if isinstance(one, Refusal) else one.effect or one.outcome for one in told]
+    return [one.code if isinstance(one, FlowFabricError) else one.effect or one.outcome for one in told]
 
 
 async def test_the_signal_waited_for_resumes_the_same_attempt(conn: Connection, given: Given) -> None:
@@ -262,9 +262,9 @@ async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, 
         told = await waits.deliver_signals(conn, signals)
         assert await versions(conn) == before
 
-    said = {(type(one), str(one), msgspec.json.encode(one.fields)) for one in told if isinstance(one, Refusal)}
+    said = {(type(one), str(one), msgspec.json.encode(one.fields)) for one in told if isinstance(one, FlowFabricError)}
     assert said == {(InvalidToken, "invalid_token: the token is not good for this waitpoint", b"{}")}
-    assert len([one for one in told if isinstance(one, Refusal)]) == len(signals)
+    assert len([one for one in told if isinstance(one, FlowFabricError)]) == len(signals)
 
 
 async def versions(conn: Any) -> list[str]:

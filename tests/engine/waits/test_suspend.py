@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
-from flowfabric.engine import attempts, claims, executions, keys, waits
+from flowfabric.engine import attempts, claims, executions, signing_keys, waits
 from flowfabric.errors import (
     ExecutionNotActive,
     ExecutionNotFound,
@@ -347,7 +347,7 @@ async def test_a_waitpoint_made_ahead_is_adopted_with_the_token_it_has(conn: Con
     """Pitfall P36."""
     claim = await given.claimed()
     made = await waits.create_waitpoint(conn, claim.fence, "w")
-    await keys.rotate_key(conn, "k2", "ab" * 32)
+    await signing_keys.rotate_key(conn, "k2", "ab" * 32)
 
     answer = await waits.suspend(conn, claim.fence, wish(waitpoints=[("w", made.waitpoint_id)]))
 

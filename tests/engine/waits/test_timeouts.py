@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
-from flowfabric.db import Connection
 from flowfabric.engine import attempts, executions, waits
 from flowfabric.errors import ExecutionNotSuspended, WaitpointClosed
 from flowfabric.model import PublicState, Swept

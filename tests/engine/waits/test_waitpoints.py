@@ -7,18 +7,18 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from flowfabric.postgres.driver import Connection
 
 from flowfabric import signing
-from flowfabric.db import Connection
-from flowfabric.engine import claims, keys, waits
+from flowfabric.engine import claims, signing_keys, waits
 from flowfabric.errors import (
+    FlowFabricError,
     InvalidName,
     InvalidText,
     InvalidTime,
     InvalidToken,
     LeaseLost,
     PendingWaitpointExpired,
-    Refusal,
     TokenExpired,
     WaitpointClosed,
 )
@@ -34,7 +34,7 @@ SECRET = "5ecb0017" * 8
 
 async def rotate(conn: Connection, kid: str, *, grace: timedelta = HOUR) -> str:
     secret = secrets.token_hex(32)
-    await keys.rotate_key(conn, kid, secret, grace=grace)
+    await signing_keys.rotate_key(conn, kid, secret, grace=grace)
     return secret
 
 
@@ -141,7 +141,7 @@ async def test_one_whose_key_is_gone_is_replaced(conn: Connection, given: Given)
     old = await waits.create_waitpoint(conn, claim.fence, "w", expires_in=timedelta(days=30))
     await rotate(conn, "k2", grace=timedelta(0))
     await given.time_passes(days=8)
-    await keys.retire_keys(conn)
+    await signing_keys.retire_signing_keys(conn)
     await claims.expire_leases(conn)
     [claim] = await given.claim()
 
@@ -167,7 +167,7 @@ async def test_old_tokens_work_until_the_grace_is_over(conn: Connection, given: 
             await waits.deliver_signal(conn, inside.signal())
     assert refused.value.fields == {}
     await given.time_passes(days=7)
-    await keys.retire_keys(conn)
+    await signing_keys.retire_signing_keys(conn)
     with pytest.raises(InvalidToken):
         await waits.deliver_signal(conn, removed.signal())
 
@@ -198,7 +198,7 @@ async def test_ten_rotations_inside_one_grace_all_verify(conn: Connection, given
 
 async def test_a_secret_in_its_grace_cannot_sign_for_younger_waitpoints(conn: Connection, given: Given) -> None:
     """Behaviour 69."""
-    await keys.rotate_key(conn, "leaked", SECRET)
+    await signing_keys.rotate_key(conn, "leaked", SECRET)
     await rotate(conn, "next", grace=timedelta(days=1))
     younger = await waiting(given)
     message = signing.waitpoint_message(str(younger.execution_id), younger.point().id)
@@ -227,7 +227,7 @@ async def answers(conn: Connection, generations: Sequence[Generation]) -> list[s
     for some in generations:
         signals = [to(claim.execution_id, made.waitpoint_id, made.token, "x") for claim, made in some]
         done = await waits.deliver_signals(conn, signals)
-        [word] = {one.code if isinstance(one, Refusal) else one.outcome for one in done}
+        [word] = {one.code if isinstance(one, FlowFabricError) else one.outcome for one in done}
         told.append(word)
     return told
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from flowfabric import calls
 from flowfabric.calls import Act
-from flowfabric.db import Connection
-from flowfabric.errors import PayloadTooLarge, Refusal
+from flowfabric.errors import FlowFabricError, PayloadTooLarge
 from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Completed, Completion, Delay, Delayed, Failed, FailureClass, FailureReport, Fence
+from flowfabric.postgres.driver import Connection
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ async def complete(conn: Connection, fence: Fence, result: bytes | None = None, 
 
 async def complete_many(
     conn: Connection, completions: Sequence[Completion], *, result_limit: int = RESULT_LIMIT
-) -> list[Completed | Refusal]:
+) -> list[Completed | FlowFabricError]:
     """Report many pieces of work done, as if one after the other, and answer each in its place."""
     read = partial(_completion, result_limit=result_limit)
     return await calls.each_fenced(conn, "complete", completions, read, Completed, ends=True, result_limit=result_limit)
@@ -56,7 +56,7 @@ async def fail(
     return calls.only(await fail_many(conn, [report]))
 
 
-async def fail_many(conn: Connection, reports: Sequence[FailureReport]) -> list[Failed | Refusal]:
+async def fail_many(conn: Connection, reports: Sequence[FailureReport]) -> list[Failed | FlowFabricError]:
     """Report many failed attempts, as if one after the other, and answer each in its place."""
     return await calls.each_fenced(conn, "fail", reports, _failure, Failed, ends=True)
 
@@ -70,7 +70,7 @@ async def delay(conn: Connection, fence: Fence, until: timedelta | datetime | No
     return calls.only(await delay_many(conn, [Delay(fence=fence, until=until)]))
 
 
-async def delay_many(conn: Connection, delays: Sequence[Delay]) -> list[Delayed | Refusal]:
+async def delay_many(conn: Connection, delays: Sequence[Delay]) -> list[Delayed | FlowFabricError]:
     """Put many attempts off, as if one after the other, and answer each in its place."""
     return await calls.each_fenced(conn, "delay", delays, _delay, Delayed)
 

@@ -2,20 +2,21 @@
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection, Row
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, invalid_cursor
 from flowfabric.model import Attempt, Failure, Page
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection, Row
 
 
 async def list_attempts(
     conn: Connection, execution_id: ExecutionId, *, cursor: str | None = None, limit: int = 50
 ) -> Page[Attempt]:
     """The attempts of an execution, by number. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
-    found = await db.rows(
-        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=db.take(limit)
+    found = await call.rows(
+        conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=call.take(limit)
     )
-    return db.page([_attempt(row) for row in found], limit, lambda attempt: str(attempt.number))
+    return call.page([_attempt(row) for row in found], limit, lambda attempt: str(attempt.number))
 
 
 def _number(cursor: str | None) -> int:
@@ -27,5 +28,5 @@ def _number(cursor: str | None) -> int:
 
 
 def _attempt(row: Row) -> Attempt:
-    failure = row["failure"] and db.read(Failure, row["failure"])
+    failure = row["failure"] and call.read(Failure, row["failure"])
     return msgspec.convert({**row, "failure": failure}, Attempt)

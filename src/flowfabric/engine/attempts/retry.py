@@ -1,8 +1,8 @@
 """Retrying: whether a failed attempt is tried again, and when."""
 
 from flowfabric import calls
-from flowfabric.db import Connection
 from flowfabric.model import Swept
+from flowfabric.postgres.driver import Connection
 
 
 async def time_out_attempts(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

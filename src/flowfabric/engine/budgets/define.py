@@ -6,12 +6,13 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db, ids
-from flowfabric.db import Connection
+from flowfabric import calls, ids
 from flowfabric.engine.budgets.amounts import amounts_text, named
 from flowfabric.errors import InvalidBudget
 from flowfabric.ids import check_filter, check_text
 from flowfabric.model import Budget, ChangedBudget, CreatedBudget, Page
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def create_budget(
@@ -36,7 +37,7 @@ async def create_budget(
     `InvalidBody`, and `BudgetAlreadyExists` when there is one of that name with another definition.
     """
     created_id = ids.budget_id(namespace, name)
-    outcome = await db.value(
+    outcome = await call.value(
         conn,
         "create_budget",
         partition=ids.partition_of(created_id, partitions),
@@ -90,28 +91,28 @@ async def change_budget(
     changes["reset_interval_ms"] = calls.span(reset_interval, "reset_interval")
     sent = msgspec.json.encode(changes).decode()
     with named(budget, namespace) as found_id:
-        changed = await db.row(conn, "change_budget", id=found_id, changes=sent, by=check_text(by, "by"))
+        changed = await call.row(conn, "change_budget", id=found_id, changes=sent, by=check_text(by, "by"))
     return ChangedBudget(lanes=changed["lanes"] or ())
 
 
 async def describe_budget(conn: Connection, budget: str | UUID, *, namespace: str = "default") -> Budget:
     """Show a budget, by its name or id: its limits and what of them is used. Raises `BudgetNotFound`."""
     with named(budget, namespace) as found_id:
-        return db.read(Budget, await db.value(conn, "describe_budget", id=found_id))
+        return call.read(Budget, await call.value(conn, "describe_budget", id=found_id))
 
 
 async def list_budgets(
     conn: Connection, *, namespace: str = "default", cursor: str | None = None, limit: int = 50
 ) -> Page[Budget]:
     """The budgets of a namespace, by name. Raises `InvalidLimit`."""
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_budgets",
         namespace=check_filter(namespace, "namespace"),
         after=check_text(cursor or "", "cursor"),
-        take=db.take(limit),
+        take=call.take(limit),
     )
-    return db.page([db.read(Budget, row["budget"]) for row in found], limit, lambda budget: budget.name)
+    return call.page([call.read(Budget, row["budget"]) for row in found], limit, lambda budget: budget.name)
 
 
 def _limits(limits: Mapping[str, int], field: str) -> str:

@@ -144,7 +144,7 @@ declare
     budget flowfabric.budgets;
 begin
     perform flowfabric._check_by(change_budget.by);
-    before := flowfabric._hold_budget(change_budget.id, now);
+    before := flowfabric._lock_budget(change_budget.id, now);
     budget := flowfabric._with_changes(before, given, now);
     perform flowfabric._raise(flowfabric._budget_fault(budget));
     budget.hard_limits := flowfabric._plus('{}', budget.hard_limits);

@@ -4,11 +4,12 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.budgets.amounts import named
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Released, Spending
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def release_usage(
@@ -19,7 +20,7 @@ async def release_usage(
     Safe to repeat: the second time answers `noop`. Raises `BudgetNotFound`, `InvalidBody`.
     """
     with named(budget, namespace) as found_id:
-        released = await db.row(
+        released = await call.row(
             conn, "release_usage", budget=found_id, by=check_text(by, "by"), **calls.about(execution_id)
         )
     return Released(
@@ -31,7 +32,7 @@ async def release_usage(
 
 async def list_spending(conn: Connection, execution_id: ExecutionId) -> list[Spending]:
     """What an execution has spent, budget by budget and period by period. Raises `ExecutionNotFound`."""
-    found = await db.rows(conn, "list_spending", **calls.about(execution_id))
+    found = await call.rows(conn, "list_spending", **calls.about(execution_id))
     return [
         Spending(
             budget_id=row["budget_id"],

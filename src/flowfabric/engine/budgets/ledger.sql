@@ -29,7 +29,7 @@ declare
     spent jsonb;
 begin
     perform flowfabric._check_by(release_usage.by);
-    before := flowfabric._hold_budget(release_usage.budget, now);
+    before := flowfabric._lock_budget(release_usage.budget, now);
     delete from flowfabric.spending s
     where s.partition = release_usage.partition and s.execution = release_usage.id and s.budget = before.id and s.period = before.period
     returning s.spent into spent;

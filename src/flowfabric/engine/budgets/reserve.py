@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID, uuid4
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.budgets.amounts import amounts_text, named
 from flowfabric.ids import check_text
 from flowfabric.model import Fence, Reserved
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def reserve(
@@ -27,7 +28,7 @@ async def reserve(
     open. Raises `BudgetNotFound`, `InvalidUsage`, `InvalidTime`, `InvalidBody`, `LeaseLost`, `ExecutionNotActive`.
     """
     with named(budget, namespace) as found_id:
-        answer = await db.value(
+        answer = await call.value(
             conn,
             "reserve",
             budget=found_id,
@@ -37,4 +38,4 @@ async def reserve(
             dedup_key=dedup_key and check_text(dedup_key, "dedup_key"),
             **(calls.under(fence) if fence else {}),
         )
-    return db.read(Reserved, answer)
+    return call.read(Reserved, answer)

@@ -91,7 +91,7 @@ begin
         flowfabric._amounts_fault(reserve.estimate::jsonb, 1), flowfabric._dedup_key_fault(reserve.dedup_key),
         case when (reserve.ttl_ms between 1 and 86400000) is not true then flowfabric._fault(
             'invalid_time', format('ttl of %s ms: give 1 to 86 400 000', reserve.ttl_ms)) end));
-    held := flowfabric._hold_for_call(reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
+    held := flowfabric._lock_for_call(reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
     if reserve.dedup_key <> '' then
         known := flowfabric._known_reservation(held, reserve.dedup_key);
     end if;
@@ -130,23 +130,23 @@ end $$;
 --   emits    budget_reset, reservation_expired
 --   refuses  budget_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found
 --   returns  the budget
-create or replace function flowfabric._hold_for_call(
+create or replace function flowfabric._lock_for_call(
     budget uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns flowfabric.budgets
 language plpgsql as $$
 declare
     held flowfabric.budgets;
 begin
-    if _hold_for_call.id is not null then
-        perform flowfabric._hold_flows_at_stake(array[_hold_for_call.budget], array[_hold_for_call.partition], array[_hold_for_call.id]);
+    if _lock_for_call.id is not null then
+        perform flowfabric._lock_flows_at_stake(array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]);
         perform flowfabric._raise((flowfabric._lock_fenced(
-            _hold_for_call.partition, _hold_for_call.id, _hold_for_call.lease_id, _hold_for_call.epoch, _hold_for_call.attempt, now)).fault);
+            _lock_for_call.partition, _lock_for_call.id, _lock_for_call.lease_id, _lock_for_call.epoch, _lock_for_call.attempt, now)).fault);
     end if;
-    select h.* into held from unnest(flowfabric._hold_budgets(flowfabric._budgets_at_stake(
-        array[_hold_for_call.budget], array[_hold_for_call.partition], array[_hold_for_call.id]), now)) h
-    where h.id = _hold_for_call.budget;
+    select h.* into held from unnest(flowfabric._lock_budgets(flowfabric._budgets_at_stake(
+        array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]), now)) h
+    where h.id = _lock_for_call.budget;
     if not found then
-        perform flowfabric._raise(flowfabric._no_budget_fault(_hold_for_call.budget));
+        perform flowfabric._raise(flowfabric._no_budget_fault(_lock_for_call.budget));
     end if;
     return held;
 end $$;

@@ -2,11 +2,12 @@
 
 from uuid import UUID
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.budgets.amounts import named
 from flowfabric.ids import check_text
 from flowfabric.model import ResetBudget, Swept
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def reset_budget(conn: Connection, budget: str | UUID, *, by: str, namespace: str = "default") -> ResetBudget:
@@ -15,7 +16,7 @@ async def reset_budget(conn: Connection, budget: str | UUID, *, by: str, namespa
     The next reset by itself is a whole interval away. Raises `BudgetNotFound`, `InvalidBody`.
     """
     with named(budget, namespace) as found_id:
-        found = await db.row(conn, "reset_budget", id=found_id, by=check_text(by, "by"))
+        found = await call.row(conn, "reset_budget", id=found_id, by=check_text(by, "by"))
     return ResetBudget(next_reset_at=found["next_reset_at"], lanes=found["lanes"] or ())
 
 

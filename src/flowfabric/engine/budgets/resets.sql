@@ -16,7 +16,7 @@ declare
     after flowfabric.budgets;
 begin
     perform flowfabric._check_by(reset_budget.by);
-    before := flowfabric._hold_budget(reset_budget.id, now);
+    before := flowfabric._lock_budget(reset_budget.id, now);
     after := before;
     after.used := '{}';
     after.period := before.period + 1;
@@ -50,7 +50,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(due), 0);
     for place in 1 .. moved loop
-        held := flowfabric._hold_budgets(array[due[place].id], now);
+        held := flowfabric._lock_budgets(array[due[place].id], now);
         lanes := array(select distinct l from unnest(lanes || flowfabric._make_use_of_room(due[place], held[1], now)) l order by 1);
     end loop;
 end $$;

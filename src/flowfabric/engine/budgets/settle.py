@@ -5,10 +5,11 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.budgets.amounts import amounts_text
 from flowfabric.model import Fence, Released, Settled, Swept
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def settle(
@@ -21,8 +22,8 @@ async def settle(
     `FenceRequired`, `LeaseLost`, `ExecutionNotActive`.
     """
     under = calls.under(fence) if fence else {}
-    answer = await db.value(conn, "settle", reservation_id=reservation_id, actual=amounts_text(actual), **under)
-    return db.read(Settled, answer)
+    answer = await call.value(conn, "settle", reservation_id=reservation_id, actual=amounts_text(actual), **under)
+    return call.read(Settled, answer)
 
 
 async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None = None) -> Released:
@@ -32,7 +33,7 @@ async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None
     `LeaseLost`, `ExecutionNotActive`.
     """
     under = calls.under(fence) if fence else {}
-    released = await db.row(conn, "release", reservation_id=reservation_id, **under)
+    released = await call.row(conn, "release", reservation_id=reservation_id, **under)
     return Released(
         outcome=released["outcome"],
         amounts=msgspec.json.decode(released["amounts"], type=dict[str, int]),

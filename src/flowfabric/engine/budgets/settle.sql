@@ -7,26 +7,26 @@
 --   emits    budget_reset, reservation_expired
 --   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, budget_not_found
 --   returns  the reservation as it is now, and its budget
-create or replace function flowfabric._hold_reservation(
+create or replace function flowfabric._lock_reservation(
     reservation_id uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz,
     out reservation flowfabric.reservations, out budget flowfabric.budgets)
 language plpgsql as $$
 #variable_conflict use_column
 begin
-    select r.* into reservation from flowfabric.reservations r where r.id = _hold_reservation.reservation_id;
-    if not found or (reservation.execution_partition, reservation.execution) <> (_hold_reservation.partition, _hold_reservation.id) then
-        perform flowfabric._raise(flowfabric._no_reservation_fault(_hold_reservation.reservation_id, null));
+    select r.* into reservation from flowfabric.reservations r where r.id = _lock_reservation.reservation_id;
+    if not found or (reservation.execution_partition, reservation.execution) <> (_lock_reservation.partition, _lock_reservation.id) then
+        perform flowfabric._raise(flowfabric._no_reservation_fault(_lock_reservation.reservation_id, null));
     end if;
-    if reservation.execution is not null and _hold_reservation.id is null then
+    if reservation.execution is not null and _lock_reservation.id is null then
         perform flowfabric._refuse('fence_required', format('reservation %s belongs to an execution; show its lease', reservation.id));
     end if;
-    budget := flowfabric._hold_for_call(
-        reservation.budget, _hold_reservation.partition, _hold_reservation.id, _hold_reservation.lease_id, _hold_reservation.epoch,
-        _hold_reservation.attempt, now);
+    budget := flowfabric._lock_for_call(
+        reservation.budget, _lock_reservation.partition, _lock_reservation.id, _lock_reservation.lease_id, _lock_reservation.epoch,
+        _lock_reservation.attempt, now);
     -- A statement after the lock: only whoever holds the budget may have ended it.
-    select r.* into reservation from flowfabric.reservations r where r.id = _hold_reservation.reservation_id;
+    select r.* into reservation from flowfabric.reservations r where r.id = _lock_reservation.reservation_id;
     if not found then
-        perform flowfabric._raise(flowfabric._no_reservation_fault(_hold_reservation.reservation_id, null));
+        perform flowfabric._raise(flowfabric._no_reservation_fault(_lock_reservation.reservation_id, null));
     end if;
 end $$;
 
@@ -68,7 +68,7 @@ declare
     lanes text[];
 begin
     perform flowfabric._raise(flowfabric._amounts_fault(settle.actual::jsonb, 0));
-    held := flowfabric._hold_reservation(settle.reservation_id, settle.partition, settle.id, settle.lease_id, settle.epoch, settle.attempt, now);
+    held := flowfabric._lock_reservation(settle.reservation_id, settle.partition, settle.id, settle.lease_id, settle.epoch, settle.attempt, now);
     if (held.reservation).ended_by = 'settle' then
         return (held.reservation).answer || jsonb_build_object('outcome', 'already_applied', 'first', (held.reservation).answer -> 'outcome');
     elsif (held.reservation).ended_at is not null then
@@ -154,7 +154,7 @@ declare
     held record;
     after flowfabric.budgets;
 begin
-    held := flowfabric._hold_reservation(release.reservation_id, release.partition, release.id, release.lease_id, release.epoch, release.attempt, now);
+    held := flowfabric._lock_reservation(release.reservation_id, release.partition, release.id, release.lease_id, release.epoch, release.attempt, now);
     if (held.reservation).ended_at is not null then
         outcome := 'noop';
         amounts := '{}';

@@ -5,12 +5,13 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.budgets.amounts import amounts_text, budget_id, not_found
-from flowfabric.errors import BudgetNotFound, InvalidName, Refusal
+from flowfabric.errors import BudgetNotFound, FlowFabricError, InvalidName
 from flowfabric.ids import check_text, shown
 from flowfabric.model import Fence, Usage, UsageReport
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ async def report_usage(conn: Connection, report: UsageReport) -> Usage:
     return calls.only(await report_usage_many(conn, [report]))
 
 
-async def report_usage_many(conn: Connection, reports: Sequence[UsageReport]) -> list[Usage | Refusal]:
+async def report_usage_many(conn: Connection, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:
     """Count many reports, as if one after the other, and answer each in its place."""
     answers = await calls.each(reports, _prepare, lambda items: _send(conn, items), lambda item: len(item.amounts))
     return [
@@ -62,8 +63,8 @@ def _step(step: tuple[str, int] | None) -> tuple[str, int] | None:
     raise InvalidName(f"step {shown(str(step))}: give a name and an occurrence, which counts from 1")
 
 
-async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | Refusal]:
-    answered = await db.rows(
+async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | FlowFabricError]:
+    answered = await call.rows(
         conn,
         "report_usage",
         budgets=[item.budget for item in items],

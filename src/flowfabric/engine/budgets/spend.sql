@@ -237,9 +237,9 @@ begin
     if cardinality(report_usage.budgets) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(report_usage.budgets)));
     end if;
-    perform flowfabric._hold_flows_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids);
+    perform flowfabric._lock_flows_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids);
     faults := flowfabric._fence_faults(report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts, now);
-    held := flowfabric._hold_budgets(flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
+    held := flowfabric._lock_budgets(flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
     held_ids := array(select h.id from unnest(held) h);
     for it in
         select x.*, x.amounts::jsonb as given, nullif(x.dedup_key, '') as key
@@ -267,7 +267,7 @@ begin
                 perform flowfabric._store_changed(held, changed);
                 perform flowfabric._act_on_breach(held[place], it.partition, it.execution, flowfabric._amounts_counted(it.given), verdict ->> 'dimension', now);
                 -- Ended, it has given back what it had set aside.
-                held := flowfabric._hold_budgets(held_ids, now);
+                held := flowfabric._lock_budgets(held_ids, now);
                 acted := acted || it.execution;
             end if;
         end if;

@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection, Row
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text
 from flowfabric.model import Claim, CurrentAttempt, Fence, Input, Journal, Resumed
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection, Row
 
 
 async def claim(
@@ -33,7 +34,7 @@ async def claim(
     leases that lapse and are claimed again. Raises `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`,
     `InvalidLease`, `InvalidLimit`.
     """
-    taken = await db.rows(
+    taken = await call.rows(
         conn,
         "claim",
         worker=check_text(worker, "worker"),
@@ -62,7 +63,7 @@ async def _with_inputs(conn: Connection, taken: Sequence[Claim]) -> list[Claim]:
     inputs: dict[ExecutionId, dict[str, Input]] = {}
     without: set[ExecutionId] = set()
     partitions, uuids = [member.partition for member in members], [member.uuid for member in members]
-    for row in await db.rows(conn, "_list_inputs", partitions=partitions, ids=uuids):
+    for row in await call.rows(conn, "_list_inputs", partitions=partitions, ids=uuids):
         member = members[row["item"] - 1]
         if row["name"] is None:
             without.add(member)
@@ -88,7 +89,7 @@ def read_claim(row: Row) -> Claim:
             attempt=row["attempt"],
             flow=row["flow"],
         ),
-        kind=row["kind"],
+        task=row["task"],
         namespace=row["namespace_name"],
         lane=row["lane"],
         priority=row["priority"],
@@ -101,8 +102,8 @@ def read_claim(row: Row) -> Claim:
         tags=msgspec.json.decode(row["tags"]) if row["tags"] else {},
         policy=msgspec.json.decode(row["policy"]) if row["policy"] else {},
         resumed=row["resumed"],
-        resumed_by=row["resumed_by"] and db.read(Resumed, row["resumed_by"]),
-        journal=row["journal"] and db.read(Journal, row["journal"]),
+        resumed_by=row["resumed_by"] and call.read(Resumed, row["resumed_by"]),
+        journal=row["journal"] and call.read(Journal, row["journal"]),
         attempt_deadline=row["attempt_deadline"],
         deadline_at=row["deadline_at"],
         flow_id=row["flow"] and FlowId(row["partition"], row["flow"]),

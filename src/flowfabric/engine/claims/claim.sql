@@ -9,7 +9,7 @@
 --   returns  what a worker needs to run them, in the order of the tickets
 create or replace function flowfabric._lease(places tid[], worker text, instance text, lease interval, now timestamptz)
 returns table (
-    partition int, id uuid, flow uuid, kind text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
+    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
     attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
 language plpgsql set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -31,7 +31,7 @@ begin
     if rare.is_counted then
         perform flowfabric._admit_places(places, now);
     end if;
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     return query
     with leased as (
         update flowfabric.tickets t
@@ -49,7 +49,7 @@ begin
                 else t.attempt_type end::flowfabric.attempt_type,
             reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt' and t.lease_end is distinct from 'revoked')::int
         from (
-            select p.place, p.number, t.instance, e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy, r.namespace,
+            select p.place, p.number, t.instance, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                    t.attempt_state = 'attempt_interrupted' as resumed,
                    -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
                    _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
@@ -59,16 +59,16 @@ begin
                 select t.partition, t.id, t.route, t.instance, t.attempt_state, t.attempt_left
                 from flowfabric.tickets t where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now) offset 0) t
             cross join lateral (
-                select e.flow, e.kind, e.tags, e.payload, e.encoding, e.policy
+                select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy
                 from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
             cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r
             offset 0) c
         where t.ctid = c.place
         returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
-                  t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.kind, c.tags, c.payload, c.encoding,
+                  t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding,
                   c.policy, c.namespace, c.resumed, c.instance as previous_instance
     ), noted as (
-        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+        insert into flowfabric.events (at, task, partition, execution, route, tags, flow, detail)
         select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
                     'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
                     'attempt_type', l.attempt_type, 'resumed', l.resumed)
@@ -76,7 +76,7 @@ begin
                         then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end
         from leased l
     )
-    select l.partition::int, l.id, l.flow, l.kind, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
+    select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
            l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
            l.deadline_at, l.policy::text, l.route, l.created_at, resumptions[l.number], journals[l.number]
     from leased l; -- as they come: each step goes from one place to the next
@@ -142,7 +142,7 @@ create or replace function flowfabric.claim(
     after_route int default 0, namespace text default null, partitions int[] default null,
     last_priority int default null, last_created timestamptz default null)
 returns table (
-    partition int, id uuid, flow uuid, kind text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
+    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
     lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
     attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$

@@ -3,11 +3,12 @@
 from collections.abc import Collection
 from datetime import timedelta
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.claims.claim import _with_inputs, read_claim
 from flowfabric.ids import ExecutionId, check_filter, check_text
 from flowfabric.model import Claim, Grant, Swept, VerifiedGrant
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def issue_grant(
@@ -27,7 +28,7 @@ async def issue_grant(
 
     Raises what `claim` raises of its arguments, `InvalidGrantLifetime`, `NoActiveKey`.
     """
-    granted = await db.rows(
+    granted = await call.rows(
         conn,
         "issue_grant",
         worker=check_text(worker, "worker"),
@@ -54,7 +55,7 @@ async def issue_grant(
 
 async def verify_grant(conn: Connection, grant_key: str) -> VerifiedGrant:
     """What a good grant says; changes nothing. Raises `InvalidGrant`, `GrantExpired`."""
-    row = await db.row(conn, "verify_grant", grant_key=_sent(grant_key))
+    row = await call.row(conn, "verify_grant", grant_key=_sent(grant_key))
     return VerifiedGrant(
         execution_id=ExecutionId(row["partition"], row["id"]),
         worker=row["worker"],
@@ -70,7 +71,7 @@ async def claim_granted(
 
     Raises `InvalidGrant`, `GrantExpired`, `InvalidLease`.
     """
-    row = await db.row(
+    row = await call.row(
         conn,
         "claim_granted",
         grant_key=_sent(grant_key),

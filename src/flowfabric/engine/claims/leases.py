@@ -6,11 +6,12 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
-from flowfabric.errors import Refusal
+from flowfabric import calls
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import Fence, Renewed, Revoked, Swept
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(seconds=30)) -> Renewed:
@@ -23,7 +24,7 @@ async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(
 
 async def renew_many(
     conn: Connection, fences: Sequence[Fence], *, lease: timedelta = timedelta(seconds=30)
-) -> list[Renewed | Refusal]:
+) -> list[Renewed | FlowFabricError]:
     """Keep all leases a process holds, in one call, and answer each in its place. Raises `InvalidLease`."""
     return await calls.each_fenced(conn, "renew", fences, calls.Act, Renewed, lease_ms=calls.span(lease, "lease"))
 
@@ -41,7 +42,7 @@ async def revoke(
     Safe to repeat: `noop` and its cause. With `expected_lease_id` only that lease is taken.
     Raises `ExecutionNotFound`, `InvalidBody`.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "revoke",
         **calls.about(execution_id),

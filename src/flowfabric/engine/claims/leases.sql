@@ -140,7 +140,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(lapsed.ids), 0);
     if moved > 0 then
-        perform flowfabric._hold_budgets_at_stake(lapsed.partitions, lapsed.ids, held);
+        perform flowfabric._lock_budgets_at_stake(lapsed.partitions, lapsed.ids, held);
         select l.lanes, l.ended into lanes, ended from flowfabric._lapse(lapsed.partitions, lapsed.ids) l;
     end if;
 end $$;

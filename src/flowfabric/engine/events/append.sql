@@ -4,7 +4,7 @@
 -- gap once those who held it then are gone.
 --
 --   locks    the log, shared, until the transaction ends
-create or replace function flowfabric._hold_log()
+create or replace function flowfabric._lock_log()
 returns void
 language sql as $$
     select pg_advisory_xact_lock_shared(17990, 1)
@@ -19,7 +19,7 @@ returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     insert into flowfabric.events (at, kind, subject, by, detail)
     values (flowfabric.clock(), _append.kind, _append.subject, _append.by, jsonb_strip_nulls(_append.detail));
 end $$;
@@ -37,7 +37,7 @@ language plpgsql as $$
 declare
     now constant timestamptz := flowfabric.clock();
 begin
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     if cardinality(executions) = 1 then
         insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
         values (now, _append_each.kind, partitions[1], executions[1], routes[1], _append_each.tags[1], details[1], _append_each.by, flows[1]);

@@ -1,7 +1,7 @@
 """The horizon: how far the log can be read without ever stepping over a line that commits late."""
 
-from flowfabric import db
-from flowfabric.db import Connection
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def advance_horizon(conn: Connection) -> int:
@@ -9,4 +9,4 @@ async def advance_horizon(conn: Connection) -> int:
 
     A short transaction of its own: on a connection with a transaction open it would make others wait for that.
     """
-    return int(await db.value(conn, "advance_horizon"))
+    return int(await call.value(conn, "advance_horizon"))

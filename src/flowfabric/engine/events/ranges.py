@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from flowfabric import calls
-from flowfabric.db import Connection
 from flowfabric.engine.events.horizon import advance_horizon
 from flowfabric.model import Swept
+from flowfabric.postgres.driver import Connection
 
 WEEK = timedelta(days=7)
 

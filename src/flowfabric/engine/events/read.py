@@ -4,12 +4,13 @@ import difflib
 
 import msgspec
 
-from flowfabric import db, ids
-from flowfabric.db import Connection, Row
+from flowfabric import ids
 from flowfabric.engine.events.horizon import advance_horizon
 from flowfabric.errors import InvalidBody, InvalidCursor
 from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, shown
 from flowfabric.model import Event, EventFilter, EventKind, EventPage
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection, Row
 
 EVERYTHING = EventFilter()
 OLDEST = ids.encode_event_cursor(0)
@@ -33,7 +34,7 @@ async def read_events(
     after, wanted = ids.decode_event_cursor(cursor), _arguments(filter)
     if advance and not conn.is_in_transaction():
         await advance_horizon(conn)
-    found = await db.rows(conn, "read_events", after=after, take=db.take(limit), **wanted)
+    found = await call.rows(conn, "read_events", after=after, take=call.take(limit), **wanted)
     return EventPage(
         events=[_event(row) for row in found[:-1]],
         cursor=ids.encode_event_cursor(found[-1]["id"]),
@@ -51,12 +52,12 @@ async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
     if event_id is None:
         raise InvalidCursor("the empty cursor stands nowhere; acknowledge the cursor of an event", cause="empty")
     name = check_text(consumer, "consumer")
-    return bool(await db.value(conn, "acknowledge", consumer=name, event_id=event_id) == "acknowledged")
+    return bool(await call.value(conn, "acknowledge", consumer=name, event_id=event_id) == "acknowledged")
 
 
 async def get_acknowledged(conn: Connection, consumer: str) -> str | None:
     """The cursor a named consumer has acknowledged, or `None` for one that never did."""
-    event_id = await db.value(conn, "get_acknowledged", consumer=check_text(consumer, "consumer"))
+    event_id = await call.value(conn, "get_acknowledged", consumer=check_text(consumer, "consumer"))
     return None if event_id is None else ids.encode_event_cursor(event_id)
 
 

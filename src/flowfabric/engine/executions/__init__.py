@@ -4,7 +4,7 @@ from flowfabric.engine.executions.change import cancel, change_priority
 from flowfabric.engine.executions.deadlines import expire_executions, promote_due
 from flowfabric.engine.executions.read import describe, explain, get_result, list_ended, list_executions
 from flowfabric.engine.executions.replay import replay
-from flowfabric.engine.executions.retention import forget_keys, remove_ended
+from flowfabric.engine.executions.retention import remove_ended, remove_idempotency_keys
 from flowfabric.engine.executions.submit import submit, submit_many
 from flowfabric.engine.executions.tags import get_tag, set_tag
 
@@ -14,7 +14,7 @@ __all__ = [
     "describe",
     "expire_executions",
     "explain",
-    "forget_keys",
+    "remove_idempotency_keys",
     "get_result",
     "get_tag",
     "list_ended",

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import Fence, PriorityChange, PublicState
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def cancel(
@@ -23,7 +23,7 @@ async def cancel(
     must hold. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome, `FenceRequired`,
     `PartialFence`, `LeaseLost`, `ExecutionNotActive`, `InvalidBody`.
     """
-    ended = await db.value(
+    ended = await call.value(
         conn,
         "cancel",
         partition=execution_id.partition,
@@ -44,7 +44,7 @@ async def change_priority(conn: Connection, execution_id: ExecutionId, priority:
     A priority outside 0 to 9 000 is taken as the nearer end. Raises `ExecutionNotFound`, `ExecutionEnded`,
     `InvalidBody`.
     """
-    changed = await db.row(
+    changed = await call.row(
         conn,
         "change_priority",
         partition=execution_id.partition,

@@ -1,8 +1,8 @@
 """Due times and deadlines: what happens to an execution when its time comes."""
 
 from flowfabric import calls
-from flowfabric.db import Connection
 from flowfabric.model import Swept
+from flowfabric.postgres.driver import Connection
 
 
 async def promote_due(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

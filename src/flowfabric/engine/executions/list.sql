@@ -86,7 +86,7 @@ returns text
 language sql immutable as $$
     select format(
         'cross join lateral (
-             select e.route, e.kind, e.flow, e.outcome from flowfabric.executions e
+             select e.route, e.task, e.flow, e.outcome from flowfabric.executions e
              where e.partition = %1$s.partition and e.id = %1$s.id offset 0) e', source)
 $$;
 
@@ -124,7 +124,7 @@ language sql immutable as $$
         case when records_where <> 'true' then flowfabric._record_lookup('g') end, tags_where, records_where, place)
 $$;
 
--- The query that lists executions, ended or not: from the flow, or else by walking the table in order. For one kind, or a
+-- The query that lists executions, ended or not: from the flow, or else by walking the table in order. For one task, or a
 -- few routes, there is an index that has them by age. To name that column in the order, and to give it as a range, rules
 -- out the index of everything by age, which comes to old work only after all that is younger.
 --
@@ -139,9 +139,9 @@ language sql immutable as $$
                      select e.partition, e.id, e.created_at from %1$s
                      where e.route between r.route and r.route and %2$s order by e.route desc, %3$s limit $13) e
                  order by %3$s limit $13'
-            when 'kind' then
+            when 'task' then
                 'select e.partition, e.id from %1$s
-                 where e.kind between $3 and $3 and %2$s order by e.kind desc, %3$s limit $13'
+                 where e.task between $3 and $3 and %2$s order by e.task desc, %3$s limit $13'
             else 'select e.partition, e.id from %1$s where %2$s order by %3$s limit $13' end,
         case when flow is null then 'flowfabric.executions e'
              else '(select * from flowfabric.executions e where e.partition = $4 and e.flow = $5 offset 0) e' end
@@ -154,7 +154,7 @@ $$;
 --   refuses  invalid_body
 --   returns  the query, of partition and id; its parameters are those that list_executions gives it
 create or replace function flowfabric._list_query(
-    route_count int, limited_count int, kind text, states text[], flow uuid, tag_key text, created_after timestamptz,
+    route_count int, limited_count int, task text, states text[], flow uuid, tag_key text, created_after timestamptz,
     created_before timestamptz, newest_first boolean, after_id uuid)
 returns text
 language plpgsql immutable as $$
@@ -163,8 +163,8 @@ declare
     source constant text := case when unfinished then 't' when tag_key is not null then 'g' else 'e' end;
     walk constant text := case
         when source <> 'e' or flow is not null or not newest_first then 'none'
-        when route_count <= 100 and kind is null then 'route'
-        when route_count is null and kind is not null then 'kind'
+        when route_count <= 100 and task is null then 'route'
+        when route_count is null and task is not null then 'task'
         else 'none' end;
     place constant text := format(
         case when newest_first then '%1$s.created_at desc, %1$s.partition desc, %1$s.id desc' else '%1$s.partition, %1$s.id' end, source);
@@ -178,17 +178,17 @@ declare
             case when after_id is not null and not newest_first then '(%1$s.partition, %1$s.id) > ($11, $12)' end), source);
     state_where constant text := case when states is not null then flowfabric._state_condition(states, limited_count) end;
     route_where constant text := case when route_count is not null and walk <> 'route' then '%s.route = any ($2)' end;
-    kind_where constant text := case when kind is not null and walk <> 'kind' then 'e.kind = $3' end;
+    task_where constant text := case when task is not null and walk <> 'task' then 'e.task = $3' end;
     flow_where constant text := case when flow is not null then 'e.flow = $5' end;
 begin
     return case source
         when 't' then flowfabric._unfinished_query(
             concat_ws(' and ', place_where, state_where, format(route_where, 't')),
-            concat_ws(' and ', 'true', kind_where, flow_where), place, tag_key)
+            concat_ws(' and ', 'true', task_where, flow_where), place, tag_key)
         when 'g' then flowfabric._tagged_query(
-            place_where, concat_ws(' and ', 'true', state_where, format(route_where, 'e'), kind_where, flow_where), place)
+            place_where, concat_ws(' and ', 'true', state_where, format(route_where, 'e'), task_where, flow_where), place)
         else flowfabric._records_query(
-            concat_ws(' and ', place_where, state_where, format(route_where, 'e'), kind_where), place, flow, walk)
+            concat_ws(' and ', place_where, state_where, format(route_where, 'e'), task_where), place, flow, walk)
     end;
 end $$;
 
@@ -198,7 +198,7 @@ end $$;
 --   refuses  invalid_limit, invalid_body
 --   returns  a summary each, one more than asked for when more follows
 create or replace function flowfabric.list_executions(
-    namespace text default null, lane text default null, kind text default null, states text[] default null, flow uuid default null,
+    namespace text default null, lane text default null, task text default null, states text[] default null, flow uuid default null,
     flow_partition int default null, tag_key text default null, tag_value text default null, created_after timestamptz default null,
     created_before timestamptz default null, newest_first boolean default true, after_created timestamptz default null,
     after_partition int default null, after_id uuid default null, take int default 50)
@@ -222,7 +222,7 @@ begin
     return query execute format(
         'select flowfabric._summary(x.partition, x.id, $1)::text from (%s) x',
         flowfabric._list_query(
-            cardinality(routes), cardinality(limited), kind, states, flow, tag_key, created_after, created_before, newest_first, after_id))
-    using now, routes, kind, flow_partition::smallint, flow, tag_key, tag_value, created_after, created_before,
+            cardinality(routes), cardinality(limited), task, states, flow, tag_key, created_after, created_before, newest_first, after_id))
+    using now, routes, task, flow_partition::smallint, flow, tag_key, tag_value, created_after, created_before,
           after_created, after_partition::smallint, after_id, flowfabric._page(take), limited;
 end $$;

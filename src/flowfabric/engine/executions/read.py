@@ -6,11 +6,12 @@ from typing import Literal
 
 import msgspec
 
-from flowfabric import db, ids
-from flowfabric.db import Connection
+from flowfabric import ids
 from flowfabric.errors import InvalidBody
 from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 ORDERS = ("newest", "id")
 ANY_COUNT = 32_768  # a cursor says where a page begins: in whatever partition, however many this database has
@@ -20,7 +21,7 @@ async def describe(
     conn: Connection, execution_id: ExecutionId, *, payload: bool = False, result: bool = False
 ) -> Description:
     """All there is to know of an execution, from one snapshot. Raises `ExecutionNotFound`."""
-    found = await db.row(
+    found = await call.row(
         conn,
         "describe",
         partition=execution_id.partition,
@@ -28,7 +29,7 @@ async def describe(
         with_payload=payload,
         with_result=result,
     )
-    described = db.read(Description, found["description"])
+    described = call.read(Description, found["description"])
     return msgspec.structs.replace(
         described,
         tags=dict(sorted(described.tags.items())),
@@ -41,24 +42,24 @@ async def describe(
 
 async def explain(conn: Connection, execution_id: ExecutionId) -> Explanation:
     """What an execution waits for and what would release it, in one sentence. Raises `ExecutionNotFound`."""
-    text = await db.value(conn, "explain", partition=execution_id.partition, id=execution_id.uuid)
-    return db.read(Explanation, text)
+    text = await call.value(conn, "explain", partition=execution_id.partition, id=execution_id.uuid)
+    return call.read(Explanation, text)
 
 
 async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
     """How an execution ended and with what, or no outcome while it has not. Raises `ExecutionNotFound`."""
-    found = await db.row(conn, "get_result", partition=execution_id.partition, id=execution_id.uuid)
+    found = await call.row(conn, "get_result", partition=execution_id.partition, id=execution_id.uuid)
     return Result(
         outcome=found["outcome"] and Outcome(found["outcome"]),
         result=found["result"],
         encoding=found["encoding"],
-        failure=found["failure"] and db.read(Failure, found["failure"]),
+        failure=found["failure"] and call.read(Failure, found["failure"]),
     )
 
 
 async def list_ended(conn: Connection, execution_ids: Sequence[ExecutionId]) -> list[ExecutionId]:
     """Those among some executions for which there is no more to wait: ended, or not there."""
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_ended",
         partitions=[execution_id.partition for execution_id in execution_ids],
@@ -72,7 +73,7 @@ async def list_executions(
     *,
     namespace: str | None = None,
     lane: str | None = None,
-    kind: str | None = None,
+    task: str | None = None,
     states: Collection[PublicState] | None = None,
     flow: FlowId | None = None,
     tag: tuple[str, str] | None = None,
@@ -89,12 +90,12 @@ async def list_executions(
     """
     if order not in ORDERS:
         raise InvalidBody(f"order {ids.shown(order)}: there is no such order; write newest or id", field="order")
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_executions",
         namespace=check_filter(namespace, "namespace"),
         lane=check_filter(lane, "lane"),
-        kind=check_filter(kind, "kind"),
+        task=check_filter(task, "task"),
         states=None if states is None else [check_text(state, "state") for state in states],
         flow=flow and flow.uuid,
         flow_partition=flow and flow.partition,
@@ -102,12 +103,12 @@ async def list_executions(
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
         created_before=created_before,
-        take=db.take(limit),
+        take=call.take(limit),
         newest_first=order == "newest",
         **_position(order, cursor),
     )
-    items = [db.read(Summary, row["summary"]) for row in found]
-    return db.page(items, limit, lambda last: _cursor(order, last))
+    items = [call.read(Summary, row["summary"]) for row in found]
+    return call.page(items, limit, lambda last: _cursor(order, last))
 
 
 def _position(order: str, cursor: str | None) -> dict[str, object]:

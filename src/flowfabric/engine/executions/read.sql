@@ -23,7 +23,7 @@ declare
     route flowfabric.routes;
     asked record;
 begin
-    select e.flow, e.route, e.kind, e.creator, e.created_at, e.started_at, e.ended_at, e.outcome, e.priority, e.attempt,
+    select e.flow, e.route, e.task, e.creator, e.created_at, e.started_at, e.ended_at, e.outcome, e.priority, e.attempt,
            e.retries, e.reclaims, e.replays, e.failure
     into asked from flowfabric.executions e where e.partition = _summary.partition and e.id = _summary.id;
     if not found then
@@ -35,7 +35,7 @@ begin
     return jsonb_strip_nulls(jsonb_build_object(
         'execution_id', flowfabric._id(_summary.partition, _summary.id),
         'flow_id', flowfabric._id(_summary.partition, asked.flow),
-        'namespace', route.namespace, 'lane', route.lane, 'kind', asked.kind, 'creator', asked.creator,
+        'namespace', route.namespace, 'lane', route.lane, 'task', asked.task, 'creator', asked.creator,
         'priority', coalesce(ticket.priority, asked.priority),
         'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
         'state', flowfabric._state(ticket, asked.outcome, asked.attempt, now),

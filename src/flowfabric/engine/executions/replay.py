@@ -2,10 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import PublicState
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def replay(
@@ -23,7 +24,7 @@ async def replay(
     `InvalidTime`, `InvalidBody`.
     """
     span, moment = calls.span_or_moment(deadline, "deadline")
-    replayed = await db.row(
+    replayed = await call.row(
         conn,
         "replay",
         **calls.about(execution_id),

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from flowfabric import calls
-from flowfabric.db import Connection
 from flowfabric.model import Swept
+from flowfabric.postgres.driver import Connection
 
 WEEK = timedelta(days=7)
 
@@ -15,6 +15,6 @@ async def remove_ended(conn: Connection, *, limit: int = 500, passing: int = 0, 
     return await calls.sweep(conn, "remove_ended", limit, passing, retention_ms=span)
 
 
-async def forget_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
+async def remove_idempotency_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
     """Forget idempotency keys whose window is over and whose execution is not unfinished."""
-    return await calls.sweep(conn, "forget_keys", limit, passing)
+    return await calls.sweep(conn, "remove_idempotency_keys", limit, passing)

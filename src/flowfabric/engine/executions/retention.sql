@@ -68,7 +68,7 @@ end $$;
 --
 --   locks    the keys it removes; skips those that are locked
 --   returns  how many were forgotten
-create or replace function flowfabric.forget_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+create or replace function flowfabric.remove_idempotency_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
@@ -76,11 +76,11 @@ begin
         select k.ctid as place from flowfabric.idempotency_keys k
         where k.expires_at <= flowfabric.clock()
           and not exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution)
-        order by k.expires_at limit forget_keys.take offset forget_keys.passing
+        order by k.expires_at limit remove_idempotency_keys.take offset remove_idempotency_keys.passing
         for update of k skip locked
     ), forgotten as (
         delete from flowfabric.idempotency_keys k where k.ctid = any (array(select l.place from lapsed l)) returning 1
     )
     select count(*) into moved from forgotten;
-    moved := moved + flowfabric._forget_usage_keys(greatest(forget_keys.take - moved, 0));
+    moved := moved + flowfabric._forget_usage_keys(greatest(remove_idempotency_keys.take - moved, 0));
 end $$;

@@ -7,12 +7,14 @@ from operator import attrgetter
 
 import msgspec
 
-from flowfabric import calls, db, ids, submissions
-from flowfabric.db import Connection
-from flowfabric.errors import Refusal
+from flowfabric import calls, ids
+from flowfabric.calls import submissions
+from flowfabric.calls.submissions import PAYLOAD_LIMIT, Item
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId
 from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted
-from flowfabric.submissions import PAYLOAD_LIMIT, Item
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 CREATED = SubmitOutcome.CREATED
 
@@ -36,7 +38,7 @@ async def submit_many(
     payload_limit: int = PAYLOAD_LIMIT,
     counted_from: datetime | None = None,
     minted: Iterable[ExecutionId] | None = None,
-) -> list[Submitted | Refusal]:
+) -> list[Submitted | FlowFabricError]:
     """Take many pieces of work in, as if one after the other, and answer each in its place.
 
     One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement; outside a transaction of the
@@ -55,19 +57,19 @@ async def submit_many(
 
 async def _send(
     conn: Connection, items: Sequence[Item], partitions: int, payload_limit: int, counted_from: datetime | None
-) -> list[Submitted | Refusal]:
-    answered = await db.rows(
+) -> list[Submitted | FlowFabricError]:
+    answered = await call.rows(
         conn, "submit", **submissions.arguments(items), payload_limit=payload_limit, counted_from=counted_from
     )
     return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
 
 
-def _answer(row: db.Row, item: Item, partitions: int) -> Submitted | Refusal:
+def _answer(row: call.Row, item: Item, partitions: int) -> Submitted | FlowFabricError:
     outcome = row["outcome"]
     if outcome == "created":
         return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))
     if outcome is None:
-        return db.refusal(row["refusal"], row["detail"])
+        return call.refusal(row["refusal"], row["detail"])
     first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
     return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(first, partitions))
 

@@ -1,13 +1,13 @@
 -- Submitting: one piece of work or thousands, in a transaction of our own or of the caller's.
 
--- Read the terms that submissions have in common: what to run, where, under which policy. Read once per call, however
+-- Read the options that submissions have in common: what to run, where, under which policy. Read once per call, however
 -- many items share them.
 --
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, as a value
---   returns  the terms as they are stored, with their route if it is known; or the fault
-create or replace function flowfabric._read_terms(
-    given jsonb, out kind text, out lane text, out namespace text, out needs jsonb, out budgets uuid[], out quotas uuid[], out encoding text,
+--   returns  the options as they are stored, with their route if it is known; or the fault
+create or replace function flowfabric._read_options(
+    given jsonb, out task text, out lane text, out namespace text, out needs jsonb, out budgets uuid[], out quotas uuid[], out encoding text,
     out creator text, out policy jsonb, out dedup_window interval, out route int, out fault jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -17,12 +17,12 @@ declare
     lane_state flowfabric.lane_state;
 begin
     given := jsonb_strip_nulls(given);
-    fault := flowfabric._terms_fault(given);
+    fault := flowfabric._options_fault(given);
     if fault is not null then
         return;
     end if;
 
-    kind := given ->> 'kind';
+    task := given ->> 'task';
     lane := coalesce(given ->> 'lane', 'default');
     namespace := coalesce(given ->> 'namespace', 'default');
     needs := coalesce(given -> 'needs', '[]');
@@ -42,25 +42,25 @@ begin
     -- A route is made after its lane, so where there is no lane there is no route.
     select l.state, r.id into lane_state, route
     from flowfabric.lanes l
-    left join flowfabric.routes r on r.lane = l.name and r.namespace = _read_terms.namespace
-        and r.digest = md5(array_to_string(flowfabric._sorted_set(_read_terms.needs), ',')) and r.budgets = _read_terms.budgets
-        and r.quotas = _read_terms.quotas
-    where l.name = _read_terms.lane;
+    left join flowfabric.routes r on r.lane = l.name and r.namespace = _read_options.namespace
+        and r.digest = md5(array_to_string(flowfabric._sorted_set(_read_options.needs), ',')) and r.budgets = _read_options.budgets
+        and r.quotas = _read_options.quotas
+    where l.name = _read_options.lane;
     if lane_state = 'draining' then
         route := null;
         fault := flowfabric._draining_fault(lane);
     end if;
 end $$;
 
--- What is wrong with terms, besides the words of their route. Plain expressions, so that good terms cost next to nothing.
+-- What is wrong with options, besides the words of their route. Plain expressions, so that good options cost next to nothing.
 --
 --   refuses  invalid_body, invalid_name, invalid_policy, as a value
 --   returns  the fault, or null when they are good
-create or replace function flowfabric._terms_fault(given jsonb)
+create or replace function flowfabric._options_fault(given jsonb)
 returns jsonb
 language plpgsql immutable as $$
 declare
-    unknown constant jsonb := given - '{kind,namespace,lane,needs,budgets,quotas,policy,encoding,creator}'::text[];
+    unknown constant jsonb := given - '{task,namespace,lane,needs,budgets,quotas,policy,encoding,creator}'::text[];
     field text;
 begin
     if unknown <> '{}' then
@@ -68,14 +68,14 @@ begin
         return flowfabric._fault('invalid_body', format('%s: there is no such field; leave it out', flowfabric._shown(field)),
                                  jsonb_build_object('field', field));
     end if;
-    foreach field in array '{kind,namespace,lane,encoding,creator}'::text[] loop
+    foreach field in array '{task,namespace,lane,encoding,creator}'::text[] loop
         if jsonb_typeof(given -> field) <> 'string' then
             return flowfabric._fault('invalid_body', format('%s %s: give a text', field, flowfabric._shown((given -> field)::text)),
                                      jsonb_build_object('field', field));
         end if;
     end loop;
-    if coalesce(octet_length(given ->> 'kind'), 0) not between 1 and 256 then
-        return flowfabric._fault('invalid_name', format('kind %s: a kind is 1 to 256 bytes', flowfabric._shown(given ->> 'kind')));
+    if coalesce(octet_length(given ->> 'task'), 0) not between 1 and 256 then
+        return flowfabric._fault('invalid_name', format('task %s: a task is 1 to 256 bytes', flowfabric._shown(given ->> 'task')));
     elsif octet_length(given ->> 'encoding') not between 1 and 64 then
         return flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(given ->> 'encoding')),
                                  '{"field": "encoding"}');
@@ -88,7 +88,7 @@ begin
     return null;
 end $$;
 
--- What is wrong with one submission besides its terms.
+-- What is wrong with one submission besides its options.
 --
 --   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
 --   returns  the fault, or null when it is good
@@ -324,8 +324,8 @@ end $$;
 --   emits    execution_submitted
 --   returns  whether it was written, per item; null when all were
 create or replace function flowfabric._write_submissions(
-    term_of int[], partitions int[], ids uuid[], payloads bytea[], priorities int[], dues timestamptz[], deadlines timestamptz[],
-    tags jsonb[], passed boolean[], routes int[], lanes text[], kinds text[], encodings text[], creators text[], policies jsonb[],
+    options_of int[], partitions int[], ids uuid[], payloads bytea[], priorities int[], dues timestamptz[], deadlines timestamptz[],
+    tags jsonb[], passed boolean[], routes int[], lanes text[], tasks text[], encodings text[], creators text[], policies jsonb[],
     now timestamptz, flows uuid[])
 returns boolean[]
 language plpgsql as $$
@@ -337,10 +337,10 @@ declare
     fresh record;
 begin
     with recorded as (
-        insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, tags, policy, created_at)
-        select partitions[x.item], ids[x.item], routes[x.term], kinds[x.term], payloads[x.item], encodings[x.term], creators[x.term],
-               tags[x.item], policies[x.term], now + x.item * interval '1 microsecond'
-        from (select i as item, term_of[i] as term from generate_series(1, total) i where passed[i] is not true) x
+        insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, tags, policy, created_at)
+        select partitions[x.item], ids[x.item], routes[x.option], tasks[x.option], payloads[x.item], encodings[x.option], creators[x.option],
+               tags[x.item], policies[x.option], now + x.item * interval '1 microsecond'
+        from (select i as item, options_of[i] as option from generate_series(1, total) i where passed[i] is not true) x
         -- By id, so that two batches with the same ids cannot deadlock. Minted ids are ordered by time, and so grow with the ages.
         order by 2, 1, x.item
         on conflict do nothing
@@ -354,11 +354,11 @@ begin
     end if;
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, bytes, eligibility, reason)
-    select partitions[x.item], ids[x.item], routes[x.term], lanes[x.term], least(greatest(coalesce(priorities[x.item], 0), 0), 9000),
+    select partitions[x.item], ids[x.item], routes[x.option], lanes[x.option], least(greatest(coalesce(priorities[x.item], 0), 0), 9000),
            now + x.item * interval '1 microsecond', x.due_at, deadlines[x.item], flowfabric._large(octet_length(payloads[x.item])),
            case when x.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
            case when x.due_at is null then 'waiting_for_worker'::flowfabric.reason else 'waiting_for_delay' end
-    from (select i as item, term_of[i] as term, dues[i] as due_at from generate_series(1, total) i where made is null or made[i]) x;
+    from (select i as item, options_of[i] as option, dues[i] as due_at from generate_series(1, total) i where made is null or made[i]) x;
     if tags is not null then
         insert into flowfabric.tags (partition, execution, key, value, created_at)
         select partitions[i], ids[i], t.key, t.value, now + i * interval '1 microsecond'
@@ -366,12 +366,12 @@ begin
         where made is null or made[i];
     end if;
 
-    if made is null and cardinality(kinds) = 1 then
+    if made is null and cardinality(tasks) = 1 then
         perform flowfabric._append_each('execution_submitted', partitions::smallint[], ids, array_fill(routes[1], array[total]), tags,
-                                        array_fill(jsonb_build_object('kind', kinds[1]), array[total]), flows => flows);
+                                        array_fill(jsonb_build_object('task', tasks[1]), array[total]), flows => flows);
     elsif ages is not null then
-        select array_agg(partitions[i]::smallint) as partitions, array_agg(ids[i]) as ids, array_agg(routes[term_of[i]]) as routes,
-               array_agg(tags[i]) as tags, array_agg(jsonb_build_object('kind', kinds[term_of[i]])) as details, array_agg(flows[i]) as flows
+        select array_agg(partitions[i]::smallint) as partitions, array_agg(ids[i]) as ids, array_agg(routes[options_of[i]]) as routes,
+               array_agg(tags[i]) as tags, array_agg(jsonb_build_object('task', tasks[options_of[i]])) as details, array_agg(flows[i]) as flows
         into fresh from generate_series(1, total) i where made is null or made[i];
         perform flowfabric._append_each('execution_submitted', fresh.partitions, fresh.ids, fresh.routes, fresh.tags, fresh.details,
                                         flows => fresh.flows);
@@ -379,32 +379,32 @@ begin
     return made;
 end $$;
 
--- Read all terms of a call.
+-- Read all options of a call.
 --
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, as a value
 --   returns  a column each, in the order given
-create or replace function flowfabric._read_all_terms(
-    given text[], out kinds text[], out lanes text[], out namespaces text[], out needs jsonb[], out budgets text[], out quotas text[],
+create or replace function flowfabric._read_all_options(
+    given text[], out tasks text[], out lanes text[], out namespaces text[], out needs jsonb[], out budgets text[], out quotas text[],
     out encodings text[], out creators text[], out policies jsonb[], out windows interval[], out routes int[], out faults jsonb[])
 language plpgsql stable as $$
 declare
-    term record;
+    option record;
 begin
     for number in 1 .. cardinality(given) loop
-        term := flowfabric._read_terms(given[number]::jsonb);
-        kinds[number] := term.kind;
-        lanes[number] := term.lane;
-        namespaces[number] := term.namespace;
-        needs[number] := term.needs;
-        budgets[number] := term.budgets;
-        quotas[number] := term.quotas;
-        encodings[number] := term.encoding;
-        creators[number] := term.creator;
-        policies[number] := term.policy;
-        windows[number] := term.dedup_window;
-        routes[number] := term.route;
-        faults[number] := term.fault;
+        option := flowfabric._read_options(given[number]::jsonb);
+        tasks[number] := option.task;
+        lanes[number] := option.lane;
+        namespaces[number] := option.namespace;
+        needs[number] := option.needs;
+        budgets[number] := option.budgets;
+        quotas[number] := option.quotas;
+        encodings[number] := option.encoding;
+        creators[number] := option.creator;
+        policies[number] := option.policy;
+        windows[number] := option.dedup_window;
+        routes[number] := option.route;
+        faults[number] := option.fault;
     end loop;
 end $$;
 
@@ -433,16 +433,16 @@ end $$;
 --   emits    execution_submitted
 --   returns  whether it was written: not when its id is in use
 create or replace function flowfabric._write_plain(
-    partition int, id uuid, route int, lane text, kind text, payload bytea, encoding text, creator text, policy jsonb, priority int,
+    partition int, id uuid, route int, lane text, task text, payload bytea, encoding text, creator text, policy jsonb, priority int,
     created_at timestamptz)
 returns boolean
 language plpgsql as $$
 #variable_conflict use_variable
 begin
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     with recorded as (
-        insert into flowfabric.executions (partition, id, route, kind, payload, encoding, creator, policy, created_at)
-        values (partition, id, route, kind, payload, encoding, creator, policy, created_at)
+        insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, policy, created_at)
+        values (partition, id, route, task, payload, encoding, creator, policy, created_at)
         on conflict do nothing
         returning 1
     ), ticketed as (
@@ -451,23 +451,23 @@ begin
                'eligible_now', 'waiting_for_worker'
         from recorded
     )
-    insert into flowfabric.events (at, kind, partition, execution, route, detail)
-    select flowfabric.clock(), 'execution_submitted', partition, id, route, jsonb_build_object('kind', kind) from recorded;
+    insert into flowfabric.events (at, task, partition, execution, route, detail)
+    select flowfabric.clock(), 'execution_submitted', partition, id, route, jsonb_build_object('task', task) from recorded;
     return found;
 end $$;
 
 -- What is wrong with the items of a call, and when they are due. A column is null when no item has anything in it.
 --
 --   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
---   returns  faults, those of their terms first; and of items that are good the moments they are due and must be over, and tags
+--   returns  faults, those of their options first; and of items that are good the moments they are due and must be over, and tags
 create or replace function flowfabric._judge_submissions(
-    term_of int[], term_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[], delays_until timestamptz[],
+    options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[], delays_until timestamptz[],
     deadlines_ms bigint[], deadlines_at timestamptz[], tags text[], now timestamptz, out faults jsonb[], out dues timestamptz[],
     out deadlines timestamptz[], out labels jsonb[])
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    select array_agg(coalesce(term_faults[term_of[x.item]], x.fault)),
+    select array_agg(coalesce(option_faults[options_of[x.item]], x.fault)),
            array_agg(case when x.fault is null then
                nullif(greatest(coalesce(delays_until[x.item], now + delays_ms[x.item] * interval '1 ms'), now), now) end),
            array_agg(case when x.fault is null then coalesce(deadlines_at[x.item], now + deadlines_ms[x.item] * interval '1 ms') end),
@@ -475,7 +475,7 @@ begin
     into faults, dues, deadlines, labels
     from (select i as item, flowfabric._submission_fault(keys[i], octet_length(payloads[i]), payload_limit, delays_ms[i],
                                 delays_until[i], deadlines_ms[i], deadlines_at[i], tags[i], now) as fault
-          from generate_series(1, cardinality(term_of)) i offset 0) x;
+          from generate_series(1, cardinality(options_of)) i offset 0) x;
     if array_remove(faults, null) = '{}' then
         faults := null;
     end if;
@@ -484,8 +484,8 @@ begin
     end if;
 end $$;
 
--- Take work in, many items at once: as if one after the other, and one bad item harms no other. `terms` holds what
--- items have in common, once each; `term_of` says which of them an item has, from 1, and may be null where there is
+-- Take work in, many items at once: as if one after the other, and one bad item harms no other. `options` holds what
+-- items have in common, once each; `options_of` says which of them an item has, from 1, and may be null where there is
 -- one. A lane or a route that is new is made only for an item that is written. Ages are counted from now, or from the
 -- moment given, which keeps the order of a call that goes in several statements side by side.
 --
@@ -498,7 +498,7 @@ end $$;
 --            1 000 items
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric.submit(
-    terms text[], term_of int[], partitions int[], ids uuid[], payloads bytea[] default null, keys text[] default null,
+    options text[], options_of int[], partitions int[], ids uuid[], payloads bytea[] default null, keys text[] default null,
     key_partitions int[] default null, priorities int[] default null, delays_ms bigint[] default null,
     delays_until timestamptz[] default null, deadlines_ms bigint[] default null, deadlines_at timestamptz[] default null,
     tags text[] default null, payload_limit int default 1048576, counted_from timestamptz default null, flows uuid[] default null)
@@ -508,7 +508,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     now timestamptz := flowfabric.clock();
     is_bare constant boolean := num_nonnulls(keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags, flows) = 0;
-    term record;
+    option record;
     faults jsonb[]; -- null when there is none
     dues timestamptz[];
     deadlines timestamptz[];
@@ -523,35 +523,35 @@ begin
     if cardinality(ids) > 1000 then
         perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(ids)));
     elsif is_bare and cardinality(ids) = 1 then
-        term := flowfabric._read_terms(terms[coalesce(term_of[1], 1)]::jsonb);
-        if term.route is not null and not coalesce(octet_length(payloads[1]) > payload_limit, false) and flowfabric._write_plain(
-            partitions[1], ids[1], term.route, term.lane, term.kind, payloads[1], term.encoding, term.creator, term.policy, priorities[1],
+        option := flowfabric._read_options(options[coalesce(options_of[1], 1)]::jsonb);
+        if option.route is not null and not coalesce(octet_length(payloads[1]) > payload_limit, false) and flowfabric._write_plain(
+            partitions[1], ids[1], option.route, option.lane, option.task, payloads[1], option.encoding, option.creator, option.policy, priorities[1],
             coalesce(counted_from, now) + interval '1 microsecond') then
-            states := flowfabric._fresh_states(array[term.route], array[term.budgets::text], array[term.quotas::text], now);
+            states := flowfabric._fresh_states(array[option.route], array[option.budgets::text], array[option.quotas::text], now);
             return query values (1, 'created', null::text, '{"public_state": "' || coalesce(states[1], 'waiting') || '"}');
             return;
         end if;
     end if;
 
-    term := flowfabric._read_all_terms(terms);
-    routes := term.routes;
-    term_of := coalesce(term_of, array_fill(1, array[cardinality(ids)]));
-    if not is_bare or array_remove(term.faults, null) <> '{}' or flowfabric._are_large(payloads, payload_limit) then
+    option := flowfabric._read_all_options(options);
+    routes := option.routes;
+    options_of := coalesce(options_of, array_fill(1, array[cardinality(ids)]));
+    if not is_bare or array_remove(option.faults, null) <> '{}' or flowfabric._are_large(payloads, payload_limit) then
         select j.* into faults, dues, deadlines, labels from flowfabric._judge_submissions(
-            term_of, term.faults, payloads, payload_limit, keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags, now) j;
+            options_of, option.faults, payloads, payload_limit, keys, delays_ms, delays_until, deadlines_ms, deadlines_at, tags, now) j;
     end if;
     if flows is not null then
         faults := flowfabric._joining_faults(faults, partitions, ids, flows);
     end if;
     if keys is not null then
-        owners := flowfabric._find_owners(partitions, ids, keys, key_partitions, array(select term.namespaces[t] from unnest(term_of) t),
-            array(select now + term.windows[t] from unnest(term_of) t), array(select faults[i] is not null from generate_series(1, cardinality(ids)) i));
+        owners := flowfabric._find_owners(partitions, ids, keys, key_partitions, array(select option.namespaces[t] from unnest(options_of) t),
+            array(select now + option.windows[t] from unnest(options_of) t), array(select faults[i] is not null from generate_series(1, cardinality(ids)) i));
     end if;
     if array_position(routes, null) is not null then
-        routes := flowfabric._make_routes(routes, term.lanes, term.namespaces, term.needs, term.budgets, term.quotas, array(
-            select distinct on (x.partition, x.id) x.term
-            from unnest(submit.term_of, submit.partitions, submit.ids, faults, owners)
-                 with ordinality as x (term, partition, id, fault, owner, item)
+        routes := flowfabric._make_routes(routes, option.lanes, option.namespaces, option.needs, option.budgets, option.quotas, array(
+            select distinct on (x.partition, x.id) x.option
+            from unnest(submit.options_of, submit.partitions, submit.ids, faults, owners)
+                 with ordinality as x (option, partition, id, fault, owner, item)
             left join lateral (
                 select e.id from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e on true
             where x.fault is null and x.owner is null and e.id is null
@@ -559,29 +559,29 @@ begin
     end if;
 
     if faults is not null or owners is not null or array_position(routes, null) is not null then
-        passed := array(select faults[i] is not null or owners[i] is not null or routes[term_of[i]] is null
+        passed := array(select faults[i] is not null or owners[i] is not null or routes[options_of[i]] is null
                         from generate_series(1, cardinality(ids)) i);
     end if;
     made := flowfabric._write_submissions(
-        term_of, partitions, ids, payloads, priorities, dues, deadlines, labels, passed, routes, term.lanes, term.kinds, term.encodings,
-        term.creators, term.policies, coalesce(counted_from, now), flows);
+        options_of, partitions, ids, payloads, priorities, dues, deadlines, labels, passed, routes, option.lanes, option.tasks, option.encodings,
+        option.creators, option.policies, coalesce(counted_from, now), flows);
     if flows is not null then
         perform flowfabric._join_flows(partitions, ids, flows, made);
     end if;
 
     if faults is not null then
-        late := flowfabric._late_owners(partitions, ids, keys, key_partitions, array(select term.namespaces[t] from unnest(term_of) t),
+        late := flowfabric._late_owners(partitions, ids, keys, key_partitions, array(select option.namespaces[t] from unnest(options_of) t),
                                         deadlines_at, faults, made, now);
         faults := array(select case when late[i] is null then faults[i] end from generate_series(1, cardinality(ids)) i);
         owners := array(select coalesce(late[i], owners[i]) from generate_series(1, cardinality(ids)) i);
     end if;
 
-    states := flowfabric._fresh_states(routes, term.budgets, term.quotas, now);
+    states := flowfabric._fresh_states(routes, option.budgets, option.quotas, now);
     return query
     select i, case when faults[i] is not null then null when made is null or made[i] then 'created' else 'duplicate' end, faults[i] ->> 'code',
            case when faults[i] is not null then (faults[i] - 'code')::text
                 when not made[i] then jsonb_build_object('execution_id', coalesce(owners[i], flowfabric._id(partitions[i], ids[i])))::text
                 when dues[i] is not null then '{"public_state": "delayed"}'
-                else '{"public_state": "' || coalesce(states[term_of[i]], 'waiting') || '"}' end
+                else '{"public_state": "' || coalesce(states[options_of[i]], 'waiting') || '"}' end
     from generate_series(1, cardinality(ids)) i;
 end $$;

@@ -1,9 +1,9 @@
 """Tags: what people look executions up by."""
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import TagChange
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def set_tag(
@@ -13,7 +13,7 @@ async def set_tag(
 
     Safe to repeat. Raises `ExecutionNotFound`, `InvalidTagKey`, `InvalidTag`.
     """
-    changed = await db.value(
+    changed = await call.value(
         conn,
         "set_tag",
         partition=execution_id.partition,
@@ -27,7 +27,7 @@ async def set_tag(
 
 async def get_tag(conn: Connection, execution_id: ExecutionId, key: str) -> str | None:
     """One tag of an execution, or `None` where it has no such tag. Raises `ExecutionNotFound`, `InvalidTagKey`."""
-    value: str | None = await db.value(
+    value: str | None = await call.value(
         conn, "get_tag", partition=execution_id.partition, id=execution_id.uuid, key=check_text(key, "tag key")
     )
     return value

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from flowfabric import calls, db, ids, submissions
-from flowfabric.db import Connection
+from flowfabric import calls, ids
+from flowfabric.calls import submissions
+from flowfabric.calls.submissions import PAYLOAD_LIMIT
 from flowfabric.ids import ExecutionId, FlowId, check_text
 from flowfabric.model import AddedExecution, CreatedFlow, Submission
-from flowfabric.submissions import PAYLOAD_LIMIT
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def create_flow(
@@ -28,7 +30,7 @@ async def create_flow(
     `InvalidNamespace`, `InvalidName`, `InvalidTagKey`, `InvalidTag`.
     """
     asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
-    made = await db.row(
+    made = await call.row(
         conn,
         "create_flow",
         partition=asked.partition,
@@ -61,9 +63,9 @@ async def add_execution(
         msgspec.structs.replace(execution, flow=flow_id), {}, iter(()), partitions, payload_limit
     )
     async with conn.transaction():
-        answer = await db.row(conn, "submit", **submissions.arguments([item]), payload_limit=payload_limit)
+        answer = await call.row(conn, "submit", **submissions.arguments([item]), payload_limit=payload_limit)
         if answer["refusal"] is not None:
-            raise db.refusal(answer["refusal"], answer["detail"])
+            raise call.refusal(answer["refusal"], answer["detail"])
         if answer["outcome"] == "created":
             added = await _add(conn, flow_id, item.execution_id)
             return msgspec.structs.replace(added, outcome="added")
@@ -72,7 +74,7 @@ async def add_execution(
 
 
 async def _add(conn: Connection, flow_id: FlowId, execution_id: ExecutionId) -> AddedExecution:
-    added = await db.row(
+    added = await call.row(
         conn,
         "add_execution",
         partition=flow_id.partition,

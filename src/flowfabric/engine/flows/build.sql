@@ -78,7 +78,7 @@ returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     insert into flowfabric.events (at, kind, partition, flow, subject, tags, by, detail)
     select flowfabric.clock(), _append_flow.kind, f.partition, f.id, f.kind, f.tags, _append_flow.by,
            jsonb_build_object('namespace', f.namespace) || coalesce(jsonb_strip_nulls(_append_flow.detail), '{}')

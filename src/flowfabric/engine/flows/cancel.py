@@ -1,9 +1,9 @@
 """Cancelling: ending a flow, with all of its members, those that do not run, or none."""
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.ids import FlowId, check_text, kept_text
 from flowfabric.model import CancelledFlow, CancelPolicy
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def cancel_flow(
@@ -19,7 +19,7 @@ async def cancel_flow(
     `cancel_pending` spares what runs, `flow_only` ends no member. Safe to repeat: `already_cancelled` says what the
     first call said and did. Raises `FlowNotFound`, `InvalidBody`.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "cancel_flow",
         partition=flow_id.partition,

@@ -3,10 +3,11 @@
 from typing import Literal
 from uuid import UUID, uuid4
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, FlowId, check_text
 from flowfabric.model import AddedEdge, EdgePolicy
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def add_edge(
@@ -26,7 +27,7 @@ async def add_edge(
     `StaleGraphRevision`, `InvalidDependency`, `SelfReferencingEdge`, `CycleDetected`, `DependencyAlreadyExists`,
     `ExecutionAlreadyStarted`, `EdgeGroupSettled`, `FlowTooLarge`, `InvalidName`.
     """
-    added = await db.row(
+    added = await call.row(
         conn,
         "add_edge",
         partition=flow_id.partition,
@@ -56,7 +57,7 @@ async def set_edge_group(
     Safe to repeat: the same rule answers `already_set`. Raises `FlowNotFound`, `FlowAlreadyTerminal`,
     `InvalidEdgeGroup`, `InvalidDependency`, `EdgeGroupAlreadyFixed`.
     """
-    answer: Literal["set", "already_set"] = await db.value(
+    answer: Literal["set", "already_set"] = await call.value(
         conn,
         "set_edge_group",
         partition=flow_id.partition,

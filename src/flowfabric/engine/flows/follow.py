@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Followed
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def follow_ends(conn: Connection, ended: Sequence[ExecutionId]) -> Followed:
@@ -14,5 +14,5 @@ async def follow_ends(conn: Connection, ended: Sequence[ExecutionId]) -> Followe
     What is in no flow has brought nothing about here.
     """
     partitions, uuids = [each.partition for each in ended], [each.uuid for each in ended]
-    found = await db.row(conn, "follow_ends", partitions=partitions, ids=uuids)
+    found = await call.row(conn, "follow_ends", partitions=partitions, ids=uuids)
     return Followed(lanes=found["lanes"] or (), ended=found["ended"] or ())

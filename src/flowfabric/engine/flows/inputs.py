@@ -2,10 +2,11 @@
 
 from collections.abc import Collection
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Input
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def read_inputs(
@@ -21,7 +22,7 @@ async def read_inputs(
     more = True
     while more:
         place = {"after_name": list(inputs)[-1]} if inputs else {}
-        found = await db.rows(conn, "read_inputs", **calls.about(execution_id), names=wanted, **place)
+        found = await call.rows(conn, "read_inputs", **calls.about(execution_id), names=wanted, **place)
         inputs |= {row["name"]: Input(row["result"], row["encoding"]) for row in found}
         more = bool(found) and found[-1]["more"]
     return inputs

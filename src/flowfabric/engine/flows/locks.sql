@@ -55,7 +55,7 @@ end $$;
 -- locked here together with those of the call, and then the budgets in which any of them has something set aside.
 --
 --   locks    the flows, in key order; the tickets, in key order; the budgets of what they had set aside, in key order
-create or replace function flowfabric._hold_flows(partitions int[], ids uuid[], flows uuid[] default null)
+create or replace function flowfabric._lock_flows(partitions int[], ids uuid[], flows uuid[] default null)
 returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -63,15 +63,15 @@ declare
     held record;
     stake record;
 begin
-    if _hold_flows.flows is null then
+    if _lock_flows.flows is null then
         select array_agg(t.partition) as partitions, array_agg(t.flow) as flows into held
-        from unnest(_hold_flows.partitions, _hold_flows.ids) as x (partition, id)
+        from unnest(_lock_flows.partitions, _lock_flows.ids) as x (partition, id)
         cross join lateral (
             select t.partition, t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
         where t.flow is not null;
     else
         select array_agg(x.partition::smallint) as partitions, array_agg(x.flow) as flows into held
-        from unnest(_hold_flows.partitions, _hold_flows.flows) as x (partition, flow) where x.flow is not null;
+        from unnest(_lock_flows.partitions, _lock_flows.flows) as x (partition, flow) where x.flow is not null;
     end if;
     if held.flows is null then
         return;
@@ -82,10 +82,10 @@ begin
     if stake.ids is not null then
         perform from (
             select distinct x.partition, x.id
-            from unnest(stake.partitions || _hold_flows.partitions, stake.ids || _hold_flows.ids) as x (partition, id)
+            from unnest(stake.partitions || _lock_flows.partitions, stake.ids || _lock_flows.ids) as x (partition, id)
             order by x.partition, x.id) x
         cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-        perform flowfabric._lock_at_stake(stake.partitions || _hold_flows.partitions, stake.ids || _hold_flows.ids);
+        perform flowfabric._lock_at_stake(stake.partitions || _lock_flows.partitions, stake.ids || _lock_flows.ids);
     end if;
 end $$;
 
@@ -93,13 +93,13 @@ end $$;
 --
 --   locks    the flows, in key order; the tickets an end in them may cancel, in key order; the budgets of what those had set
 --            aside, in key order
-create or replace function flowfabric._hold_flows_at_stake(budgets uuid[], partitions int[], ids uuid[])
+create or replace function flowfabric._lock_flows_at_stake(budgets uuid[], partitions int[], ids uuid[])
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if exists (select from flowfabric.budgets b where b.id = any (_hold_flows_at_stake.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
-        perform flowfabric._hold_flows(_hold_flows_at_stake.partitions, _hold_flows_at_stake.ids);
+    if exists (select from flowfabric.budgets b where b.id = any (_lock_flows_at_stake.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
+        perform flowfabric._lock_flows(_lock_flows_at_stake.partitions, _lock_flows_at_stake.ids);
     end if;
 end $$;
 
@@ -138,7 +138,7 @@ end $$;
 --
 --   locks    the budgets, in key order
 --   returns  whether there are any to lock, in flows or not
-create or replace function flowfabric._hold_budgets_at_stake(partitions int[], ids uuid[], flows uuid[])
+create or replace function flowfabric._lock_budgets_at_stake(partitions int[], ids uuid[], flows uuid[])
 returns boolean
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -148,7 +148,7 @@ declare
 begin
     if flows <> '{}' then
         select array_agg(f.partition) as partitions, array_agg(f.id) as flows into homes
-        from flowfabric.flows f where f.id = any (_hold_budgets_at_stake.flows);
+        from flowfabric.flows f where f.id = any (_lock_budgets_at_stake.flows);
         select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into stake
         from flowfabric._cancellable(homes.partitions, homes.flows) c;
         partitions := partitions || stake.partitions;

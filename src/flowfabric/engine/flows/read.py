@@ -1,9 +1,10 @@
 """Reading flows: where one stands, what is in it, and lists of them."""
 
-from flowfabric import db, ids
-from flowfabric.db import Connection
+from flowfabric import ids
 from flowfabric.ids import FlowId, check_filter, check_text
 from flowfabric.model import FlowDescription, FlowState, FlowSummary, Page, TagChange
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 ANY_COUNT = 32_768
 
@@ -16,10 +17,10 @@ async def describe_flow(
     Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
     """
     after = ids.parse_id_cursor(cursor, ANY_COUNT).uuid if cursor else None
-    text = await db.value(
-        conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=db.take(limit)
+    text = await call.value(
+        conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=call.take(limit)
     )
-    return db.read(FlowDescription, text)
+    return call.read(FlowDescription, text)
 
 
 async def list_flows(
@@ -35,16 +36,16 @@ async def list_flows(
     Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
     after = ids.parse_id_cursor(cursor, ANY_COUNT) if cursor else None
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_flows",
         namespace=check_filter(namespace, "namespace"),
         state=state and check_text(str(state), "state"),
         after_partition=after and after.partition,
         after_id=after and after.uuid,
-        take=db.take(limit),
+        take=call.take(limit),
     )
-    return db.page([db.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
+    return call.page([call.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
 
 
 async def set_flow_tag(
@@ -55,7 +56,7 @@ async def set_flow_tag(
     Safe to repeat: `NOOP`. Raises `FlowNotFound`, `InvalidTagKey`, `InvalidTag`.
     """
     return TagChange(
-        await db.value(
+        await call.value(
             conn,
             "set_flow_tag",
             partition=flow_id.partition,

@@ -79,7 +79,7 @@ begin
         'next_cursor', case when more then flowfabric._id(home.partition, ids[cardinality(ids)]) end,
         'members', coalesce((
             select jsonb_agg(jsonb_build_object(
-                'execution_id', flowfabric._id(home.partition, e.id), 'kind', e.kind,
+                'execution_id', flowfabric._id(home.partition, e.id), 'task', e.task,
                 'public_state', case when e.outcome is not null then flowfabric._ended_state(e.outcome)
                                      else flowfabric._public_state(t, flowfabric._eligibility_state(t, _flow_page.now)) end) order by e.id)
             from flowfabric.executions e left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id

@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 
-from flowfabric import calls, db, ids, submissions
-from flowfabric.db import Connection
-from flowfabric.errors import FlowTooLarge, InvalidBody, InvalidDependency, PayloadTooLarge, Refusal
+from flowfabric import calls, ids
+from flowfabric.calls import submissions
+from flowfabric.calls.submissions import PAYLOAD_LIMIT, Item
+from flowfabric.errors import FlowFabricError, FlowTooLarge, InvalidBody, InvalidDependency, PayloadTooLarge
 from flowfabric.ids import ExecutionId, FlowId, check_text, shown
 from flowfabric.model import EdgePolicy, Link, Member, SubmittedFlow
-from flowfabric.submissions import PAYLOAD_LIMIT, Item
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 MOST_MEMBERS = 10_000
 MOST_BYTES = 64 * 1_048_576
@@ -40,7 +42,7 @@ async def submit_flow(
     numbers = _numbers(members)
     items = _items(members, asked, partitions, payload_limit)
     rules = groups or {}
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "submit_flow",
         partition=asked.partition,
@@ -97,7 +99,7 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
         try:
             item = submissions.prepare(wanted, texts, iter(()), partitions, payload_limit)
             _check_home(item.execution_id, flow_id)
-        except Refusal as refused:
+        except FlowFabricError as refused:
             raise type(refused)(
                 f"members[{at}]: {refused.message}", **refused.fields, element=f"members[{at}]"
             ) from None

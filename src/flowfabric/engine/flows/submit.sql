@@ -45,7 +45,7 @@ returns void
 language plpgsql as $$
 declare
     part constant text := coalesce(fault ->> 'field', case fault ->> 'code'
-        when 'invalid_lane' then 'lane' when 'lane_draining' then 'lane' when 'invalid_namespace' then 'namespace' when 'invalid_name' then 'kind'
+        when 'invalid_lane' then 'lane' when 'lane_draining' then 'lane' when 'invalid_namespace' then 'namespace' when 'invalid_name' then 'task'
         when 'invalid_capabilities' then 'needs' when 'payload_too_large' then 'payload' when 'budget_not_found' then 'budgets'
         when 'quota_not_found' then 'quotas' when 'invalid_tag' then 'tags' when 'invalid_tag_key' then 'tags' when 'invalid_policy' then 'policy'
         when 'invalid_edge_group' then 'policy' end);
@@ -65,7 +65,7 @@ end $$;
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key, invalid_tag,
 --            flow_too_large
 create or replace function flowfabric._submit_members(
-    flow flowfabric.flows, terms text[], term_of int[], ids uuid[], payloads bytea[], keys text[], key_partitions int[], priorities int[],
+    flow flowfabric.flows, options text[], options_of int[], ids uuid[], payloads bytea[], keys text[], key_partitions int[], priorities int[],
     delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[], deadlines_at timestamptz[], tags text[], payload_limit int)
 returns void
 language plpgsql as $$
@@ -79,7 +79,7 @@ begin
         size := least(1000, cardinality(ids) - start);
         for answer in
             select s.* from flowfabric.submit(
-                terms, term_of[start + 1 : start + size], array_fill(flow.partition::int, array[size]), ids[start + 1 : start + size],
+                options, options_of[start + 1 : start + size], array_fill(flow.partition::int, array[size]), ids[start + 1 : start + size],
                 payloads[start + 1 : start + size], keys[start + 1 : start + size], key_partitions[start + 1 : start + size],
                 priorities[start + 1 : start + size], delays_ms[start + 1 : start + size], delays_until[start + 1 : start + size],
                 deadlines_ms[start + 1 : start + size], deadlines_at[start + 1 : start + size], tags[start + 1 : start + size], payload_limit,
@@ -196,7 +196,7 @@ end $$;
 --            self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_edge_group, flow_too_large
 --   returns  'created' or 'duplicate', the flow, and {name: execution}
 create or replace function flowfabric.submit_flow(
-    partition int, id uuid, namespace text, kind text, names text[], terms text[], term_of int[], ids uuid[], key text default null,
+    partition int, id uuid, namespace text, kind text, names text[], options text[], options_of int[], ids uuid[], key text default null,
     key_partition int default null, tags text default null, payloads bytea[] default null, member_keys text[] default null,
     member_key_partitions int[] default null, priorities int[] default null, delays_ms bigint[] default null,
     delays_until timestamptz[] default null, deadlines_ms bigint[] default null, deadlines_at timestamptz[] default null,
@@ -218,7 +218,7 @@ begin
     if outcome = 'created' then
         select f.* into flow from flowfabric.flows f where f.partition = submit_flow.partition and f.id = submit_flow.id for update;
         perform flowfabric._submit_members(
-            flow, terms, coalesce(term_of, array_fill(1, array[amount])), ids, payloads, member_keys, member_key_partitions, priorities, delays_ms,
+            flow, options, coalesce(options_of, array_fill(1, array[amount])), ids, payloads, member_keys, member_key_partitions, priorities, delays_ms,
             delays_until, deadlines_ms, deadlines_at, member_tags, payload_limit);
         perform flowfabric._link_members(flow, ids, upstreams, downstreams, passed_as, grouped, rules);
         update flowfabric.flows f

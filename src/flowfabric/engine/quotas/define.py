@@ -4,11 +4,12 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import db, ids
-from flowfabric.db import Connection
+from flowfabric import ids
 from flowfabric.errors import InvalidQuota
 from flowfabric.ids import check_filter, check_text, shown
 from flowfabric.model import ChangedQuota, CreatedQuota, Page, Quota
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 MOST = 9_007_199_254_740_991
 
@@ -30,7 +31,7 @@ async def create_quota(
     of that name with other limits.
     """
     quota_id = ids.quota_id(namespace, name)
-    outcome = await db.value(
+    outcome = await call.value(
         conn,
         "create_quota",
         partition=ids.partition_of(quota_id, partitions),
@@ -60,7 +61,7 @@ async def change_quota(
     The next claim goes by them. What runs goes on, also above a lower cap. Raises `QuotaNotFound`, `InvalidQuota`,
     `InvalidBody`.
     """
-    changed = await db.row(
+    changed = await call.row(
         conn,
         "change_quota",
         **_named(quota, namespace),
@@ -77,21 +78,21 @@ async def describe_quota(conn: Connection, quota: str | UUID, *, namespace: str 
 
     Raises `QuotaNotFound`.
     """
-    return msgspec.json.decode(await db.value(conn, "describe_quota", **_named(quota, namespace)), type=Quota)
+    return msgspec.json.decode(await call.value(conn, "describe_quota", **_named(quota, namespace)), type=Quota)
 
 
 async def list_quotas(
     conn: Connection, *, namespace: str = "default", cursor: str | None = None, limit: int = 50
 ) -> Page[Quota]:
     """The quotas of a namespace, by name. Raises `InvalidLimit`."""
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_quotas",
         namespace=check_filter(namespace, "namespace"),
         after=check_text(cursor or "", "cursor"),
-        take=db.take(limit),
+        take=call.take(limit),
     )
-    return db.page([msgspec.json.decode(row["quota"], type=Quota) for row in found], limit, lambda quota: quota.name)
+    return call.page([msgspec.json.decode(row["quota"], type=Quota) for row in found], limit, lambda quota: quota.name)
 
 
 def _named(quota: str | UUID, namespace: str) -> dict[str, object]:

@@ -1,8 +1,8 @@
 """Trimming: admissions that have left their window, and slots that nobody holds."""
 
 from flowfabric import calls
-from flowfabric.db import Connection
 from flowfabric.model import Swept
+from flowfabric.postgres.driver import Connection
 
 
 async def trim_windows(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from flowfabric import db
-from flowfabric.db import Connection, Row
 from flowfabric.engine.schedules.ticks import Decision, Ticks, execution_id, put_off
 from flowfabric.errors import InvalidSchedule
 from flowfabric.ids import ExecutionId, check_text, mint_execution_id
 from flowfabric.model import Fired, Swept, Timing
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection, Row
 
 log = logging.getLogger("flowfabric.schedules")
 
@@ -30,7 +30,7 @@ async def fire_schedule(
     Safe to repeat with an `execution_id`. Raises `ScheduleNotFound`, `InvalidBody`, and what `submit` refuses.
     """
     chosen = execution_id or mint_execution_id(partitions)
-    fired = await db.row(
+    fired = await call.row(
         conn,
         "fire_schedule",
         namespace=check_text(namespace, "namespace"),
@@ -49,10 +49,10 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
     """
     moved, lanes, ended = 0, set[str](), list[str]()
     while True:
-        due = await db.rows(conn, "_due_schedules", take=limit - moved, passing=passing)
+        due = await call.rows(conn, "_due_schedules", take=limit - moved, passing=passing)
         if not due and limit:
             return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
-        swept = await db.row(
+        swept = await call.row(
             conn,
             "fire_schedules",
             take=limit - moved,
@@ -73,7 +73,7 @@ def _decide(row: Row, partitions: int) -> dict[str, Any]:
     """What becomes of a due schedule; one that cannot be computed here says so and harms no other."""
     timing, fault = Timing(), None
     try:
-        timing = db.read(Timing, row["timing"])
+        timing = call.read(Timing, row["timing"])
         decision = Ticks(timing, row["anchor_at"]).decide(row["next_tick_at"], row["now"])
     except (InvalidSchedule, msgspec.DecodeError) as error:
         message = error.message if isinstance(error, InvalidSchedule) else str(error)

@@ -49,7 +49,7 @@ begin
     end if;
 
     select s.refusal, s.detail into answer from flowfabric.submit(
-        terms => array[schedule.terms::text], term_of => array[1], partitions => array[_fire.partition], ids => array[_fire.id],
+        options => array[schedule.options::text], options_of => array[1], partitions => array[_fire.partition], ids => array[_fire.id],
         payloads => array[schedule.payload], priorities => array[schedule.priority::int], delays_until => array[_fire.due],
         deadlines_ms => array[schedule.deadline_ms], tags => array[schedule.tags::text], payload_limit => 1073741823) s;
     if answer.refusal is not null then
@@ -60,7 +60,7 @@ begin
     end if;
     outcome := 'fired';
     if cancelled is not null then
-        holds_budgets := flowfabric._hold_budgets_at_stake(array[schedule.last_partition], array[schedule.last_execution], held);
+        holds_budgets := flowfabric._lock_budgets_at_stake(array[schedule.last_partition], array[schedule.last_execution], held);
         perform flowfabric._end(array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,
                                 failures => array[jsonb_build_object('class', 'cancelled', 'reason', 'replaced by the next tick of its schedule')],
                                 detail => jsonb_build_object('source', 'schedule'));
@@ -179,7 +179,7 @@ begin
             last_tick_at = greatest(s.last_tick_at, ticks[at], schedule.next_tick_at)
         where s.namespace = schedule.namespace and s.name = schedule.name;
         if outcome = 'fired' then
-            lanes := lanes || coalesce(schedule.terms ->> 'lane', 'default');
+            lanes := lanes || coalesce(schedule.options ->> 'lane', 'default');
             ended := ended || cancelled;
             -- Budgets are waited for once; the caller asks again for the rest.
             exit when holds_budgets;
@@ -214,7 +214,7 @@ begin
     schedule := flowfabric._lock_schedule(fire_schedule.namespace, fire_schedule.name);
     loop
         if schedule.overlap = 'replace' then
-            perform flowfabric._hold_flows(array[schedule.last_partition], array[schedule.last_execution]);
+            perform flowfabric._lock_flows(array[schedule.last_partition], array[schedule.last_execution]);
             perform from flowfabric.tickets t
             where t.partition = schedule.last_partition and t.id = schedule.last_execution for update;
         end if;
@@ -225,6 +225,6 @@ begin
     perform flowfabric._raise(fired.fault);
     outcome := fired.outcome;
     execution_id := fired.execution_id;
-    lane := coalesce(schedule.terms ->> 'lane', 'default');
+    lane := coalesce(schedule.options ->> 'lane', 'default');
     ended := array_remove(array[fired.cancelled], null);
 end $$;

@@ -5,17 +5,17 @@ import binascii
 
 import msgspec
 
-from flowfabric import db
-from flowfabric.db import Connection
 from flowfabric.engine.schedules.ticks import Ticks
 from flowfabric.errors import InvalidSchedule
 from flowfabric.ids import check_filter, check_text, invalid_cursor
 from flowfabric.model import Page, Schedule
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def describe_schedule(conn: Connection, name: str, *, namespace: str = "default") -> Schedule:
     """All there is to know of a schedule, with its payload and its next five ticks. Raises `ScheduleNotFound`."""
-    found = await db.row(
+    found = await call.row(
         conn, "describe_schedule", namespace=check_text(namespace, "namespace"), name=check_text(name, "schedule")
     )
     return _schedule(found["description"], found["payload"])
@@ -29,19 +29,19 @@ async def list_schedules(
     Raises `InvalidLimit`, `InvalidCursor`.
     """
     after_namespace, after_name = _parse_cursor(cursor) if cursor else ("", "")
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_schedules",
         namespace=check_filter(namespace, "namespace"),
         after_namespace=after_namespace,
         after_name=after_name,
-        take=db.take(limit),
+        take=call.take(limit),
     )
-    return db.page([_schedule(row["description"]) for row in found], limit, _cursor)
+    return call.page([_schedule(row["description"]) for row in found], limit, _cursor)
 
 
 def _schedule(description: str, payload: bytes | None = None) -> Schedule:
-    schedule = db.read(Schedule, description)
+    schedule = call.read(Schedule, description)
     try:
         ticks = list(Ticks(schedule.timing, schedule.anchor_at).coming(schedule.next_tick_at))
     except InvalidSchedule:  # its time zone is not known on this machine

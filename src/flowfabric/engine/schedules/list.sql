@@ -10,7 +10,7 @@ language sql stable as $$
         'namespace', (schedule).namespace, 'name', (schedule).name,
         'state', case when (schedule).pause is not null then 'paused' when (schedule).refusal is not null then 'refused'
                       when (schedule).next_tick_at is null then 'finished' else 'active' end,
-        'terms', (schedule).terms, 'timing', (schedule).timing, 'anchor_at', (schedule).anchor_at, 'declared', (schedule).declared,
+        'options', (schedule).options, 'timing', (schedule).timing, 'anchor_at', (schedule).anchor_at, 'declared', (schedule).declared,
         'created_at', (schedule).created_at, 'changed_at', (schedule).changed_at, 'priority', (schedule).priority,
         'revision', (schedule).revision, 'by', (schedule).by, 'next_tick_at', (schedule).next_tick_at,
         'last_tick_at', (schedule).last_tick_at,

@@ -3,13 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.schedules.list import describe_schedule
 from flowfabric.engine.schedules.ticks import Ticks, encode_timing
 from flowfabric.errors import InvalidBody, InvalidSchedule
 from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Schedule, ScheduleChange, Submission, Timing
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 PAYLOAD_LIMIT = 1_048_576
 STALE = "stale"
@@ -29,11 +30,11 @@ async def create_schedule(
     """Submit something again and again; the schedule is in the namespace of what it submits.
 
     Safe to repeat: the same schedule answers `NOOP`. Raises `InvalidSchedule` with its `field`,
-    `ScheduleAlreadyExists`, and what `submit` refuses of terms, payload and tags.
+    `ScheduleAlreadyExists`, and what `submit` refuses of options, payload and tags.
     """
-    now: datetime = await db.value(conn, "clock")
+    now: datetime = await call.value(conn, "clock")
     return ScheduleChange(
-        await db.value(
+        await call.value(
             conn,
             "create_schedule",
             **_submitted(name, submission),
@@ -60,16 +61,16 @@ async def change_schedule(
     """Give a schedule something else to submit, another timing, or both; what is left out stays as it is.
 
     Its next tick is the first from now on. Safe to repeat: no difference answers `NOOP`. Raises `ScheduleNotFound`,
-    `InvalidSchedule` with its `field`, and what `submit` refuses of terms, payload and tags.
+    `InvalidSchedule` with its `field`, and what `submit` refuses of options, payload and tags.
     """
     while True:
         there = await describe_schedule(conn, name, namespace=namespace)
-        now: datetime = await db.value(conn, "clock")
+        now: datetime = await call.value(conn, "clock")
         wanted, sent = timing or there.timing, submission or submission_of(there)
-        if sent.terms.namespace != namespace:
+        if sent.options.namespace != namespace:
             raise InvalidSchedule("a schedule stays in its namespace; make another one there", field="namespace")
         anchor = there.anchor_at if wanted.every == there.timing.every else now
-        changed = await db.value(
+        changed = await call.value(
             conn,
             "change_schedule",
             **_submitted(name, sent),
@@ -90,7 +91,7 @@ async def pause_schedule(
 
     Safe to repeat: a paused schedule answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`.
     """
-    return ScheduleChange(await db.value(conn, "pause_schedule", **_act(name, namespace, by, why)))
+    return ScheduleChange(await call.value(conn, "pause_schedule", **_act(name, namespace, by, why)))
 
 
 async def resume_schedule(
@@ -102,9 +103,9 @@ async def resume_schedule(
     """
     while True:
         there = await describe_schedule(conn, name, namespace=namespace)
-        now: datetime = await db.value(conn, "clock")
+        now: datetime = await call.value(conn, "clock")
         following = Ticks(there.timing, there.anchor_at).following(max(now, there.last_tick_at or now))
-        resumed = await db.value(
+        resumed = await call.value(
             conn,
             "resume_schedule",
             **_act(name, namespace, by, why),
@@ -119,7 +120,7 @@ async def delete_schedule(
     conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
 ) -> ScheduleChange:
     """Remove a schedule; what it has submitted goes on. Raises `ScheduleNotFound`, `InvalidBody`."""
-    return ScheduleChange(await db.value(conn, "delete_schedule", **_act(name, namespace, by, why)))
+    return ScheduleChange(await call.value(conn, "delete_schedule", **_act(name, namespace, by, why)))
 
 
 def _act(name: str, namespace: str, by: str, why: str | None) -> dict[str, Any]:
@@ -152,9 +153,9 @@ def _submitted(name: str, submission: Submission) -> dict[str, Any]:
     if not isinstance(submission.deadline, timedelta | None):
         raise InvalidSchedule(f"deadline {submission.deadline}: give a span, counted from the tick", field="deadline")
     return {
-        "namespace": check_text(submission.terms.namespace, "namespace"),
+        "namespace": check_text(submission.options.namespace, "namespace"),
         "name": check_text(name, "schedule"),
-        "terms": _json(submission.terms, "terms"),
+        "options": _json(submission.options, "options"),
         "payload": calls.expect(bytes, submission.payload, "payload"),
         "priority": min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
         "tags": _json(submission.tags, "tags") if submission.tags else None,
@@ -173,5 +174,5 @@ def submission_of(there: Schedule) -> Submission:
     """What a schedule submits."""
     deadline = None if there.deadline_ms is None else timedelta(milliseconds=there.deadline_ms)
     return Submission(
-        terms=there.terms, payload=there.payload, priority=there.priority, tags=there.tags, deadline=deadline
+        options=there.options, payload=there.payload, priority=there.priority, tags=there.tags, deadline=deadline
     )

@@ -7,11 +7,11 @@
 --            invalid_tag, as a value
 --   returns  the fault, or null when it is good
 create or replace function flowfabric._schedule_fault(
-    name text, terms jsonb, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
+    name text, options jsonb, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
 returns jsonb
 language plpgsql stable as $$
 declare
-    fault jsonb := (flowfabric._read_terms(_schedule_fault.terms)).fault;
+    fault jsonb := (flowfabric._read_options(_schedule_fault.options)).fault;
 begin
     if _schedule_fault.name !~ '^[!-~]([ -~]{0,126}[!-~])?$' then
         return flowfabric._fault('invalid_name',
@@ -60,10 +60,10 @@ end $$;
 --
 --   returns  whether it is
 create or replace function flowfabric._is_scheduled(
-    schedule flowfabric.schedules, timing jsonb, terms jsonb, payload bytea, priority int, tags jsonb, deadline_ms bigint)
+    schedule flowfabric.schedules, timing jsonb, options jsonb, payload bytea, priority int, tags jsonb, deadline_ms bigint)
 returns boolean
 language sql immutable as $$
-    select (schedule).timing = _is_scheduled.timing and (schedule).terms = _is_scheduled.terms
+    select (schedule).timing = _is_scheduled.timing and (schedule).options = _is_scheduled.options
        and (schedule).payload is not distinct from _is_scheduled.payload and (schedule).priority = _is_scheduled.priority
        and (schedule).tags is not distinct from _is_scheduled.tags
        and (schedule).deadline_ms is not distinct from _is_scheduled.deadline_ms
@@ -78,7 +78,7 @@ $$;
 --            invalid_tag_key, invalid_tag
 --   returns  'created', or 'noop' when there is the same one already
 create or replace function flowfabric.create_schedule(
-    namespace text, name text, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, terms text,
+    namespace text, name text, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, options text,
     payload bytea default null, priority int default 0, tags text default null, deadline_ms bigint default null,
     paused boolean default false, declared boolean default false, by text default null, payload_limit int default 1048576)
 returns text
@@ -86,19 +86,19 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    wanted_terms jsonb := jsonb_strip_nulls(create_schedule.terms::jsonb);
+    wanted_options jsonb := jsonb_strip_nulls(create_schedule.options::jsonb);
     wanted_tags jsonb := nullif(create_schedule.tags::jsonb, '{}');
     there flowfabric.schedules;
 begin
     perform flowfabric._check_by(create_schedule.by);
     perform flowfabric._raise(flowfabric._schedule_fault(
-        create_schedule.name, wanted_terms, octet_length(create_schedule.payload), create_schedule.payload_limit,
+        create_schedule.name, wanted_options, octet_length(create_schedule.payload), create_schedule.payload_limit,
         create_schedule.deadline_ms, create_schedule.tags));
     loop
-        insert into flowfabric.schedules (namespace, name, timing, anchor_at, next_tick_at, due_at, overlap, terms, payload, priority, tags,
+        insert into flowfabric.schedules (namespace, name, timing, anchor_at, next_tick_at, due_at, overlap, options, payload, priority, tags,
                                           deadline_ms, pause, declared, by, created_at, changed_at)
         select create_schedule.namespace, create_schedule.name, create_schedule.timing::jsonb, create_schedule.anchor_at, n.tick, n.tick,
-               create_schedule.overlap::flowfabric.overlap, wanted_terms, create_schedule.payload, create_schedule.priority, wanted_tags,
+               create_schedule.overlap::flowfabric.overlap, wanted_options, create_schedule.payload, create_schedule.priority, wanted_tags,
                create_schedule.deadline_ms,
                case when create_schedule.paused then jsonb_strip_nulls(jsonb_build_object('since', now, 'by', create_schedule.by)) end,
                create_schedule.declared, create_schedule.by, now, now
@@ -106,14 +106,14 @@ begin
         on conflict do nothing;
         if found then
             perform flowfabric._append('schedule_created', create_schedule.name, create_schedule.by, jsonb_build_object(
-                'namespace', create_schedule.namespace, 'kind', wanted_terms ->> 'kind', 'next_tick_at', create_schedule.next_tick_at));
+                'namespace', create_schedule.namespace, 'task', wanted_options ->> 'task', 'next_tick_at', create_schedule.next_tick_at));
             return 'created';
         end if;
         select s.* into there from flowfabric.schedules s
         where s.namespace = create_schedule.namespace and s.name = create_schedule.name;
         exit when found; -- else it was deleted just now
     end loop;
-    if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_terms, create_schedule.payload, create_schedule.priority,
+    if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_options, create_schedule.payload, create_schedule.priority,
                                     wanted_tags, create_schedule.deadline_ms) then
         perform flowfabric._refuse('schedule_already_exists',
             format('there is another schedule %s in namespace %s; change_schedule changes it, or choose another name',
@@ -132,14 +132,14 @@ end $$;
 --            invalid_tag_key, invalid_tag
 --   returns  'changed', 'noop' when it is the same, or 'stale' when it is no longer what was read
 create or replace function flowfabric.change_schedule(
-    namespace text, name text, revision int, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, terms text,
+    namespace text, name text, revision int, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, options text,
     payload bytea default null, priority int default 0, tags text default null, deadline_ms bigint default null,
     declared boolean default false, by text default null, payload_limit int default 1048576)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    wanted_terms jsonb := jsonb_strip_nulls(change_schedule.terms::jsonb);
+    wanted_options jsonb := jsonb_strip_nulls(change_schedule.options::jsonb);
     wanted_tags jsonb := nullif(change_schedule.tags::jsonb, '{}');
     there flowfabric.schedules;
 begin
@@ -149,15 +149,15 @@ begin
         return 'stale';
     end if;
     perform flowfabric._raise(flowfabric._schedule_fault(
-        change_schedule.name, wanted_terms, octet_length(change_schedule.payload), change_schedule.payload_limit,
+        change_schedule.name, wanted_options, octet_length(change_schedule.payload), change_schedule.payload_limit,
         change_schedule.deadline_ms, change_schedule.tags));
-    if flowfabric._is_scheduled(there, change_schedule.timing::jsonb, wanted_terms, change_schedule.payload, change_schedule.priority,
+    if flowfabric._is_scheduled(there, change_schedule.timing::jsonb, wanted_options, change_schedule.payload, change_schedule.priority,
                                 wanted_tags, change_schedule.deadline_ms) then
         return 'noop';
     end if;
 
     update flowfabric.schedules s
-    set timing = change_schedule.timing::jsonb, anchor_at = change_schedule.anchor_at, terms = wanted_terms,
+    set timing = change_schedule.timing::jsonb, anchor_at = change_schedule.anchor_at, options = wanted_options,
         next_tick_at = case when s.pause is null then change_schedule.next_tick_at end,
         due_at = case when s.pause is null then change_schedule.next_tick_at end,
         overlap = change_schedule.overlap::flowfabric.overlap, payload = change_schedule.payload, priority = change_schedule.priority,
@@ -165,7 +165,7 @@ begin
         by = change_schedule.by, changed_at = flowfabric.clock(), revision = s.revision + 1, refusal = null
     where s.namespace = there.namespace and s.name = there.name;
     perform flowfabric._append('schedule_changed', there.name, change_schedule.by, jsonb_build_object(
-        'namespace', there.namespace, 'kind', wanted_terms ->> 'kind', 'next_tick_at', change_schedule.next_tick_at));
+        'namespace', there.namespace, 'task', wanted_options ->> 'task', 'next_tick_at', change_schedule.next_tick_at));
     return 'changed';
 end $$;
 

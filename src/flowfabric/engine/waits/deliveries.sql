@@ -226,7 +226,7 @@ declare
     kept text := case when _accept_round.note is not null then flowfabric._kept_text(_accept_round.note) end;
     told record;
 begin
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     with weighed as materialized (
         select w.* from flowfabric._weighed(items, partitions, executions, waitpoints, names, ids, source_types, source_identities, idempotency_keys,
                                             digests, _accept_round.now) w

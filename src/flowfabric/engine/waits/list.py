@@ -2,11 +2,12 @@
 
 import msgspec
 
-from flowfabric import calls, db, ids
-from flowfabric.db import Connection, Row
+from flowfabric import calls, ids
 from flowfabric.errors import InvalidBody
 from flowfabric.ids import ExecutionId, check_filter, shown
 from flowfabric.model import Page, SuspendedExecution, Waitpoint
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection, Row
 
 STATES = ("pending", "active", "closed")
 
@@ -25,22 +26,22 @@ async def list_suspended(
     if cursor:
         moment, last = ids.parse_newest_cursor(cursor)
         position = {"after_suspended": moment, "after_partition": last.partition, "after_id": last.uuid}
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_suspended",
         namespace=check_filter(namespace, "namespace"),
         lane=check_filter(lane, "lane"),
         reason_code=check_filter(reason_code, "reason_code"),
-        take=db.take(limit),
+        take=call.take(limit),
         **position,
     )
     items = [_suspended(row) for row in found]
-    return db.page(items, limit, lambda last: ids.newest_cursor(last.suspended_at, last.execution_id))
+    return call.page(items, limit, lambda last: ids.newest_cursor(last.suspended_at, last.execution_id))
 
 
 async def list_waits(conn: Connection, execution_id: ExecutionId) -> list[SuspendedExecution]:
     """What one execution waits for now, each wait with what it asks. Raises `ExecutionNotFound`."""
-    found = await db.rows(conn, "list_waits", **calls.about(execution_id))
+    found = await call.rows(conn, "list_waits", **calls.about(execution_id))
     return [
         msgspec.convert({**row, "execution_id": execution_id, "reason_code": row["code"]}, SuspendedExecution)
         for row in found
@@ -67,16 +68,16 @@ async def list_waitpoints(
     if cursor:
         moment, last = ids.parse_waitpoint_cursor(cursor)
         position = {"after_created": moment, "after_id": last}
-    found = await db.rows(
+    found = await call.rows(
         conn,
         "list_waitpoints",
         **calls.about(execution_id),
         state=state,
-        take=db.take(limit),
+        take=call.take(limit),
         **position,
     )
     items = [msgspec.convert({**row, "state": row["state_name"]}, Waitpoint) for row in found]
-    return db.page(items, limit, lambda last: ids.waitpoint_cursor(last.created_at, last.waitpoint_id))
+    return call.page(items, limit, lambda last: ids.waitpoint_cursor(last.created_at, last.waitpoint_id))
 
 
 def _suspended(row: Row) -> SuspendedExecution:

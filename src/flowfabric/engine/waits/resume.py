@@ -3,10 +3,11 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import Delivered, PublicState
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def resume(
@@ -22,7 +23,7 @@ async def resume(
     The first 4 096 bytes of the note are kept in the log. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
     `InvalidTime`, `InvalidBody`.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "resume",
         **calls.about(execution_id),
@@ -54,7 +55,7 @@ async def deliver_approval(
     `WaitpointNotFound`, `WrongLane`, `InvalidSignal`, `PayloadTooLarge`, `TargetNotSignalable`, `WaitpointClosed`,
     `SignalLimitExceeded`, `ApprovalDigestMismatch`.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "deliver_approval",
         **calls.about(execution_id),

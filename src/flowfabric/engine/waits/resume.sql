@@ -16,7 +16,7 @@ declare
     noted text := case when _resume.note is not null then flowfabric._kept_text(_resume.note) end;
     gone_on record;
 begin
-    perform flowfabric._hold_log();
+    perform flowfabric._lock_log();
     with found as materialized (
         select t.place, t.partition, t.id, t.attempt, t.epoch, s.place as wait, s.suspension, x.satisfiers::uuid[] as satisfiers,
                now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at, e.route, e.tags, e.flow

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from uuid import UUID, uuid4
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
-from flowfabric.errors import InvalidId, Refusal
+from flowfabric import calls
+from flowfabric.errors import FlowFabricError, InvalidId
 from flowfabric.ids import check_text, shown
 from flowfabric.model import Delivered, SignalToSend
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
@@ -20,12 +21,12 @@ async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
     return calls.only(await deliver_signals(conn, [signal]))
 
 
-async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | Refusal]:
+async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
     """Send many signals, as if one after the other, and answer each in its place.
 
     Up to 1 000 signals or 8 MiB go in one statement.
     """
-    answers: list[Delivered | Refusal] = []
+    answers: list[Delivered | FlowFabricError] = []
     for some in _statements(signals):
         answers += await calls.each(some, _checked, lambda good: _send(conn, good))
     return answers
@@ -58,8 +59,8 @@ def _partition(signal: SignalToSend) -> int:
     return signal.execution_id.partition if 0 <= signal.execution_id.partition < 1 << 15 else -1
 
 
-async def _send(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | Refusal]:
-    answered = await db.rows(
+async def _send(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
+    answered = await call.rows(
         conn,
         "deliver_signal",
         partitions=[_partition(signal) for signal in signals],

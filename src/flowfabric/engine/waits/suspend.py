@@ -4,11 +4,12 @@ from uuid import UUID
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.errors import InvalidBody, InvalidId, InvalidSuspension, InvalidText
 from flowfabric.ids import check_text, shown
 from flowfabric.model import BoundWaitpoint, Fence, Signal, Suspended, Suspension
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended:
@@ -20,7 +21,7 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
     `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`.
     """
     timeout_ms, timeout_at = calls.span_or_moment(wish.timeout, "timeout")
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "suspend",
         **calls.under(fence),
@@ -41,8 +42,8 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
     return Suspended(
         outcome=answer["outcome"],
         suspension_id=answer["suspension_id"],
-        waitpoints=db.read(list[BoundWaitpoint], answer["waitpoints_bound"]),
-        signals=db.read(list[Signal], answer["signals"]),
+        waitpoints=call.read(list[BoundWaitpoint], answer["waitpoints_bound"]),
+        signals=call.read(list[Signal], answer["signals"]),
     )
 
 

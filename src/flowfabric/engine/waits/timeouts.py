@@ -1,8 +1,8 @@
 """Timeouts: what happens when what was waited for has not come."""
 
 from flowfabric import calls
-from flowfabric.db import Connection
 from flowfabric.model import Swept
+from flowfabric.postgres.driver import Connection
 
 
 async def time_out_waits(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

@@ -135,7 +135,7 @@ begin
         where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
     where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
     -- Of all at once, since budgets are locked in order: failed, cancelled or expired, the attempt is over.
-    perform flowfabric._hold_budgets_at_stake(ending.partitions, ending.ids, held);
+    perform flowfabric._lock_budgets_at_stake(ending.partitions, ending.ids, held);
     perform flowfabric._return_reservations(ending.partitions, ending.ids);
     for late in
         select s.timeout_behavior as behavior, s.within is not null as within, array_agg(s.partition order by s.timeout_at) as partitions,

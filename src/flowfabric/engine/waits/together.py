@@ -6,11 +6,12 @@ from datetime import datetime
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.engine.waits.suspend import read_condition, read_occurrence, read_waitpoint
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Fence, SuspendedTogether, Suspension, Wish
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def suspend_together(
@@ -22,7 +23,7 @@ async def suspend_together(
     the same place goes on as it is; one that is not asked for any more is released. Answers `already_satisfied` when
     there is something to go on with at once: the lease is kept then. Raises what `suspend` does.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "suspend_together",
         **calls.under(fence),

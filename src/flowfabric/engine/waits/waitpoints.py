@@ -4,10 +4,11 @@ from datetime import timedelta
 
 import msgspec
 
-from flowfabric import calls, db
-from flowfabric.db import Connection
+from flowfabric import calls
 from flowfabric.ids import check_text
 from flowfabric.model import CreatedWaitpoint, Fence, Swept
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 
 
 async def create_waitpoint(
@@ -18,7 +19,7 @@ async def create_waitpoint(
     While one of that key is pending it is given again. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidName`,
     `InvalidTime`, `NoActiveKey`.
     """
-    answer = await db.row(
+    answer = await call.row(
         conn,
         "create_waitpoint",
         **calls.under(fence),

@@ -1,0 +1,140 @@
+"""Declared budgets and quotas: those that stand in the code of an app, and are what it says once the app is open."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
+
+from flowfabric import durations
+from flowfabric.config import Config
+from flowfabric.engine import budgets, quotas
+from flowfabric.errors import BudgetAlreadyExists, QuotaAlreadyExists
+from flowfabric.model import Options
+from flowfabric.postgres.driver import Connection
+
+log = logging.getLogger("flowfabric.app")
+
+BY = "app"
+WINDOW = 60
+NO_LIMIT = 9_007_199_254_740_991  # a limit of a quota can be raised as far as this, and never taken away
+
+
+class BudgetOptions(TypedDict, total=False):
+    """A budget as code declares it; what is left out is as `create_budget` has it."""
+
+    hard_limits: Mapping[str, int]
+    soft_limits: Mapping[str, int]
+    mode: Literal["strict", "observe"]
+    on_hard_limit: Literal["refuse", "fail", "cancel", "suspend"]
+    on_soft_limit: Literal["warn", "ignore"]
+    reset_interval: str | timedelta
+    scope_type: str
+    scope_id: str
+
+
+class QuotaOptions(TypedDict, total=False):
+    """A quota as code declares it; one limit at least."""
+
+    max_requests_per_window: int
+    window_seconds: int
+    max_concurrent: int
+
+
+Budgets: TypeAlias = Mapping[str, BudgetOptions | Mapping[str, int]]
+Quotas: TypeAlias = Mapping[str, QuotaOptions]
+
+DEFAULTS: Mapping[str, Any] = {
+    "hard_limits": {},
+    "soft_limits": {},
+    "mode": "strict",
+    "on_hard_limit": "refuse",
+    "on_soft_limit": "warn",
+}
+
+
+class Declared(NamedTuple):
+    """What the code of an app says of its budgets and quotas, by their names."""
+
+    budgets: Mapping[str, Mapping[str, Any]]
+    quotas: Mapping[str, Mapping[str, Any]]
+
+
+def read(budgets: Budgets | None, quotas: Quotas | None) -> Declared:
+    """Declarations with their spans read. Raises `TypeError` for an option there is not, and `ValueError`."""
+    return Declared(
+        {name: _read_budget(name, given) for name, given in (budgets or {}).items()},
+        {name: _checked("quota", name, given, QuotaOptions) for name, given in (quotas or {}).items()},
+    )
+
+
+async def make(conn: Connection, declared: Declared, terms: Iterable[Options], config: Config) -> list[str]:
+    """Make what is declared, or change it to what the code says; returns the lanes that may have work again.
+
+    Each is made in the namespaces of the tasks that name it, or in `default` if none does. Raises what `create_budget`
+    and `create_quota` refuse, such as `InvalidBudget`.
+    """
+    known = list(terms)
+    lanes: list[str] = []
+    for name, budget in declared.budgets.items():
+        for namespace in sorted({each.namespace for each in known if name in each.budgets}) or ["default"]:
+            lanes += await _make_budget(conn, name, namespace, budget, config.budget_partitions)
+    for name, quota in declared.quotas.items():
+        for namespace in sorted({each.namespace for each in known if name in each.quotas}) or ["default"]:
+            lanes += await _make_quota(conn, name, namespace, quota, config.quota_partitions)
+    return lanes
+
+
+async def _make_budget(
+    conn: Connection, name: str, namespace: str, wanted: Mapping[str, Any], partitions: int
+) -> Sequence[str]:
+    """Make a budget as the code says. A scope that the code does not name stays as it is."""
+    try:
+        await budgets.create_budget(conn, name, namespace=namespace, by=BY, partitions=partitions, **wanted)
+        return ()
+    except BudgetAlreadyExists:
+        found = await budgets.describe_budget(conn, name, namespace=namespace)
+    stored = {field: getattr(found, field) for field in wanted.keys() - {"reset_interval"}}
+    stored["reset_interval"] = timedelta(milliseconds=found.reset_interval_ms or 0)
+    all_wanted = {"reset_interval": timedelta(), **wanted}
+    if all_wanted == stored:
+        return ()
+    changed = await budgets.change_budget(conn, name, namespace=namespace, by=BY, **all_wanted)
+    log.info("budget %s in namespace %s is changed to what the code says", name, namespace)
+    return changed.lanes
+
+
+async def _make_quota(
+    conn: Connection, name: str, namespace: str, wanted: Mapping[str, Any], partitions: int
+) -> Sequence[str]:
+    """Make a quota as the code says. A limit that the code no longer has is raised out of the way."""
+    try:
+        await quotas.create_quota(conn, name, namespace=namespace, by=BY, partitions=partitions, **wanted)
+        return ()
+    except QuotaAlreadyExists:
+        found = await quotas.describe_quota(conn, name, namespace=namespace)
+    limits = {"max_requests_per_window": NO_LIMIT, "window_seconds": WINDOW, "max_concurrent": NO_LIMIT, **wanted}
+    changes = {field: limit for field, limit in limits.items() if (getattr(found, field) or NO_LIMIT) != limit}
+    if not changes:
+        return ()
+    changed = await quotas.change_quota(conn, name, namespace=namespace, by=BY, **changes)
+    log.info("quota %s in namespace %s is changed to what the code says", name, namespace)
+    return changed.lanes
+
+
+def _read_budget(name: str, given: object) -> Mapping[str, Any]:
+    if isinstance(given, Mapping) and given and all(isinstance(amount, int) for amount in given.values()):
+        return {**DEFAULTS, "hard_limits": dict(given)}
+    options = {**DEFAULTS, **_checked("budget", name, given, BudgetOptions)}
+    if "reset_interval" in options:
+        options["reset_interval"] = durations.read_span(options["reset_interval"])
+    return options
+
+
+def _checked(what: str, name: str, given: object, options: type) -> dict[str, Any]:
+    """SubmitOptions by their names; what is none of them is most likely misspelt."""
+    known = ", ".join(options.__annotations__) + (", or whole numbers by dimension" if what == "budget" else "")
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} {name!r} is {given!r}; give a mapping of {known}")
+    if unknown := sorted(map(str, given.keys() - options.__annotations__.keys())):
+        raise TypeError(f"{what} {name!r} has no option {unknown[0]!r}; options are {known}")
+    return dict(given)

@@ -1,0 +1,85 @@
+"""What the decorators of an app make of a function, for the type checker."""
+
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from flowfabric.app.tasks import Step, TaskFunction
+from flowfabric.blocking import Blocking
+from flowfabric.handler.context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(Protocol):
+    """Makes a function a task."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Blocking[Context], P], R], /
+    ) -> TaskFunction[P, R, Concatenate[Blocking[Context], P], R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], R], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
+
+
+class TaskDecorator(Protocol):
+    """Makes a function a task, with or without options."""
+
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Blocking[Context], P], R], /
+    ) -> TaskFunction[P, R, Concatenate[Blocking[Context], P], R]: ...
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[Context, P], R], /
+    ) -> TaskFunction[P, R, Concatenate[Context, P], R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> TaskFunction[P, R, P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        lane: str = "default",
+        namespace: str = "default",
+        needs: Collection[str] = (),
+        budgets: Collection[str] = (),
+        quotas: Collection[str] = (),
+        priority: int = 0,
+        retries: int = 0,
+        backoff: str | timedelta | Mapping[str, object] | None = None,
+        timeout: str | timedelta | None = None,
+        non_retryable: Sequence[type[Exception]] = (),
+        limit: int | None = None,
+        policy: Mapping[str, object] | None = None,
+    ) -> Decorator: ...
+
+
+class StepDecorator(Protocol):
+    """Makes a function a step."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...

@@ -1,0 +1,219 @@
+"""The handle of an execution: what whoever submitted it holds."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from flowfabric import durations, payloads
+from flowfabric.engine import attempts, events, executions, waits
+from flowfabric.errors import ExecutionNotFound, WaitpointNotFound
+from flowfabric.ids import ExecutionId, shown
+from flowfabric.model import (
+    Delivered,
+    Description,
+    Event,
+    Explanation,
+    Failure,
+    Outcome,
+    PublicState,
+    Result,
+    SignalToSend,
+    Waitpoint,
+)
+from flowfabric.postgres.driver import Connection
+
+if TYPE_CHECKING:
+    from flowfabric.app import App
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class ExecutionFailed(Exception):
+    """The execution ended in failure; a note has the traceback of the last attempt."""
+
+    def __init__(self, message: str, execution_id: ExecutionId, failure: Failure | None) -> None:
+        super().__init__(message)
+        self.execution_id = execution_id
+        self.failure = failure
+
+
+class ExecutionCancelled(ExecutionFailed):
+    """The execution was cancelled."""
+
+
+class ExecutionExpired(ExecutionFailed):
+    """The execution ran out of time."""
+
+
+class ExecutionSkipped(ExecutionFailed):
+    """The execution was never run, because what it depends on did not succeed."""
+
+
+class Execution(Generic[R]):
+    """One piece of work that was submitted."""
+
+    __slots__ = ("__weakref__", "_app", "_fresh", "_returns", "execution_id")  # many are held at once
+
+    def __init__(self, app: "App", execution_id: ExecutionId, returns: Any = Any, *, fresh: bool = False) -> None:
+        self._app = app
+        self._returns = returns
+        self._fresh = fresh  # only just submitted: there is no end to look for yet
+        self.execution_id = execution_id
+
+    def __repr__(self) -> str:
+        return f"<execution {self.execution_id}>"
+
+    async def result(self, timeout: str | float | timedelta | None = None) -> R:  # noqa: ASYNC109 - the caller's timeout
+        """What it returned, as soon as its end has committed; `timeout` is in seconds, or a span such as `"10m"`.
+
+        Raises an `ExecutionFailed`, which may be an `ExecutionCancelled` or `ExecutionExpired`, with the remote
+        traceback in a note, and `TimeoutError` when it has not ended in time; it goes on then.
+        """
+        timeout = durations.read_span(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
+        async with asyncio.timeout(timeout):
+            ended = await self._ended()
+        if ended.outcome is not Outcome.SUCCESS:
+            raise await self._failure(ended)
+        return payloads.decode(ended.result, self._returns)  # type: ignore[no-any-return]
+
+    async def wait(self) -> Outcome:
+        """Return when it has ended, with how it did."""
+        ended = await self._ended()
+        assert ended.outcome is not None
+        return ended.outcome
+
+    async def state(self) -> PublicState:
+        """Where it stands, in one word."""
+        return (await self.describe()).state.public_state
+
+    async def describe(self) -> Description:
+        """All there is to know of it."""
+        return await self._run(lambda conn: executions.describe(conn, self.execution_id))
+
+    async def explain(self) -> Explanation:
+        """What it waits for and what would release it, in one sentence."""
+        return await self._run(lambda conn: executions.explain(conn, self.execution_id))
+
+    async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
+        """End it because it is no longer wanted; whoever runs it learns at its next call."""
+        ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
+        self._app.tell_ended([str(self.execution_id)])
+        return ended
+
+    async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
+        """Run it again now that it has ended; without `keep_steps` from the very beginning.
+
+        Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
+        """
+        state = await self._app.database.run(
+            lambda conn: executions.replay(conn, self.execution_id, by=by, keep_steps=keep_steps)
+        )
+        await self._app.wake((await self.describe()).lane)
+        return state
+
+    async def signal(
+        self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"
+    ) -> Delivered:
+        """Send a signal to the waitpoint of that key, with the token it gave out; `name` is the key's if left out.
+
+        Raises `WaitpointNotFound` when none of that key is open, `InvalidToken`, and what else refuses a signal.
+        """
+        found = await self._run(lambda conn: self._open_waitpoint(conn, waitpoint))
+        signal = SignalToSend(
+            execution_id=self.execution_id,
+            waitpoint_id=found.waitpoint_id,
+            token=token,
+            name=waitpoint if name is None else name,
+            source_identity=source,
+            payload=None if payload is None else payloads.encode(payload),
+        )
+        return await self._app.signal(signal)
+
+    async def decide(
+        self, title: str, decision: str, *, by: str, of: object = None, note: str | None = None
+    ) -> Delivered:
+        """Decide on an approval, as somebody you have authenticated: `approve` or `reject`, on what was shown (`of`).
+
+        One person counts once. Raises `ApprovalDigestMismatch` when something else is asked than `of`,
+        `WaitpointNotFound`, `TargetNotSignalable`, `WaitpointClosed`.
+        """
+        digest = None if of is None else sha256(payloads.encode(of)).digest()
+        said = None if note is None else payloads.encode(note)
+        return self._woken(
+            await self._run(
+                lambda conn: waits.deliver_approval(
+                    conn, self.execution_id, title, decision, by=by, digest=digest, payload=said, note=note
+                )
+            )
+        )
+
+    async def events(self, cursor: str = events.OLDEST) -> AsyncIterator[Event]:
+        """Its life so far and as it goes on, one event after the other, until it has ended."""
+        async for event in await self._app.log.subscribe(cursor, events.timeline(self.execution_id)):
+            yield event
+            if event.kind in ENDS and await self._ended_at(event):
+                return
+
+    async def _ended_at(self, event: Event) -> bool:
+        """Whether this was its last end: it may have been replayed since."""
+        try:
+            ended_at = (await self.describe()).ended_at
+        except ExecutionNotFound:
+            return True
+        return ended_at is not None and event.at >= ended_at
+
+    async def _run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Make a call that may safely happen twice."""
+        return await self._app.database.run(operation, repeat=True)
+
+    async def _ended(self) -> Result:
+        while True:
+            await self._app.ends.wait(self.execution_id, fresh=self._fresh)
+            self._fresh = False
+            found = await self._run(lambda conn: executions.get_result(conn, self.execution_id))
+            if found.outcome is not None:
+                return found
+
+    async def _failure(self, ended: Result) -> ExecutionFailed:
+        reason = ended.failure.reason if ended.failure else None
+        kind = FAILURES[ended.outcome or Outcome.FAILED]
+        failure = kind(f"{self.execution_id}: {reason or ended.outcome}", self.execution_id, ended.failure)
+        traceback = await self._run(self._last_traceback)
+        if traceback is not None:
+            failure.add_note(f"The last attempt failed with:\n{traceback}")
+        return failure
+
+    async def _last_traceback(self, conn: Connection) -> str | None:
+        count = (await executions.describe(conn, self.execution_id)).counts.attempts
+        tried = await attempts.list_attempts(conn, self.execution_id, cursor=str(max(count - 1, 0)))
+        last = tried.items[-1].failure if tried.items else None
+        return last.traceback if last else None
+
+    async def _open_waitpoint(self, conn: Connection, key: str) -> Waitpoint:
+        for state in ("active", "pending"):
+            cursor: str | None = None
+            while True:
+                page = await waits.list_waitpoints(conn, self.execution_id, state=state, cursor=cursor)
+                if found := next((waitpoint for waitpoint in page.items if waitpoint.key == key), None):
+                    return found
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+        raise WaitpointNotFound(f"{self.execution_id} has no open waitpoint {shown(key)}")
+
+    def _woken(self, delivered: Delivered) -> Delivered:
+        if delivered.lane is not None:
+            self._app.notifier.send(lanes=[delivered.lane])
+        return delivered
+
+
+FAILURES = {
+    Outcome.FAILED: ExecutionFailed,
+    Outcome.CANCELLED: ExecutionCancelled,
+    Outcome.EXPIRED: ExecutionExpired,
+    Outcome.SKIPPED: ExecutionSkipped,
+}
+ENDS = {"execution_completed", "execution_failed", "execution_cancelled", "execution_expired", "execution_skipped"}

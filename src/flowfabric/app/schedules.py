@@ -1,0 +1,158 @@
+"""Schedules of an app: when its tasks are submitted by themselves, as its code says or as somebody asks for."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
+
+from flowfabric import durations
+from flowfabric.app.tasks import Task
+from flowfabric.engine import schedules
+from flowfabric.errors import FlowFabricError, InvalidSchedule, ScheduleAlreadyExists, Unavailable
+from flowfabric.ids import shown
+from flowfabric.model import Schedule, ScheduleChange, Submission, Timing
+from flowfabric.postgres.driver import Connection
+
+if TYPE_CHECKING:
+    from flowfabric.app import App
+
+log = logging.getLogger("flowfabric.schedules")
+
+Scheduled = TypeVar("Scheduled", bound=Task[..., Any])
+
+
+class TimingOptions(TypedDict, total=False):
+    """When a schedule ticks, and what becomes of ticks that come at a bad time."""
+
+    cron: str
+    tz: str
+    every: str | timedelta
+    anchor: datetime
+    jitter: str | timedelta
+    catch_up: Literal["none", "last", "all"]
+    catch_up_window: str | timedelta
+    overlap: Literal["allow", "skip", "replace"]
+    until: datetime
+
+
+SPANS = ("every", "jitter", "catch_up_window")
+
+
+class Declaration(NamedTuple):
+    """A schedule that stands in the code."""
+
+    name: str
+    submission: Submission
+    timing: Timing
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.submission.terms.namespace, self.name
+
+
+def read_timing(options: Mapping[str, Any]) -> Timing:
+    """A timing with its spans read. Raises `TypeError` for an option there is not, `ValueError`, `InvalidSchedule`."""
+    if unknown := sorted(options.keys() - TimingOptions.__annotations__.keys()):
+        known = ", ".join(TimingOptions.__annotations__)
+        raise TypeError(f"there is no option {unknown[0]!r} of a schedule; options are {known}")
+    read = {name: durations.read_span(options[name]) for name in SPANS if name in options}
+    return schedules.check_timing(Timing(**{**options, **read}))
+
+
+def declaring(
+    declarations: dict[tuple[str, str], Declaration],
+    name: str | None,
+    arguments: Mapping[str, object] | None,
+    timing: Timing,
+) -> Callable[[Scheduled], Scheduled]:
+    """The decorator that adds a declaration.
+
+    Raises `TypeError` on what is no task and for arguments that are not the task's, `ValueError` for a name in use.
+    """
+
+    def declare(task: Scheduled) -> Scheduled:
+        if not isinstance(task, Task):
+            raise TypeError(f"{getattr(task, '__qualname__', task)} is no task; put @app.schedule above @app.task")
+        declared = Declaration(name or task.name, task.submission(**(arguments or {})), timing)
+        if declared.key in declarations:
+            raise ValueError(f"there is a schedule {declared.name!r} already; give this one a name of its own")
+        declarations[declared.key] = declared
+        return task
+
+    return declare
+
+
+def submitted(app: "App", task: Task[..., Any] | str, arguments: Mapping[str, object] | None) -> Submission:
+    """What a schedule is to submit. Raises `InvalidSchedule` for a name that is no task of the app, `TypeError`."""
+    found = app.tasks.get(task) if isinstance(task, str) else task
+    if found is None:
+        there = ", ".join(app.tasks) or "none"
+        raise InvalidSchedule(
+            f"task {shown(str(task))}: this app has no such task, it has {there}; schedule it where it is", field="task"
+        )
+    return found.submission(**(arguments or {}))
+
+
+async def create(
+    app: "App", name: str, submission: Submission, timing: Timing, *, by: str | None, paused: bool
+) -> ScheduleChange:
+    """Make a schedule; see `App.create_schedule`."""
+    return await app.database.run(
+        lambda conn: schedules.create_schedule(
+            conn, name, submission, timing, by=by, paused=paused, payload_limit=app.config.payload_limit
+        ),
+        repeat=True,
+    )
+
+
+async def make_declared(app: "App") -> None:
+    """Make the schedules that stand in the code what the code says; one that cannot be is logged and stops no other."""
+    for declared in app.schedules.values():
+        try:
+            made = await app.database.run(lambda conn, each=declared: _make(conn, each, app), repeat=True)  # type: ignore[misc]
+        except FlowFabricError as refusal:
+            log.error("schedule %s is not as the code says: %s", declared.name, refusal)
+        else:
+            if made is not ScheduleChange.NOOP:
+                log.info("schedule %s is %s", declared.name, made)
+    with suppress(Unavailable):  # it is only said
+        for left in await app.database.run(lambda conn: _left_over(conn, app), repeat=True):
+            log.warning(
+                "schedule %s in namespace %s is no longer in the code and goes on; `ff schedules delete` ends it",
+                *(left.name, left.namespace),
+            )
+
+
+async def _make(conn: Connection, declared: Declaration, app: "App") -> ScheduleChange:
+    name, submission, timing = declared
+    limit = app.config.payload_limit
+    try:
+        return await schedules.create_schedule(conn, name, submission, timing, declared=True, payload_limit=limit)
+    except ScheduleAlreadyExists:
+        return await schedules.change_schedule(
+            conn,
+            name,
+            namespace=submission.terms.namespace,
+            submission=submission,
+            timing=timing,
+            declared=True,
+            payload_limit=limit,
+        )
+
+
+async def _left_over(conn: Connection, app: "App") -> list[Schedule]:
+    """Schedules that stood in the code of this app and do no longer."""
+    cursor, found = None, list[Schedule]()
+    while True:
+        page = await schedules.list_schedules(conn, cursor=cursor, limit=1_000)
+        found += [
+            schedule
+            for schedule in page.items
+            if schedule.declared
+            and schedule.terms.kind in app.tasks
+            and (schedule.namespace, schedule.name) not in app.schedules
+        ]
+        cursor = page.next_cursor
+        if cursor is None:
+            return found

@@ -1,0 +1,193 @@
+"""Subscriptions: following the log, any number of them over one reading connection.
+
+A subscriber pulls pages when it wants them: a slow one holds one page and slows nobody, and nothing is dropped for it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Self, TypeVar
+
+from flowfabric import ids
+from flowfabric.engine import events
+from flowfabric.errors import DatabaseUnavailable, ShuttingDown, StreamDisconnected
+from flowfabric.model import Event, EventFilter
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
+from flowfabric.postgres.notify import Notifier, hurry
+
+T = TypeVar("T")
+
+SHORTEST_PAUSE = 0.005
+LONGEST_PAUSE = 1.0
+EVERYTHING = EventFilter()
+
+
+class EventLog:
+    """The log as one process reads it: one connection, however many subscribers."""
+
+    def __init__(self, database: Database, hints: Notifier) -> None:
+        self._database = database
+        self._notifier = hints
+        self._turn = asyncio.Lock()
+        self._connection = AsyncExitStack()
+        self._conn: Connection | None = None
+        self._failed_at = 0.0
+        self._failure: DatabaseUnavailable | None = None
+        self._horizon = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._hinted = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._forget_hints: Callable[[], None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._forget_hints = self._notifier.listen(lambda _: self._hinted.set())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """End every subscription with `ShuttingDown`."""
+        if self._forget_hints is not None:
+            self._forget_hints()
+            self._forget_hints = None
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        self._wake(_shutting_down())
+        async with self._turn:
+            await self._connection.aclose()
+
+    @property
+    def waiting_count(self) -> int:
+        """How many have seen all there is and wait for more."""
+        return len(self._waiting)
+
+    async def subscribe(self, cursor: str = "", filter: EventFilter = EVERYTHING) -> "Subscription":  # noqa: A002
+        """Follow the log from a cursor; the empty one means from now, and now is when this call is made.
+
+        Raises `InvalidCursor`, `CursorExpired`, and `StreamDisconnected` when the database is away for too long.
+        """
+        start = await self.call(lambda conn: events.read_events(conn, cursor, filter, limit=0), cursor)
+        return Subscription(self, cursor or start.cursor, filter)
+
+    async def call(self, operation: Callable[[Connection], Awaitable[T]], cursor: str) -> T:
+        """Run an operation on the reading connection; a lost one is opened anew for as long as timeout lasts."""
+        timeout = self._database.config.subscription_timeout
+        deadline, pause = time.monotonic() + timeout, 0.05
+        while True:
+            try:
+                return await self._try(operation, time.monotonic())
+            except DatabaseUnavailable as error:
+                if time.monotonic() + pause > deadline:
+                    raise StreamDisconnected(
+                        f"the database was away for {timeout:g} s: {error.message}; subscribe again with this cursor",
+                        cursor=cursor,
+                    ) from error
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def wait_beyond(self, cursor: str) -> None:
+        """Wait until the log goes further than this cursor."""
+        if self._horizon > (ids.decode_event_cursor(cursor) or 0):
+            return
+        moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(moved)
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.create_task(self._watch(), name="event log: watch")
+        try:
+            await moved
+        except StreamDisconnected as error:
+            raise StreamDisconnected(error.message, cursor=cursor) from error
+        finally:
+            self._waiting.discard(moved)
+            if not self._waiting:
+                self._hinted.set()  # nobody to watch for
+
+    async def _watch(self) -> None:
+        """Move the horizon on for all who wait, and tell them; a hint cuts the pause between two looks short."""
+        pause = SHORTEST_PAUSE
+        while self._waiting:
+            self._hinted.clear()
+            try:
+                horizon = await self.call(events.advance_horizon, "")
+            except Exception as error:
+                self._wake(error)
+                return
+            if horizon > self._horizon:
+                self._horizon, pause = horizon, SHORTEST_PAUSE
+                self._wake()
+                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hinted.wait(), pause)
+                pause = SHORTEST_PAUSE
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _wake(self, error: Exception | None = None) -> None:
+        for moved in self._waiting:
+            if not moved.done():
+                if error is None:
+                    moved.set_result(None)
+                else:
+                    moved.set_exception(error)
+        self._waiting.clear()
+
+    async def _try(self, operation: Callable[[Connection], Awaitable[T]], asked_at: float) -> T:
+        async with self._turn:
+            if self._failure is not None and self._failed_at > asked_at:
+                raise self._failure  # it was tried while this one waited for its turn
+            try:
+                answer = await operation(await self._reading())
+            except DatabaseUnavailable as error:
+                # Whatever it was, a new connection will not be worse: this one may lead to a standby by now.
+                self._failed_at, self._failure, self._conn = time.monotonic(), error, None
+                raise
+            self._failure = None
+            return answer
+
+    async def _reading(self) -> Connection:
+        if self._forget_hints is None:
+            raise _shutting_down()
+        if self._conn is None or self._conn.is_closed():
+            await self._connection.aclose()
+            self._conn = await self._connection.enter_async_context(self._database.own_connection())
+            self._horizon = 0  # it may be another server, which has not come as far
+            await hurry(self._database, self._conn)
+        return self._conn
+
+
+class Subscription:
+    """Events one after the other, for ever. `cursor` stands behind the last one given."""
+
+    def __init__(self, log: EventLog, cursor: str, filter: EventFilter) -> None:  # noqa: A002
+        self._log = log
+        self._filter = filter
+        self._position = cursor
+        self._page: deque[Event] = deque()
+        self.cursor = cursor
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Raises `StreamDisconnected` with the cursor when the database is away for too long."""
+        while not self._page:
+            await self._read()
+        event = self._page.popleft()
+        self.cursor = event.cursor
+        return event
+
+    async def _read(self) -> None:
+        page = await self._log.call(
+            lambda conn: events.read_events(conn, self._position, self._filter, advance=False), self.cursor
+        )
+        self._page.extend(page.events)
+        self._position = page.cursor
+        if not page.events:
+            self.cursor = page.cursor
+            if not page.more:
+                await self._log.wait_beyond(page.cursor)
+
+
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("this process reads the log no more")

@@ -1,0 +1,269 @@
+"""Tasks: functions that run durably, and steps of them. A decorated function stays the plain callable it was."""
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from flowfabric import durations, payloads
+from flowfabric.blocking import Blocking
+from flowfabric.errors import InvalidBody
+from flowfabric.handler.context import Context
+from flowfabric.ids import ExecutionId
+from flowfabric.model import OnParentEnd, Options, Submission
+from flowfabric.payloads import Arguments
+
+if TYPE_CHECKING:
+    from flowfabric.app import App
+    from flowfabric.app.executions import Execution
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Q = ParamSpec("Q")
+C = TypeVar("C")
+
+
+class SubmitOptions(TypedDict, total=False):
+    """What one submission may ask for beyond what its task says."""
+
+    lane: str
+    namespace: str
+    priority: int
+    key: str
+    delay: str | timedelta | datetime
+    deadline: str | timedelta | datetime
+    tags: Mapping[str, str]
+    budgets: Collection[str]
+    quotas: Collection[str]
+    execution_id: str | ExecutionId
+    on_parent_end: OnParentEnd
+
+
+class ChildCall(msgspec.Struct, frozen=True):
+    """What a handler submits with `ctx.submit`, and the type of what it will return."""
+
+    submission: Submission
+    on_parent_end: OnParentEnd
+    returns: Any
+
+
+OF_OPTIONS = ("lane", "namespace", "budgets", "quotas")
+
+
+class Task(Generic[P, R]):
+    """A function that runs durably: call it as before, or submit it. `P` are the arguments it is submitted with."""
+
+    def __init__(
+        self,
+        app: "App",
+        handler: Callable[..., Any],
+        terms: Options,
+        *,
+        priority: int = 0,
+        non_retryable: Sequence[type[Exception]] = (),
+        limit: int | None = None,
+    ) -> None:
+        _check_handler(handler)
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit is {limit}; a worker runs one of a task at once, or more")
+        self.app = app
+        self.handler = handler
+        self.terms = terms
+        self.priority = priority
+        self.non_retryable = tuple(permanent)
+        self.limit = limit
+        self.is_async = inspect.iscoroutinefunction(handler)
+        self.injected = injected_parameter(handler)
+        self.arguments = Arguments(handler, self.injected)
+        self.returns = payloads.returned(handler)
+        self._options: SubmitOptions = {}
+        self.__name__ = handler.__name__
+        self.__qualname__ = handler.__qualname__
+        self.__module__ = handler.__module__
+        self.__doc__ = handler.__doc__
+        self.__wrapped__ = handler
+
+    @property
+    def name(self) -> str:
+        """What the engine calls it; stays the same when the function is renamed, if it was given."""
+        return self.terms.kind
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function here and now, as if it were no task."""
+        return self.handler(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    def with_options(self, **options: Unpack[SubmitOptions]) -> Self:
+        """The same task with other options for what is submitted through it. Raises `TypeError` for unknown ones."""
+        read_options(options)
+        changed = type(self).__new__(type(self))
+        changed.__dict__.update(self.__dict__, _options={**self._options, **options})
+        changed.__dict__.pop("_asked", None)
+        return changed
+
+    async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
+        """Have it run, soon and once; answers as soon as that is on disk.
+
+        Raises the refusals of `submit`, such as `PayloadTooLarge`; nothing is submitted then.
+        """
+        return await self.app.send(self, self.submission(*args, **kwargs))
+
+    async def submit_many(self, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]]) -> "list[Execution[R]]":
+        """Have many run: a tuple of arguments, or a mapping of them by name, each.
+
+        Raises an exception group of the refusals, when there are any; the others are in.
+        """
+        asked, encode, replace = self._asked, self.arguments.encode, msgspec.structs.replace
+        written = [encode(call, {}) if type(call) is tuple else self._payload(call) for call in calls]
+        return await self.app.send_many(self, [replace(asked, payload=payload) for payload in written])
+
+    def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
+        """What would be submitted by this call: for `executions.submit` in a transaction of yours."""
+        return self.asking(self.arguments.encode(args, kwargs))
+
+    def asking(self, payload: bytes) -> Submission:
+        """What would be submitted with a payload that is written already."""
+        return msgspec.structs.replace(self._asked, payload=payload)
+
+    def _payload(self, call: Sequence[Any] | Mapping[str, Any]) -> bytes:
+        return self.arguments.encode((), call) if isinstance(call, Mapping) else self.arguments.encode(tuple(call), {})
+
+    @functools.cached_property
+    def _asked(self) -> Submission:
+        """What all submissions of it have in common."""
+        return submission(self.terms, b"", {"priority": self.priority, **self._options})
+
+    def child_call(self, *args: P.args, **kwargs: P.kwargs) -> ChildCall:
+        """What would be submitted by this call in a handler, as a child. Raises `InvalidBody` for what no child has."""
+        payload = self.arguments.encode(args, kwargs)
+        return child_call(self.terms, payload, {"priority": self.priority, **self._options}, self.returns)
+
+
+class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
+    """A task with the types of calling it, where the context is an argument and an async function gives a coroutine."""
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
+        """Call the function here and now, as if it were no task."""
+        called: C = self.handler(*args, **kwargs)
+        return called
+
+
+class Step(Generic[P, R]):
+    """A function that is a step wherever a handler calls it with its context: `notes = await search(ctx, topic)`."""
+
+    def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
+        durations.read_span(backoff)
+        self.name = name
+        self.function = function
+        self._retries = retries
+        self._backoff = backoff
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    @overload
+    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def __call__(self, ctx: Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, ctx: Context | Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run it as a step of the run that the context belongs to."""
+        if not isinstance(ctx, Context | Blocking):
+            raise TypeError(
+                f"step {self.name} is called with the context first; without one, call {self.name}.function"
+            )
+        call = functools.partial(self.function, *args, **kwargs)
+        return ctx.step(self.name, call, retries=self._retries, backoff=self._backoff)
+
+    def __repr__(self) -> str:
+        return f"<step {self.name}>"
+
+
+def submission(terms: Options, payload: bytes, options: SubmitOptions) -> Submission:
+    """A submission with these options."""
+    given = read_options(options)
+    if "on_parent_end" in given:
+        raise ValueError("on_parent_end is for children; submit it in a handler, by ctx.submit")
+    changed = {name: given.pop(name) for name in OF_OPTIONS if name in given}
+    return Submission(terms=msgspec.structs.replace(terms, **changed) if changed else terms, payload=payload, **given)
+
+
+def child_call(terms: Options, payload: bytes, options: SubmitOptions, returns: Any = Any) -> ChildCall:
+    """A child with these options. Raises `InvalidBody` for what no child has."""
+    given: dict[str, Any] = dict(options)
+    on_parent_end = given.pop("on_parent_end", "cancel")
+    for name in ("key", "execution_id"):
+        if name in given:
+            raise InvalidBody(
+                f"{name}: the id of a child follows from its parent, so it has none of its own", field=name
+            )
+    if on_parent_end not in ("cancel", "let_run"):
+        raise InvalidBody(f"on_parent_end {on_parent_end!r}: give cancel or let_run", field="on_parent_end")
+    return ChildCall(submission(terms, payload, cast(SubmitOptions, given)), on_parent_end, returns)
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """SubmitOptions with their times read. Raises `TypeError` for one there is not, and `ValueError`."""
+    if unknown := sorted(options.keys() - SubmitOptions.__annotations__.keys()):
+        raise TypeError(f"there is no option {unknown[0]!r}; options are {', '.join(SubmitOptions.__annotations__)}")
+    times = {name: durations.read_time(options[name]) for name in ("delay", "deadline") if name in options}
+    return {**options, **times}
+
+
+def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
+    """The policy that a task's options stand for, taken out of them; one given whole is completed by them."""
+    policy: dict[str, Any] = dict(options.pop("policy", None) or {})
+    retries, backoff, timeout = options.pop("retries", None), options.pop("backoff", None), options.pop("timeout", None)
+    if retries is not None and (not isinstance(retries, int) or retries < 0):
+        raise ValueError(f"retries is {retries!r}; give a whole number from 0")
+    if backoff is not None and not (retries or "retry" in policy):
+        raise ValueError("backoff has no effect without retries; give retries=1 or more")
+    retry = dict(policy.get("retry", {}))
+    if retries is not None:
+        retry["max_retries"] = retries
+    if backoff is not None:
+        retry["backoff"] = dict(backoff) if isinstance(backoff, Mapping) else _growing(durations.read_span(backoff))
+    if retry.get("max_retries"):
+        policy["retry"] = retry
+    if timeout is not None:
+        policy["attempt_timeout_ms"] = durations.read_span(timeout) // timedelta(milliseconds=1)
+        if not policy["attempt_timeout_ms"]:
+            raise ValueError(f"timeout {timeout!r} leaves an attempt no time; give a millisecond or more")
+    return policy
+
+
+def injected_parameter(handler: Callable[..., object]) -> str | None:
+    """The name of the parameter annotated with the context, which the worker fills in."""
+    types = payloads.hints(handler)
+    wanted = (Context, Blocking[Context])
+    found = [name for name in inspect.signature(handler).parameters if types.get(name) in wanted]
+    if len(found) > 1:
+        raise TypeError(f"{handler.__qualname__} takes the context twice, as {' and '.join(found)}; take it once")
+    return found[0] if found else None
+
+
+def _growing(first: timedelta) -> Mapping[str, object]:
+    """Twice as long each time, up to an hour, so spread that what failed together does not come back together."""
+    milliseconds = first // timedelta(milliseconds=1)
+    most = max(milliseconds, 3_600_000)
+    return {
+        "type": "exponential",
+        "initial_delay_ms": milliseconds,
+        "multiplier": 2,
+        "max_delay_ms": most,
+        "jitter": True,
+    }
+
+
+def _check_handler(handler: Callable[..., object]) -> None:
+    name = getattr(handler, "__qualname__", repr(handler))
+    if not inspect.isfunction(handler):
+        raise TypeError(f"{name} is no plain function; a worker finds its handler by name, so write one")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise TypeError(f"{name} is a generator; a task returns its result")
+    first = next(iter(inspect.signature(handler).parameters.values()), None)
+    if first is not None and first.name in ("self", "cls") and first.annotation is first.empty:
+        raise TypeError(f"{name} is a method; a worker has no object to call it on, so make it a function")

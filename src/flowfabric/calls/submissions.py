@@ -1,0 +1,172 @@
+"""Submissions as they are sent: checked for what Postgres would refuse a whole batch for, and laid out in arrays."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from math import isfinite
+from typing import TypeVar
+from uuid import UUID
+
+import msgspec
+
+from flowfabric import calls, ids
+from flowfabric.errors import InvalidBody, PayloadTooLarge
+from flowfabric.ids import ExecutionId, check_text
+from flowfabric.model import Options, Submission
+
+T = TypeVar("T")
+
+PAYLOAD_LIMIT = 1_048_576
+
+
+class Item(msgspec.Struct, frozen=True, gc=False):
+    """A submission as it is sent."""
+
+    options: str
+    execution_id: ExecutionId
+    payload: bytes | None
+    key: str | None = None
+    key_partition: int | None = None
+    priority: int = 0
+    delay_ms: int | None = None
+    delay_until: datetime | None = None
+    deadline_ms: int | None = None
+    deadline_at: datetime | None = None
+    tags: str | None = None
+    flow: UUID | None = None
+    weight: int = 0
+
+
+def arguments(items: Sequence[Item]) -> dict[str, object]:
+    """The arrays of a call, one value per item; options that items share are sent once, unused columns not at all."""
+    numbers = {text: number for number, text in enumerate(dict.fromkeys([item.options for item in items]), 1)}
+    return {
+        "options": list(numbers),
+        "options_of": [numbers[item.options] for item in items] if len(numbers) > 1 else None,
+        "partitions": [item.execution_id.partition for item in items],
+        "ids": [item.execution_id.uuid for item in items],
+        "payloads": _column([item.payload for item in items]),
+        "keys": _column([item.key for item in items]),
+        "key_partitions": _column([item.key_partition for item in items]),
+        "priorities": _column([item.priority or None for item in items]),
+        "delays_ms": _column([item.delay_ms for item in items]),
+        "delays_until": _column([item.delay_until for item in items]),
+        "deadlines_ms": _column([item.deadline_ms for item in items]),
+        "deadlines_at": _column([item.deadline_at for item in items]),
+        "tags": _column([item.tags for item in items]),
+        "flows": _column([item.flow for item in items]),
+    }
+
+
+def prepare(
+    submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], partitions: int, payload_limit: int
+) -> Item:
+    """A submission ready to be sent; `texts` keeps options that were written before, `fresh` has ids to take."""
+    options, payload = submission.options, submission.payload
+    flow_id = None if submission.flow is None else ids.parse_flow_id(str(submission.flow), partitions)
+    if submission.execution_id is not None:
+        execution_id = _given_id(submission.execution_id, partitions)
+    else:
+        execution_id = next(fresh) if flow_id is None else ids.mint_execution_id(partitions, beside=flow_id)
+    text = texts.get(id(options))
+    if text is None:
+        text = texts[id(options)] = _json(options, "options")
+    if type(payload) is bytes and _is_plain(submission) and len(payload) <= calls.MOST_BYTES:
+        return Item(text, execution_id, payload, weight=len(payload))
+    key = calls.expect(str, submission.key, "key") or None
+    delay_ms, delay_until = calls.span_or_moment(submission.delay, "delay")
+    deadline_ms, deadline_at = calls.span_or_moment(submission.deadline, "deadline")
+    tags = _json(submission.tags, "tags") if submission.tags else None
+    return Item(
+        options=text,
+        execution_id=execution_id,
+        payload=_payload(payload, payload_limit),
+        key=key,
+        key_partition=key and ids.idempotency_partition(_namespace(options), key, partitions),
+        priority=min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
+        delay_ms=delay_ms,
+        delay_until=delay_until,
+        deadline_ms=deadline_ms,
+        deadline_at=deadline_at,
+        tags=tags,
+        flow=None if flow_id is None else flow_id.uuid,
+        weight=len(payload or b"") + len(tags or "") + len(key or ""),
+    )
+
+
+def _is_plain(submission: Submission) -> bool:
+    """Whether it asks for nothing beyond being run, as most do."""
+    return (
+        submission.key is None
+        and type(submission.priority) is int
+        and submission.priority == 0
+        and submission.delay is None
+        and submission.deadline is None
+        and submission.flow is None
+        and not submission.tags
+    )
+
+
+def _namespace(options: Options) -> str:
+    given: str | None = calls.expect(str, options.namespace, "namespace")
+    return "default" if given is None else given
+
+
+def _payload(payload: bytes | None, limit: int) -> bytes | None:
+    """The payload itself. SQL judges its size; only what no statement could carry is refused here."""
+    size = len(calls.expect(bytes, payload, "payload") or b"")
+    if size > max(limit, calls.MOST_BYTES):
+        raise PayloadTooLarge(
+            f"the payload has {size} bytes and may have {limit}; keep large data elsewhere and pass a reference",
+            limit=limit,
+        )
+    return payload
+
+
+def _json(value: object, field: str) -> str:
+    """A value as JSON that Postgres can store. Raises `InvalidText`, and `InvalidBody` for what JSON cannot say."""
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=_plain)
+        for leaf in _leaves(plain):
+            if isinstance(leaf, str):
+                check_text(leaf, field)
+            elif isinstance(leaf, float) and not isfinite(leaf):
+                raise ValueError(f"{leaf} is no number there")
+        return msgspec.json.encode(plain).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidBody(
+            f"{field} cannot be written as JSON: {error}; give texts, numbers, lists and objects", field=field
+        ) from None
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Mapping():
+            return dict(value)
+        case Collection():
+            return list(value)
+    raise TypeError(f"there is a {type(value).__name__} in it")
+
+
+def _leaves(value: object) -> Iterator[object]:
+    """Every value inside a JSON value that has no parts, and the names of those that are named."""
+    match value:
+        case Mapping():
+            for name, part in value.items():
+                yield name
+                yield from _leaves(part)
+        case list() | tuple():
+            for part in value:
+                yield from _leaves(part)
+        case _:
+            yield value
+
+
+def _given_id(given: ExecutionId | str, partitions: int) -> ExecutionId:
+    if isinstance(given, ExecutionId) and given.partition < partitions and isinstance(given.uuid, UUID):
+        return given
+    return ids.parse_execution_id(str(given), partitions)
+
+
+def _column(values: list[T | None]) -> list[T | None] | None:
+    """A column nobody uses is not sent."""
+    return values if values.count(None) < len(values) else None

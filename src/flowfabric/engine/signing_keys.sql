@@ -1,0 +1,204 @@
+-- Keys: the secrets that sign tokens and grants. One signs, the others verify until their time is over.
+
+-- HMAC-SHA256 of a message under a key, as the wire wants it: over the kid, a colon and the message.
+--
+--   returns  64 hexadecimal digits
+create or replace function flowfabric._hmac(key flowfabric.keys, message text)
+returns text
+language sql stable as $$
+    select encode(sha256((_hmac.key).outer_pad || sha256((_hmac.key).inner_pad || convert_to((_hmac.key).kid || ':' || _hmac.message, 'UTF8'))), 'hex')
+$$;
+
+-- The key that signs now.
+--
+--   refuses  no_active_key
+--   returns  the key
+create or replace function flowfabric._active_key()
+returns flowfabric.keys
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    key flowfabric.keys;
+begin
+    select k.* into key from flowfabric.keys k where k.expires_at is null;
+    if not found then
+        perform flowfabric._refuse('no_active_key', 'there is no key to sign with; seed_key or rotate_key installs one');
+    end if;
+    return key;
+end $$;
+
+-- Whether two digests are the same, in a time that does not depend on where they differ.
+--
+--   returns  true or false
+create or replace function flowfabric._is_same_digest(one text, other text)
+returns boolean
+language sql stable as $$
+    select coalesce(sha256(convert_to(_is_same_digest.one, 'UTF8')) = sha256(convert_to(_is_same_digest.other, 'UTF8')), false)
+$$;
+
+-- Refuse what cannot be a kid or a secret. No message holds a secret.
+--
+--   refuses  invalid_kid, invalid_secret
+create or replace function flowfabric._check_key(kid text, secret text)
+returns void
+language plpgsql immutable as $$
+begin
+    if _check_key.kid !~ '^[A-Za-z0-9._-]{1,64}$' or _check_key.kid is null then
+        -- A long one may be a secret in the wrong place.
+        perform flowfabric._refuse('invalid_kid', format('kid %s: 1 to 64 letters, digits, dots, underscores or hyphens',
+            case when length(_check_key.kid) > 32 then format('of %s characters', length(_check_key.kid)) else flowfabric._shown(_check_key.kid) end));
+    end if;
+    if _check_key.secret !~ '^[0-9A-Fa-f]{64}$' or _check_key.secret is null then
+        perform flowfabric._refuse('invalid_secret', 'a secret is exactly 64 hexadecimal digits (32 bytes)');
+    end if;
+end $$;
+
+-- Store a key with its HMAC pads; it becomes the active one.
+--
+--   moves    key – → active
+create or replace function flowfabric._install_key(kid text, secret text)
+returns void
+language plpgsql as $$
+declare
+    bytes bytea := decode(secret, 'hex');
+    inner_pad bytea := decode(repeat('36', 64), 'hex');
+    outer_pad bytea := decode(repeat('5c', 64), 'hex');
+begin
+    for i in 0 .. 31 loop
+        inner_pad := set_byte(inner_pad, i, get_byte(bytes, i) # 54);
+        outer_pad := set_byte(outer_pad, i, get_byte(bytes, i) # 92);
+    end loop;
+    insert into flowfabric.keys (kid, created_at, secret, inner_pad, outer_pad)
+    values (_install_key.kid, flowfabric.clock(), bytes, inner_pad, outer_pad);
+end $$;
+
+-- Install the first key.
+--
+--   moves    key – → active
+--   locks    the keystore
+--   emits    key_seeded
+--   refuses  invalid_kid, invalid_secret, another_key_active, rotation_conflict
+--   returns  'seeded', or 'already_seeded' and whether it is the same secret
+create or replace function flowfabric.seed_key(kid text, secret text, out outcome text, out same_secret boolean)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    active flowfabric.keys;
+begin
+    perform flowfabric._check_key(seed_key.kid, seed_key.secret);
+    perform pg_advisory_xact_lock(17990, 4);
+    select k.* into active from flowfabric.keys k where k.expires_at is null;
+    if active.kid = seed_key.kid then
+        outcome := 'already_seeded';
+        same_secret := active.secret = decode(seed_key.secret, 'hex');
+        return;
+    end if;
+    if active.kid is not null then
+        perform flowfabric._refuse('another_key_active', format('key %s is active; rotate_key replaces it', active.kid), jsonb_build_object('kid', active.kid));
+    end if;
+    if exists (select from flowfabric.keys k where k.kid = seed_key.kid) then
+        perform flowfabric._refuse('rotation_conflict', format('kid %s is known already and retired; choose a new kid', seed_key.kid));
+    end if;
+
+    perform flowfabric._install_key(seed_key.kid, seed_key.secret);
+    perform flowfabric._append('key_seeded', seed_key.kid);
+    outcome := 'seeded';
+end $$;
+
+-- Make sure that a new installation can sign. That happens once: who empties the keystore later is not given an old secret back.
+--
+--   moves    key – → active, by the first migration
+--   locks    the keystore
+--   emits    key_seeded
+--   refuses  invalid_kid, invalid_secret, another_key_active, rotation_conflict
+create or replace function flowfabric._seed_first_key(secret text)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    update flowfabric.deployment d set seeded_at = flowfabric.clock() where d.seeded_at is null;
+    if found then
+        perform flowfabric.seed_key('k1', _seed_first_key.secret);
+    end if;
+end $$;
+
+-- Sign with a new key from now on. The old one verifies until the grace is over; a grace of 0 retires it at once.
+--
+--   moves    key – → active; the active one → verifying until its expiry
+--   locks    the keystore
+--   emits    key_rotated
+--   refuses  invalid_kid, invalid_secret, invalid_grace, rotation_conflict, invalid_body
+--   returns  'rotated' with the previous kid, how many old keys were removed and how many open waitpoints depend on older
+--            ones; or 'noop' when it was the active key already
+create or replace function flowfabric.rotate_key(
+    kid text, secret text, grace_ms bigint default 86400000, by text default null,
+    out outcome text, out previous_kid text, out removed int, out open_waitpoints bigint)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    known flowfabric.keys;
+    retires_at timestamptz;
+begin
+    perform flowfabric._check_key(rotate_key.kid, rotate_key.secret);
+    if rotate_key.grace_ms is null or rotate_key.grace_ms not between 0 and 9007199254740991 then
+        perform flowfabric._refuse('invalid_grace', format('grace of %s ms: give 0 to 9 007 199 254 740 991', rotate_key.grace_ms));
+    end if;
+    perform flowfabric._check_by(rotate_key.by);
+    perform pg_advisory_xact_lock(17990, 4);
+    select k.* into known from flowfabric.keys k where k.kid = rotate_key.kid;
+    if known.expires_at is null and known.secret = decode(rotate_key.secret, 'hex') then
+        outcome := 'noop';
+        return;
+    end if;
+    if known.kid is not null then
+        perform flowfabric._refuse('rotation_conflict', format('kid %s is known already, with another secret or retired; choose a new kid', rotate_key.kid));
+    end if;
+
+    -- A century is as good as for ever.
+    retires_at := flowfabric.clock() + least(rotate_key.grace_ms, 3155760000000) * interval '1 ms';
+    update flowfabric.keys k set expires_at = retires_at where k.expires_at is null returning k.kid into previous_kid;
+    perform flowfabric._install_key(rotate_key.kid, rotate_key.secret);
+    removed := flowfabric._remove_old_keys(500);
+    select count(*) into open_waitpoints from flowfabric.waitpoints w where w.state <> 'closed' and w.kid <> rotate_key.kid;
+    perform flowfabric._append('key_rotated', rotate_key.kid, rotate_key.by,
+                               jsonb_build_object('previous_kid', previous_kid, 'grace_ms', rotate_key.grace_ms));
+    outcome := 'rotated';
+end $$;
+
+-- Forget keys that expired seven days ago or earlier.
+--
+--   locks    the keys it removes; skips those that are locked
+--   returns  how many
+create or replace function flowfabric._remove_old_keys(take int, passing int default 0)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    removed int;
+begin
+    delete from flowfabric.keys k where k.kid = any (array(
+        select o.kid from flowfabric.keys o where o.expires_at <= flowfabric.clock() - interval '7 days'
+        order by o.expires_at limit _remove_old_keys.take offset _remove_old_keys.passing
+        for update skip locked));
+    get diagnostics removed = row_count;
+    return removed;
+end $$;
+
+-- Forget keys that expired seven days ago or earlier.
+--
+--   locks    the keys it removes; skips those that are locked
+--   returns  how many were removed
+create or replace function flowfabric.retire_signing_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+begin
+    moved := flowfabric._remove_old_keys(retire_signing_keys.take, retire_signing_keys.passing);
+end $$;
+
+-- The keys there are, by name; never a secret.
+--
+--   returns  a row each; the active one has no expiry
+create or replace function flowfabric.list_keys()
+returns table (kid text, created_at timestamptz, expires_at timestamptz)
+language sql stable as $$
+    select k.kid, k.created_at, k.expires_at from flowfabric.keys k order by k.kid
+$$;

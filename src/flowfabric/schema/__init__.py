@@ -1,0 +1,1 @@
+"""The tables, and how a database is brought to this version."""

@@ -1,0 +1,125 @@
+"""Families: what a worker does for the children of what it runs, and for those who wait for what has ended here."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from flowfabric import payloads
+from flowfabric.app import App
+from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call
+from flowfabric.engine import children, executions
+from flowfabric.errors import FlowFabricError
+from flowfabric.handler.children import child_id, may_be_child
+from flowfabric.ids import ExecutionId, parse_execution_id
+from flowfabric.model import ChildToSubmit, Claim, FoundChild, Options
+from flowfabric.postgres.batching import Batch
+from flowfabric.postgres.driver import Connection
+
+log = logging.getLogger("flowfabric.worker")
+
+
+class Persist(Protocol):
+    """Makes a call for as long as a lease lasts."""
+
+    async def __call__(self, claim: Claim, call: Callable[[], Awaitable[FoundChild]], /) -> FoundChild: ...
+
+
+class Families:
+    """Submits children, many in one transaction, and tells parents of ends."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._submit = Batch(self._submit_all, size=lambda child: len(child.submission.payload or b""), in_flight=2)
+        self._telling: asyncio.Task[None] | None = None
+        self._untold = False
+
+    async def close(self) -> None:
+        """Return when everything that was asked for has been done."""
+        await self._submit.close()
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
+
+    def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
+        """What a handler submits; by name with what this app knows of the task, if it does."""
+        if isinstance(task, Task):
+            return task.child_call(*args, **kwargs)
+        options: SubmitOptions = args[0] if args and args[0] is not None else SubmitOptions()
+        known = self._app.tasks.get(task)
+        if known is not None:
+            return known.with_options(**options).child_call(**kwargs)
+        return child_call(Options(task=task), payloads.encode(kwargs), options)
+
+    async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall, persist: Persist) -> ExecutionId:
+        """Submit a child, or find the one that this place of the journal has. An id that is taken is passed over."""
+        partitions = self._app.config.execution_partitions
+        for generation in count():
+            child = ChildToSubmit(
+                fence=claim.fence,
+                name=name,
+                occurrence=occurrence,
+                execution_id=child_id(claim.execution_id, name, occurrence, generation, partitions, claim.flow_id),
+                submission=replace(asked.submission, flow=claim.flow_id),
+                on_parent_end=asked.on_parent_end,
+            )
+            found = await persist(claim, lambda child=child: self._submit(child))  # type: ignore[misc]
+            if found.outcome == "new":
+                return child.execution_id
+            if found.outcome == "saved":
+                return parse_execution_id(payloads.decode(found.result, str), partitions)
+        raise AssertionError("there are no numbers left")
+
+    @property
+    def telling(self) -> bool:
+        """Whether some parent is being told of an end."""
+        return self._telling is not None and not self._telling.done()
+
+    def ended(self, execution_id: ExecutionId) -> None:
+        """Let the parent of what has ended here know at once, if it has one; what this misses, the sweep finds."""
+        if not may_be_child(execution_id):
+            return
+        self._untold = True
+        if not self.telling:
+            self._telling = asyncio.create_task(self._tell_parents(), name="families: tell parents")
+
+    async def _tell_parents(self) -> None:
+        while self._untold:
+            self._untold = False
+            try:
+                swept = await self._app.database.run(children.deliver_child_ends)
+            except Exception as error:
+                log.warning("parents hear later that children have ended: %s", error)
+                return
+            self._app.notifier.send(lanes=swept.lanes)
+            self._app.tell_ended(swept.ended)
+
+    async def _submit_all(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
+        found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True)
+        taken = (
+            child.submission.terms.lane for child, one in zip(asked, found, strict=True) if isinstance(one, FoundChild)
+        )
+        self._app.notifier.send(lanes=taken)
+        return found
+
+    async def _submit_in(self, conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
+        """Submit children and keep their places, all in one transaction that holds the parents."""
+        config = self._app.config
+        async with conn.transaction():
+            found = await children.find_children(conn, asked)
+            new = [number for number, answer in enumerate(found) if answer == FoundChild(outcome="new")]
+            answers = await executions.submit_many(
+                conn,
+                [replace(asked[number].submission, execution_id=asked[number].execution_id) for number in new],
+                partitions=config.execution_partitions,
+                payload_limit=config.payload_limit,
+            )
+            for number, answer in zip(new, answers, strict=True):
+                if isinstance(answer, FlowFabricError):
+                    found[number] = answer
+            adopted = [asked[number] for number in new if not isinstance(found[number], FlowFabricError)]
+            if adopted:
+                await children.adopt_children(conn, adopted)
+        return found

@@ -1,0 +1,174 @@
+"""The handle of an execution: its result, its state, and what can be done to it."""
+
+import asyncio
+from contextlib import suppress
+from uuid import uuid4
+
+import pytest
+
+from flowfabric import App, Context, ExecutionCancelled, ExecutionExpired, ExecutionFailed
+from flowfabric.engine import executions, waits
+from flowfabric.errors import ExecutionNotFound, InvalidId, InvalidToken, ShuttingDown, WaitpointNotFound
+from flowfabric.ids import ExecutionId
+from tests.app.scene import TIMEOUT, happens, working
+from tests.given import Given
+
+
+async def test_a_result_is_of_the_type_the_handler_returns(app: App) -> None:
+    @app.task
+    async def numbers() -> set[int]:
+        return {1, 2}
+
+    async with working(app):
+        execution = await numbers.submit()
+        assert await execution.result(TIMEOUT) == {1, 2}
+        assert await app.execution(execution.execution_id).result() in ([1, 2], [2, 1]), "without the code, plain JSON"
+        assert await execution.state() == "completed"
+
+
+async def test_a_failure_brings_the_remote_traceback(app: App) -> None:
+    @app.task(non_retryable=[LookupError])
+    async def report() -> None:
+        raise KeyError("tides")
+
+    async with working(app):
+        execution = await report.submit()
+        with pytest.raises(ExecutionFailed, match="KeyError: 'tides'") as failed:
+            await execution.result(TIMEOUT)
+
+    assert failed.value.execution_id == execution.execution_id
+    assert failed.value.failure is not None
+    assert failed.value.failure.class_ == "permanent"
+    [note] = failed.value.__notes__
+    assert note.startswith("The last attempt failed with:\nTraceback")
+    assert 'raise KeyError("tides")' in note
+
+
+async def test_a_cancelled_execution_says_so_to_who_waits_for_it(app: App) -> None:
+    @app.task
+    def report() -> None: ...
+
+    async with app:
+        execution = await report.submit()
+        waiting = asyncio.create_task(execution.result(TIMEOUT))
+        assert await execution.cancel("not wanted", by="ann") == "cancelled"
+        with pytest.raises(ExecutionCancelled, match="not wanted"):
+            await waiting
+
+
+async def test_an_expired_execution_says_so(app: App, given: Given) -> None:
+    @app.task
+    def report() -> None: ...
+
+    async with app:
+        execution = await report.with_options(deadline="1h").submit()
+        await given.time_passes(hours=1)
+        await executions.expire_executions(given.conn)
+        with pytest.raises(ExecutionExpired, match="execution_deadline"):
+            await execution.result(TIMEOUT)
+
+
+async def test_patience_ends_and_the_execution_goes_on(app: App) -> None:
+    @app.task
+    def report() -> None: ...
+
+    async with app:
+        execution = await report.submit()
+        for timeout in (0, 0.01, "10ms"):
+            with pytest.raises(TimeoutError):
+                await execution.result(timeout)
+        assert await execution.state() == "waiting"
+        with pytest.raises(ValueError, match="'soon' is no span of time"):
+            await execution.result("soon")
+
+
+async def test_an_execution_is_described_and_explained(app: App) -> None:
+    @app.task(lane="research")
+    def report() -> None: ...
+
+    async with app:
+        execution = await report.submit()
+        assert ((await execution.describe()).lane, await execution.state()) == ("research", "waiting")
+        assert "research" in (await execution.explain()).sentence
+
+
+async def test_an_execution_that_is_not_there_is_not_waited_for(app: App) -> None:
+    async with app:
+        with pytest.raises(ExecutionNotFound):
+            await app.execution(ExecutionId(3, uuid4())).result(TIMEOUT)
+        with pytest.raises(InvalidId):
+            app.execution("tides")
+
+
+async def test_events_are_followed_to_the_end(app: App) -> None:
+    @app.task
+    async def report(ctx: Context) -> None:
+        await ctx.sleep("51ms")
+
+    async with working(app):
+        execution = await report.submit()
+        kinds = [event.kind async for event in execution.events()]
+
+    assert kinds == [
+        "execution_submitted", "lease_acquired", "execution_delayed", "lease_acquired", "execution_completed",
+    ]  # fmt: skip
+
+
+async def test_events_of_a_replayed_execution_go_on_past_its_first_end(app: App) -> None:
+    @app.task
+    async def report() -> None: ...
+
+    async with working(app):
+        execution = await report.submit()
+        await execution.result(TIMEOUT)
+        await execution.replay(by="ops")
+        kinds = [event.kind async for event in execution.events()]
+
+    assert (kinds.count("execution_completed"), kinds[-1]) == (2, "execution_completed")
+
+
+async def test_a_signal_needs_an_open_waitpoint_and_its_token(app: App, given: Given) -> None:
+    @app.task
+    async def order(ctx: Context) -> None:
+        await ctx.wait_for_signal("paid")
+
+    async with working(app):
+        execution = await order.submit()
+        await happens(execution, "execution_suspended")
+        with pytest.raises(WaitpointNotFound, match=r"has no open waitpoint .packed"):
+            await execution.signal("packed", token="k1:00")
+        with pytest.raises(InvalidToken):
+            await execution.signal("paid", token=f"k1:{'0' * 64}")
+        await waits.resume(given.conn, execution.execution_id, by="ops")
+        await app.wake("default")
+        await execution.result(TIMEOUT)
+        with pytest.raises(WaitpointNotFound):
+            await execution.signal("paid", token="k1:00")
+    assert await given.count("signals") == 0
+
+
+async def test_who_waits_when_the_app_closes_is_told_so(app: App) -> None:
+    @app.task
+    def report() -> None: ...
+
+    async with app:
+        execution = await report.submit()
+        waiting = asyncio.create_task(execution.result())
+        with suppress(TimeoutError):
+            await execution.result(0.05)
+
+    with pytest.raises(ShuttingDown):
+        await waiting
+
+
+async def test_a_result_that_another_process_brings_about_is_seen(app: App, database_url: str) -> None:
+    @app.task
+    async def report() -> str:
+        return "done"
+
+    elsewhere = App(url=database_url)
+    async with elsewhere:
+        execution = await elsewhere.submit("report")
+        waiting = asyncio.create_task(execution.result(TIMEOUT))
+        async with working(app):
+            assert await waiting == "done"

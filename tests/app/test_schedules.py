@@ -1,0 +1,173 @@
+"""Schedules of an app: those that its code declares, and those that it makes as it goes."""
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric import App
+from flowfabric.engine import events, schedules
+from flowfabric.errors import InvalidSchedule, PayloadTooLarge, ScheduleAlreadyExists
+from flowfabric.model import ScheduleChange, ScheduleState, Timing
+from tests.app.scene import TIMEOUT, working
+from tests.engine.schedules.scene import at, moment
+from tests.given import Given
+
+
+@pytest.fixture(autouse=True)
+async def noon(given: Given) -> None:
+    await at(given, "2026-06-01 12:00:20")
+
+
+def reports(app: App, **timing: Any) -> Any:
+    """A task of that app with a schedule."""
+
+    @app.schedule(**timing, arguments={"topic": "tides"})
+    @app.task(lane="reports", priority=7)
+    async def report(topic: str) -> str:
+        return f"all about {topic}"
+
+    return report
+
+
+async def test_a_declared_schedule_is_made_when_a_worker_starts_and_not_before(app: App, given: Given) -> None:
+    report = reports(app, cron="0 9 * * 1-5", tz="Europe/Berlin")
+    async with app:
+        assert await given.count("schedules") == 0
+    async with working(app):
+        assert await (await report.submit("stars")).result(TIMEOUT) == "all about stars"
+
+    found = await schedules.describe_schedule(given.conn, "report")
+    assert (found.options.lane, found.priority, found.payload) == ("reports", 7, b'{"topic":"tides"}')
+    assert (found.timing.tz, found.declared) == ("Europe/Berlin", True)
+
+
+async def test_its_ticks_run_the_task(app: App, given: Given) -> None:
+    reports(app, every="1h")
+    async with app:
+        await app.declare_schedules()
+    await given.time_passes(hours=1)
+
+    async with working(app), asyncio.timeout(TIMEOUT):
+        async for event in await app.log.subscribe(events.OLDEST):
+            if event.kind == "execution_completed":
+                break
+    [row] = await given.rows("select convert_from(result, 'utf8') as said from flowfabric.executions")
+    assert row["said"] == '"all about tides"'
+
+
+async def test_a_worker_that_starts_again_forgets_no_tick(app: App, given: Given) -> None:
+    reports(app, every="1h")
+    async with app:
+        await app.declare_schedules()
+        before = await schedules.describe_schedule(given.conn, "report")
+        await given.time_passes(hours=3)
+
+        async with given.nothing_changes():
+            await app.declare_schedules()
+    assert (await schedules.describe_schedule(given.conn, "report")).next_tick_at == before.next_tick_at
+
+
+async def test_the_code_wins_over_what_was_changed_but_a_pause_stays(app: App, given: Given, database_url: str) -> None:
+    reports(app, every="1h")
+    async with app:
+        await app.declare_schedules()
+        await schedules.change_schedule(given.conn, "report", timing=Timing(cron="0 0 * * *"), by="ops")
+        await schedules.pause_schedule(given.conn, "report", by="ops")
+        await app.declare_schedules()
+
+    found = await schedules.describe_schedule(given.conn, "report")
+    assert (found.timing.every, found.state) == (timedelta(hours=1), ScheduleState.PAUSED)
+
+
+async def test_a_schedule_that_is_gone_from_the_code_goes_on_and_the_log_says_so(
+    app: App, given: Given, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports(app, every="1h", name="hourly")
+    async with app:
+        await app.declare_schedules()
+    newer = App(url=database_url)
+    reports(newer, every="1d", name="daily")
+    async with newer:
+        await newer.declare_schedules()
+
+    assert "schedule hourly in namespace default is no longer in the code and goes on" in caplog.text
+    assert [schedule.name for schedule in (await schedules.list_schedules(given.conn)).items] == ["daily", "hourly"]
+
+
+async def test_a_declared_schedule_that_is_refused_stops_neither_the_worker_nor_the_others(
+    app: App, given: Given, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports(app, every="1h", name=" bad ")
+
+    @app.schedule(every="1h", name="good")
+    @app.task
+    async def check() -> None: ...
+
+    with caplog.at_level(logging.ERROR):
+        async with working(app):
+            await (await check.submit()).result(TIMEOUT)
+
+    assert "is not as the code says: invalid_name" in caplog.text
+    assert [schedule.name for schedule in (await schedules.list_schedules(given.conn)).items] == ["good"]
+
+
+def test_a_decorator_says_at_once_what_is_wrong(app: App) -> None:
+    @app.task
+    async def report(topic: str) -> None: ...
+
+    def plain() -> None: ...
+
+    with pytest.raises(InvalidSchedule, match="cron 'noon' cannot be read"):
+        app.schedule(cron="noon")
+    with pytest.raises(TypeError, match="there is no option 'evry' of a schedule"):
+        app.schedule(evry="1h")  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="'soon' is no span of time"):
+        app.schedule(every="soon")
+    with pytest.raises(TypeError, match="missing a required argument: 'topic'"):
+        app.schedule(every="1h")(report)
+    with pytest.raises(TypeError, match=r"plain is no task; put @app\.schedule above @app\.task"):
+        app.schedule(every="1h")(plain)  # type: ignore[type-var]
+    app.schedule(every="1h", arguments={"topic": "tides"})(report)
+    with pytest.raises(ValueError, match="there is a schedule 'report' already"):
+        app.schedule(every="2h", arguments={"topic": "stars"})(report)
+    assert list(app.schedules) == [("default", "report")]
+
+
+async def test_an_app_makes_schedules_as_it_goes(app: App, given: Given) -> None:
+    @app.task(lane="reports")
+    async def report(topic: str) -> None: ...
+
+    async with app:
+        tides, twice = [
+            await app.create_schedule(
+                "tides", report.with_options(tags={"a.b": "c"}), {"topic": "tides"}, every="15m", by="ada"
+            )
+            for _ in range(2)
+        ]
+        await app.create_schedule("stars", "report", {"topic": "stars"}, cron="0 9 * * *", paused=True)
+
+    assert (tides, twice) == (ScheduleChange.CREATED, ScheduleChange.NOOP)
+    stars, found = (await schedules.list_schedules(given.conn)).items
+    assert (found.options.task, found.tags, found.by, found.declared) == ("report", {"a.b": "c"}, "ada", False)
+    assert stars.state == ScheduleState.PAUSED
+    assert moment("2026-06-01 12:15:20") <= found.ticks[0] < moment("2026-06-01 12:16")
+
+
+async def test_what_an_app_cannot_schedule_is_refused(app: App, given: Given) -> None:
+    @app.task
+    async def report(topic: str) -> None: ...
+
+    async with app:
+        await app.create_schedule("tides", report, {"topic": "tides"}, every="15m")
+        async with given.nothing_changes():
+            with pytest.raises(InvalidSchedule, match="task 'reprot': this app has no such task, it has report"):
+                await app.create_schedule("stars", "reprot", every="15m")
+            with pytest.raises(ScheduleAlreadyExists):
+                await app.create_schedule("tides", report, {"topic": "tides"}, every="30m")
+            with pytest.raises(PayloadTooLarge):
+                await app.create_schedule("huge", report, {"topic": "x" * 1_048_576}, every="30m")
+            with pytest.raises(TypeError, match="got an unexpected keyword argument 'colour'"):
+                await app.create_schedule("stars", report, {"topic": "x", "colour": "red"}, every="15m")

@@ -1,0 +1,282 @@
+"""Subscriptions: every event once and in order, over one connection, through whatever happens to it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+from flowfabric.postgres.database import Database
+
+from flowfabric.app.subscriptions import EventLog, Subscription
+from flowfabric.config import Config
+from flowfabric.engine import events, executions
+from flowfabric.errors import (
+    CursorExpired,
+    InvalidBody,
+    InvalidCursor,
+    InvalidText,
+    SchemaBehind,
+    ShuttingDown,
+    StreamDisconnected,
+)
+from flowfabric.ids import encode_event_cursor
+from flowfabric.model import EventFilter, Outcome
+from flowfabric.postgres.notify import Notifier
+from tests.conftest import Connect, Server
+from tests.engine.events.log import RANGE, append, append_many, begin, jump
+from tests.given import Given
+
+HERE = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+READS = f"{HERE} and (query like '%read_events(%' or query like '%advance_horizon(%')"
+
+
+@asynccontextmanager
+async def event_log(database: Database) -> AsyncIterator[EventLog]:
+    async with Notifier(database) as hints, EventLog(database, hints) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def log(database: Database) -> AsyncIterator[EventLog]:
+    async with event_log(database) as opened:
+        yield opened
+
+
+async def take(subscription: Subscription, count: int) -> list[int]:
+    """The ids of the next events."""
+    async with asyncio.timeout(30):
+        return [(await anext(subscription)).event_id for _ in range(count)]
+
+
+async def waiting(log: EventLog, subscription: Subscription) -> asyncio.Task[list[int]]:
+    """A consumer that has drained the log and waits for the next event."""
+    others = log.waiting_count
+    task = asyncio.create_task(take(subscription, 1))
+    while log.waiting_count == others:  # noqa: ASYNC110 - until it has had its turn
+        await asyncio.sleep(0)
+    return task
+
+
+async def cut(conn: asyncpg.Connection) -> None:
+    """End the connection that reads the log."""
+    [reading] = await conn.fetch(READS)
+    await conn.execute("select pg_terminate_backend($1, 10000)", reading["pid"])
+
+
+async def test_events_come_one_after_the_other_each_with_its_cursor(log: EventLog, conn: asyncpg.Connection) -> None:
+    start = await events.read_events(conn)
+    await append_many(conn, 600)
+    subscription = await log.subscribe(start.cursor)
+    seen = await take(subscription, 400)
+
+    assert subscription.cursor == encode_event_cursor(seen[-1])
+    resumed = await log.subscribe(subscription.cursor)
+    assert await take(resumed, 200) == list(range(seen[-1] + 1, seen[-1] + 201))
+
+
+async def test_the_start_is_fixed_when_the_call_is_made(log: EventLog, conn: asyncpg.Connection) -> None:
+    """Behaviour 112."""
+    await append(conn)
+    subscription = await log.subscribe()
+    later = [await append(conn), await append(conn)]
+
+    assert await take(subscription, 2) == later
+
+
+async def test_one_who_waits_gets_what_comes(log: EventLog, conn: asyncpg.Connection) -> None:
+    subscription = await log.subscribe()
+    for _ in range(3):
+        task = await waiting(log, subscription)
+        assert [await append(conn)] == await task
+
+
+async def test_a_filter_lets_some_through_and_the_cursor_moves_on(log: EventLog, conn: asyncpg.Connection) -> None:
+    subscription = await log.subscribe(filter=EventFilter(kinds=["lane_resumed"]))
+    await append_many(conn, 20)
+    last = await append(conn)
+    await events.advance_horizon(conn)
+    task = await waiting(log, subscription)
+    assert subscription.cursor == encode_event_cursor(last)
+    wanted = await append(conn, "lane_resumed")
+
+    assert await task == [wanted]
+
+
+async def test_an_event_waits_for_a_slower_writer_with_a_smaller_id_and_a_result_does_not(
+    log: EventLog, connect: Connect, given: Given
+) -> None:
+    """Behaviour 111."""
+    slow, reader = await connect(), await connect()
+    subscription = await log.subscribe()
+    held = await begin(slow)
+    first = await append(slow)
+    ended = await given.cancelled()
+    task = await waiting(log, subscription)
+
+    result = await executions.get_result(reader, ended)
+    assert result.outcome is Outcome.CANCELLED
+    assert not task.done()
+    await held.commit()
+    assert [*await task, *await take(subscription, 3)] == list(range(first, first + 4))
+
+
+async def test_a_cut_connection_is_opened_again_without_a_gap(log: EventLog, conn: asyncpg.Connection) -> None:
+    """Behaviour 114."""
+    subscription = await log.subscribe()
+    seen = []
+    for _ in range(3):
+        task = await waiting(log, subscription)
+        await cut(conn)
+        seen += [await append(conn), await append(conn)]
+        assert [*await task, *await take(subscription, 1)] == seen[-2:]
+
+
+async def test_a_connection_cut_between_two_pages_leaves_no_gap(log: EventLog, conn: asyncpg.Connection) -> None:
+    """Behaviour 114."""
+    subscription = await log.subscribe()
+    await append_many(conn, 1_000)
+    [first] = await take(subscription, 1)
+    await cut(conn)
+
+    assert await take(subscription, 999) == list(range(first + 1, first + 1_000))
+
+
+async def test_past_its_patience_it_ends_with_its_cursor_and_goes_on_from_there(
+    server: Server, database_url: str, conn: asyncpg.Connection
+) -> None:
+    """Behaviour 114. Pitfall P71."""
+    name = urlsplit(database_url).path[1:]
+    async with Database(Config(subscription_timeout=0.2), database_url) as database, event_log(database) as log:
+        one, other = await log.subscribe(), await log.subscribe(events.OLDEST)
+        first = await append(conn)
+        assert await take(one, 1) == [first]
+        tasks = [await waiting(log, one), asyncio.create_task(take(other, first + 1))]
+        await server.execute(f"alter database {name} with allow_connections false")
+        await cut(conn)
+        missed = [await append(conn) for _ in range(3)]
+        ended = [await _ending(task) for task in tasks]
+        assert ended[0] == encode_event_cursor(first)
+        await server.execute(f"alter database {name} with allow_connections true")
+
+        again = await log.subscribe(ended[0])
+        assert await take(again, 3) == missed
+
+
+async def _ending(task: asyncio.Task[list[int]]) -> str:
+    with pytest.raises(StreamDisconnected) as ended:
+        await task
+    assert "away for 0.2 s" in ended.value.message
+    return str(ended.value.fields["cursor"])
+
+
+async def test_subscribing_while_the_database_is_away_has_patience_too(server: Server, database_url: str) -> None:
+    name = urlsplit(database_url).path[1:]
+    async with Database(Config(subscription_timeout=0.1), database_url) as database, event_log(database) as log:
+        await server.execute(f"alter database {name} with allow_connections false")
+        with pytest.raises(StreamDisconnected) as ended:
+            await log.subscribe(encode_event_cursor(7))
+        assert ended.value.fields == {"cursor": encode_event_cursor(7)}
+        await server.execute(f"alter database {name} with allow_connections true")
+
+        await log.subscribe()
+
+
+async def test_what_keeps_the_log_from_moving_reaches_those_who_wait(log: EventLog, conn: asyncpg.Connection) -> None:
+    tasks = [await waiting(log, await log.subscribe()) for _ in range(2)]
+    await conn.execute("drop function flowfabric.advance_horizon")
+
+    for task in tasks:
+        with pytest.raises(SchemaBehind):
+            await task
+
+
+async def test_closing_the_log_ends_every_subscription(database: Database, conn: asyncpg.Connection) -> None:
+    async with event_log(database) as log:
+        idle, busy = await log.subscribe(), await log.subscribe(events.OLDEST)
+        task = await waiting(log, idle)
+    with pytest.raises(ShuttingDown):
+        await task
+    with pytest.raises(ShuttingDown):
+        await take(busy, 1)
+    with pytest.raises(ShuttingDown):
+        await log.subscribe()
+    assert await conn.fetch(READS) == []
+
+
+async def test_a_consumer_that_is_cancelled_leaves_nothing_behind(log: EventLog, conn: asyncpg.Connection) -> None:
+    subscription = await log.subscribe()
+    task = await waiting(log, subscription)
+    [watching] = [task for task in asyncio.all_tasks() if task.get_name() == "event log: watch"]
+    task.cancel()
+    await asyncio.wait([task, watching], timeout=10)
+    assert watching.done()
+
+    await append_many(conn, 3)
+    assert len(await take(subscription, 3)) == 3
+
+
+async def test_one_that_is_cancelled_while_it_reads_leaves_no_gap(log: EventLog, conn: asyncpg.Connection) -> None:
+    subscription = await log.subscribe()
+    await append_many(conn, 500)
+    first = None
+    for steps in range(1, 25):
+        task = asyncio.create_task(take(subscription, 1))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        [outcome] = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(outcome, list):
+            assert first is None or outcome == [first + 1]
+            first = outcome[0]
+
+    [following] = await take(subscription, 1)
+    assert subscription.cursor == encode_event_cursor(following)
+    assert first is None or following == first + 1
+
+
+async def test_hundreds_of_subscribers_share_one_connection_and_a_slow_one_holds_up_nobody(
+    log: EventLog, conn: asyncpg.Connection
+) -> None:
+    """Behaviour 114. Pitfall P71."""
+    slow = await log.subscribe()
+    subscriptions = [await log.subscribe() for _ in range(499)]
+    first = await append(conn)
+    assert await take(slow, 1) == [first]
+    await append_many(conn, 299)
+    expected = list(range(first, first + 300))
+
+    assert await asyncio.gather(*(take(subscription, 300) for subscription in subscriptions)) == [expected] * 499
+    assert len(await conn.fetch(READS)) == 1
+    assert len(await conn.fetch(f"{HERE} and query ilike '%listen%'")) <= 1
+    assert await take(slow, 299) == expected[1:]
+
+
+@pytest.mark.parametrize("cursor", ["1", "AQAAAAAAAAAB", "x" * 12])
+async def test_a_cursor_that_is_none_is_refused_at_once(log: EventLog, cursor: str) -> None:
+    """Behaviour 112."""
+    with pytest.raises(InvalidCursor):
+        await log.subscribe(cursor)
+    with pytest.raises(InvalidText):
+        await log.subscribe(filter=EventFilter(lane="\0"))
+    with pytest.raises(InvalidBody, match="'lane_resume': there is no such kind of event; did you mean lane_resumed "):
+        await log.subscribe(filter=EventFilter(kinds=["lane_resume"]))
+
+
+async def test_a_subscription_that_retention_has_overtaken_ends(
+    log: EventLog, conn: asyncpg.Connection, given: Given
+) -> None:
+    """Behaviour 112."""
+    await append(conn)
+    subscription = await log.subscribe()
+    await append(conn)
+    await jump(conn, RANGE)
+    await append(conn)
+    await given.time_passes(days=8)
+    assert (await events.trim_events(conn)).moved == 1
+
+    with pytest.raises(CursorExpired):
+        await take(subscription, 1)
+    with pytest.raises(CursorExpired):
+        await log.subscribe(subscription.cursor)

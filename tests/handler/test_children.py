@@ -1,0 +1,309 @@
+"""Children: executions that a handler submits and waits for."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from flowfabric import App, Blocking, ChildFailed, Context, Execution, ExecutionFailed
+from flowfabric.app.tasks import Task
+from flowfabric.engine import children
+from flowfabric.ids import ExecutionId
+from tests.app.scene import TIMEOUT, happens, later, working
+from tests.conftest import SOAK
+from tests.given import Given
+
+
+def squares(app: App) -> Task[[int], int]:
+    @app.task
+    async def square(number: int) -> int:
+        return number * number
+
+    task: Task[[int], int] = square
+    return task
+
+
+def failing(app: App) -> Task[[], None]:
+    @app.task
+    async def fail() -> None:
+        raise ValueError("no luck")
+
+    task: Task[[], None] = fail
+    return task
+
+
+def idle(app: App, **options: Any) -> Task[[], None]:
+    """A task in a lane that nobody works on."""
+
+    @app.task(**{"lane": "idle", **options})
+    async def wait() -> None: ...
+
+    task: Task[[], None] = wait
+    return task
+
+
+async def family(given: Given, parent: Execution[Any]) -> list[ExecutionId]:
+    found = await given.rows(
+        "select partition, id from flowfabric.executions e where (parent_partition, parent) = ($1, $2) "
+        "order by created_at",
+        parent.execution_id.partition,
+        parent.execution_id.uuid,
+    )
+    return [ExecutionId(row["partition"], row["id"]) for row in found]
+
+
+async def test_a_parent_gets_the_results_of_its_children(app: App, given: Given) -> None:
+    square = squares(app)
+
+    @app.task
+    async def total(ctx: Context) -> list[int]:
+        first = await ctx.submit(square, 2)
+        second = await ctx.submit("square", {"priority": 7}, number=3)
+        return [await first.result(), await second.result()]
+
+    async with working(app):
+        execution = await total.submit()
+        assert await execution.result(TIMEOUT) == [4, 9]
+        second = (await family(given, execution))[1]
+        assert (await app.execution(second).describe()).priority == 7
+
+
+async def test_many_children_are_one_suspension_and_the_parent_runs_twice(app: App, given: Given) -> None:
+    square, runs, many = squares(app), [], 1_000 if SOAK else 200
+
+    @app.task
+    async def total(ctx: Context) -> int:
+        runs.append(1)
+        asked = await asyncio.gather(*(ctx.submit(square, number) for number in range(many)))
+        return sum(await asyncio.gather(*(child.result() for child in asked)))
+
+    async with working(app, concurrency=50):
+        execution = await total.submit()
+        assert await execution.result(TIMEOUT) == sum(number * number for number in range(many))
+        kinds = [event.kind async for event in execution.events()]
+    assert (kinds.count("execution_suspended"), kinds.count("signal_delivered"), len(runs)) == (1, many, 2)
+    await children.deliver_child_ends(given.conn)
+    assert await given.count("child_ends") == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "state", "why"),
+    [
+        ("fail", "failed", "ValueError: no luck"),
+        ("cancel", "cancelled", "not wanted"),
+        ("expire", "expired", "deadline"),
+    ],
+)
+async def test_a_child_that_does_not_complete_raises_what_a_handler_can_catch(
+    app: App, given: Given, how: str, state: str, why: str
+) -> None:
+    fail, wait = failing(app), idle(app)
+
+    @app.task
+    async def parent(ctx: Context) -> tuple[str, str]:
+        child = await (ctx.submit(fail) if how == "fail" else ctx.submit(wait.with_options(deadline="1h")))
+        try:
+            await child.result()
+        except ChildFailed as failed:
+            return failed.state, str(failed)
+        return "completed", ""
+
+    async with working(app, lanes=["default"]):
+        execution = await parent.submit()
+        if how != "fail":
+            await happens(execution, "execution_suspended")
+            [child] = await family(given, execution)
+            await (app.execution(child).cancel("not wanted") if how == "cancel" else given.time_passes(hours=2))
+        found, said = await execution.result(TIMEOUT)
+    assert found == state
+    assert why in said
+
+
+async def test_a_failed_child_fails_its_parent_for_good_unless_it_is_caught(app: App) -> None:
+    fail = failing(app)
+
+    @app.task(retries=5)
+    async def parent(ctx: Context) -> None:
+        await (await ctx.submit(fail)).result()
+
+    async with working(app):
+        execution = await parent.submit()
+        with pytest.raises(ExecutionFailed, match=r"ChildFailed: .* failed: ValueError: no luck"):
+            await execution.result(TIMEOUT)
+        assert (await execution.describe()).counts.attempts == 1
+
+
+async def test_a_run_that_begins_again_finds_the_same_child(app: App, given: Given) -> None:
+    square, tries = squares(app), []
+
+    @app.task(retries=3, backoff="1ms")
+    async def parent(ctx: Context) -> str:
+        child = await ctx.submit(square, 2)
+        tries.append(str(child.execution_id))
+        if len(tries) < 3:
+            raise ConnectionError
+        return f"{await child.result()}"
+
+    async with working(app):
+        execution = await parent.submit()
+        assert await execution.result(TIMEOUT) == "4"
+        assert (len(await family(given, execution)), len(set(tries))) == (1, 1)
+
+
+async def test_children_have_children(app: App) -> None:
+    @app.task
+    async def factorial(ctx: Context, number: int) -> int:
+        if number == 0:
+            return 1
+        below: int = await (await ctx.submit("factorial", number=number - 1)).result()
+        return number * below
+
+    async with working(app):
+        assert await (await factorial.submit(5)).result(TIMEOUT) == 120
+
+
+async def test_a_child_that_ended_before_it_is_waited_for_is_there(app: App, given: Given) -> None:
+    square = squares(app)
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        child = await ctx.submit(square, 3)
+
+        async def ended() -> None:
+            await app.execution(child.execution_id).result(TIMEOUT)
+
+        await ctx.step("look", ended)
+        return await child.result()
+
+    async with working(app):
+        execution = await parent.submit()
+        assert await execution.result(TIMEOUT) == 9
+        assert "execution_suspended" not in [event.kind async for event in execution.events()]
+
+
+async def test_a_blocking_handler_has_children_too(app: App) -> None:
+    square = squares(app)
+
+    @app.task
+    def parent(ctx: Blocking[Context]) -> list[int]:
+        asked = [ctx.submit(square, number) for number in (2, 3)]
+        one: int = asked[0].result()
+        first = ctx.any_of(ctx.unwaited.sleep("10d"), asked[1].unwaited.result())
+        return [one, first.index, first.value]
+
+    async with working(app):
+        assert await (await parent.submit()).result(TIMEOUT) == [4, 1, 9]
+
+
+@pytest.mark.parametrize("ending", ["cancel", "let_run"])
+async def test_children_of_a_parent_that_did_not_complete_are_cancelled_unless_they_may_run(
+    app: App, given: Given, ending: Any
+) -> None:
+    wait = idle(app)
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        await ctx.submit(wait.with_options(on_parent_end=ending))
+        raise ValueError("no luck")
+
+    async with working(app, lanes=["default"], sweeps=False):
+        execution = await parent.submit()
+        with pytest.raises(ExecutionFailed):
+            await execution.result(TIMEOUT)
+        await children.deliver_child_ends(given.conn)
+        [child] = await family(given, execution)
+        assert await app.execution(child).state() == ("cancelled" if ending == "cancel" else "waiting")
+
+
+async def test_a_parent_that_completes_leaves_its_children_running(app: App, given: Given) -> None:
+    wait = idle(app)
+
+    @app.task
+    async def parent(ctx: Context) -> None:
+        await ctx.submit(wait)
+
+    async with working(app, lanes=["default"]):
+        execution = await parent.submit()
+        await execution.result(TIMEOUT)
+        assert (await children.deliver_child_ends(given.conn)).moved == 0
+        [child] = await family(given, execution)
+        assert await app.execution(child).state() == "waiting"
+
+
+async def test_a_replay_submits_anew_what_was_cancelled_with_its_parent(app: App, given: Given) -> None:
+    square, fails = squares(app), [True]
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        child = await ctx.submit(square.with_options(delay="1h"), 3)
+        if fails and fails.pop():
+            raise ValueError("no paper")
+        return await child.result()
+
+    async with working(app):
+        execution = await parent.submit()
+        with pytest.raises(ExecutionFailed, match="no paper"):
+            await execution.result(TIMEOUT)
+        [child] = await family(given, execution)
+        await happens(app.execution(child), "execution_cancelled")
+        await execution.replay(by="ops")
+        await happens(execution, "execution_suspended")
+        await later(app, given, execution, hours=1)
+        assert await execution.result(TIMEOUT) == 9
+    ends = await given.rows("select outcome from flowfabric.executions where kind = 'square' order by created_at")
+    assert [row["outcome"] for row in ends] == ["cancelled", "success"]
+
+
+async def test_a_replay_without_steps_has_children_of_its_own(app: App, given: Given) -> None:
+    square = squares(app)
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        return await (await ctx.submit(square, 3)).result()
+
+    async with working(app):
+        execution = await parent.submit()
+        await execution.result(TIMEOUT)
+        for keep in (True, False):
+            await execution.replay(by="ops", keep_steps=keep)
+            await happens(execution, "execution_completed", times=2 if keep else 3)
+            assert len(await family(given, execution)) == (1 if keep else 2)
+
+
+async def test_what_no_child_can_have_is_refused_before_anything_is_submitted(app: App, given: Given) -> None:
+    square = squares(app)
+
+    @app.task(retries=5)
+    async def parent(ctx: Context, which: str) -> None:
+        options: Any = {"key": {"key": "k"}, "id": {"execution_id": "x"}, "end": {"on_parent_end": "later"}}[which]
+        await ctx.submit(square.with_options(**options), 2)
+
+    async with working(app):
+        for which, why in [
+            ("key", "key: the id of a child"),
+            ("id", "execution_id: the id"),
+            ("end", "give cancel or"),
+        ]:
+            execution = await parent.submit(which)
+            with pytest.raises(ExecutionFailed, match=f"InvalidBody: .*{why}"):
+                await execution.result(TIMEOUT)
+    assert await given.count("executions") == 3
+    with pytest.raises(ValueError, match="on_parent_end is for children"):
+        square.with_options(on_parent_end="cancel").submission(2)
+
+
+async def test_a_child_that_cannot_be_submitted_fails_alone(app: App, given: Given) -> None:
+    square = squares(app)
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        good, bad = await asyncio.gather(
+            ctx.submit(square, 2), ctx.submit("unknown", {"lane": "x" * 999}), return_exceptions=True
+        )
+        assert not isinstance(good, BaseException)
+        assert isinstance(bad, Exception)
+        four: int = await good.result()
+        return four
+
+    async with working(app):
+        assert await (await parent.submit()).result(TIMEOUT) == 4

@@ -1,0 +1,390 @@
+"""What a handler does through its context: steps that run once, and their shape."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from flowfabric import App, Blocking, Context, ExecutionFailed, PermanentError
+from flowfabric.engine import claims, steps
+from flowfabric.model import Step
+from tests.app.scene import TIMEOUT, happens, working
+from tests.given import Given
+
+
+@dataclass
+class Notes:
+    topic: str
+    pages: list[int]
+
+
+async def test_a_saved_step_is_not_run_again_by_the_next_attempt(app: App) -> None:
+    calls: list[str] = []
+
+    async def search(topic: str) -> str:
+        calls.append(topic)
+        return f"notes on {topic}"
+
+    @app.task(retries=1)
+    async def report(ctx: Context, topic: str) -> str:
+        notes = await ctx.step("search", search, topic)
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+        return f"{notes}, attempt {ctx.attempt}"
+
+    async with working(app):
+        execution = await report.submit("tides")
+        assert await execution.result(TIMEOUT) == "notes on tides, attempt 2"
+    assert calls == ["tides"]
+
+
+async def test_a_step_saved_before_a_crash_is_not_run_again_by_who_takes_over(app: App, given: Given) -> None:
+    """Behaviour 84."""
+    calls: list[str] = []
+
+    def call(name: str) -> str:
+        calls.append(name)
+        return name
+
+    @app.task
+    async def report(ctx: Context) -> str:
+        return f"{await ctx.step('a', call, 'a')} {await ctx.step('b', call, 'b')}, attempt {ctx.attempt}"
+
+    async with app:
+        execution = await report.submit()
+    [claim] = await given.claim()
+    await steps.save_step(given.conn, Step(fence=claim.fence, name="a", occurrence=1, result=b'"by the dead"'))
+    await given.time_passes(minutes=1)
+    await claims.expire_leases(given.conn)
+
+    async with working(app):
+        assert await app.execution(execution.execution_id).result(TIMEOUT) == "by the dead b, attempt 2"
+    assert calls == ["b"]
+
+
+async def test_a_step_that_failed_is_not_saved_and_runs_again(app: App, given: Given) -> None:
+    calls: list[int] = []
+
+    def flaky(attempt: int) -> str:
+        calls.append(attempt)
+        if attempt == 1:
+            raise ConnectionError("down")
+        return "up"
+
+    @app.task(retries=1)
+    async def report(ctx: Context) -> str:
+        return await ctx.step("flaky", flaky, ctx.attempt)
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == "up"
+    assert (calls, await given.count("steps")) == ([1, 2], 1)
+
+
+async def test_steps_in_a_loop_are_kept_apart(app: App, given: Given) -> None:
+    """Behaviour 85."""
+
+    @app.task(retries=1)
+    async def report(ctx: Context) -> list[int]:
+        found = [await ctx.step("page", lambda n: n * 10, n) for n in (1, 2, 3)]
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+        return found
+
+    async with working(app):
+        execution = await report.submit()
+        assert await execution.result(TIMEOUT) == [10, 20, 30]
+        journal = await steps.read_journal(given.conn, execution.execution_id)
+    assert [(entry.occurrence, entry.result) for entry in journal] == [(1, b"10"), (2, b"20"), (3, b"30")]
+
+
+async def test_occurrences_count_when_a_step_is_called_not_when_it_is_awaited(app: App) -> None:
+    @app.task(retries=1)
+    async def report(ctx: Context) -> list[str]:
+        first, second = ctx.step("x", lambda: "first"), ctx.step("x", lambda: "second")
+        found = [await second, await first] if ctx.attempt == 1 else [await first, await second]
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+        return found
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == ["first", "second"]
+
+
+async def test_steps_under_gather_run_side_by_side(app: App) -> None:
+    @app.task
+    async def report(ctx: Context) -> list[str]:
+        met = asyncio.Barrier(3)
+
+        async def meet(name: str) -> str:
+            await met.wait()  # nobody passes before all three are here
+            return name
+
+        return list(await asyncio.gather(*(ctx.step("meet", meet, name) for name in "abc")))
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == ["a", "b", "c"]
+
+
+async def test_a_result_is_of_its_annotated_type_in_the_first_run_and_from_the_journal(app: App) -> None:
+    seen: list[object] = []
+
+    async def search(topic: str) -> Notes:
+        return Notes(topic, [1, 2])
+
+    @app.task(retries=1)
+    async def report(ctx: Context) -> Notes:
+        notes = await ctx.step("search", search, "tides")
+        loose = await ctx.step("loose", lambda: {"notes": notes, "pair": (1, 2)})
+        seen.append((notes, loose))
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+        return notes
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == Notes("tides", [1, 2])
+    both = (Notes("tides", [1, 2]), {"notes": {"topic": "tides", "pages": [1, 2]}, "pair": [1, 2]})
+    assert seen == [both, both]
+
+
+async def test_now_and_random_are_the_same_in_every_run(app: App) -> None:
+    seen: list[tuple[datetime, float, float]] = []
+
+    @app.task(retries=1)
+    async def report(ctx: Context) -> None:
+        seen.append((await ctx.now(), await ctx.random(), await ctx.random()))
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+
+    async with working(app):
+        await (await report.submit()).result(TIMEOUT)
+    assert seen[0] == seen[1]
+    assert seen[0][0].tzinfo is not None
+    assert seen[0][1] != seen[0][2]
+
+
+async def test_a_step_is_retried_within_the_run(app: App) -> None:
+    calls: list[int] = []
+
+    async def flaky() -> int:
+        calls.append(1)
+        if len(calls) < 3:
+            raise ConnectionError("down")
+        return len(calls)
+
+    @app.task
+    async def report(ctx: Context) -> tuple[int, int]:
+        return await ctx.step("flaky", flaky, retries=2, backoff="1ms"), ctx.attempt
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == (3, 1)
+
+
+async def test_a_step_that_cannot_be_mended_is_not_retried(app: App) -> None:
+    calls: list[int] = []
+
+    async def hopeless() -> None:
+        calls.append(1)
+        raise PermanentError("no such topic")
+
+    @app.task(retries=5)
+    async def report(ctx: Context) -> None:
+        await ctx.step("hopeless", hopeless, retries=5, backoff="1ms")
+
+    async with working(app):
+        with pytest.raises(ExecutionFailed, match="PermanentError: no such topic"):
+            await (await report.submit()).result(TIMEOUT)
+    assert calls == [1]
+
+
+async def test_a_decorated_step_reads_like_a_call(app: App) -> None:
+    tries: list[str] = []
+
+    @app.step(retries=1, backoff="1ms")
+    async def search(topic: str, *, retries: int) -> Notes:
+        tries.append(topic)
+        if len(tries) == 1:
+            raise ConnectionError("down")
+        return Notes(topic, [retries])
+
+    @app.step
+    def shout(text: str) -> str:
+        return text.upper()
+
+    @app.task
+    async def report(ctx: Context) -> str:
+        notes = await search(ctx, "tides", retries=7)
+        return await shout(ctx, f"{notes.topic} {notes.pages[0]}")
+
+    @app.task
+    def blocked(ctx: Blocking[Context]) -> str:
+        return shout(ctx, search(ctx, "ebb", retries=8).topic)
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == "TIDES 7"
+        assert await (await blocked.submit()).result(TIMEOUT) == "EBB"
+    assert shout.function("plain") == "PLAIN"
+    with pytest.raises(
+        TypeError, match=r"step shout is called with the context first; without one, call shout.function"
+    ):
+        shout("plain")  # type: ignore[call-overload]
+
+
+def changed(app: App, first: Any, second: Any) -> Any:
+    """A task whose first attempt does one thing, and whose second another."""
+
+    @app.task(retries=1)
+    async def report(ctx: Context) -> None:
+        await (first if ctx.attempt == 1 else second)(ctx)
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+
+    return report
+
+
+async def nothing(ctx: Context) -> None:
+    """Asks for nothing."""
+
+
+async def test_a_step_that_became_a_wait_fails_for_good_by_its_name(app: App) -> None:
+    """Behaviour 87."""
+    report = changed(app, lambda ctx: ctx.step("publish", int), lambda ctx: ctx.approval("publish"))
+
+    async with working(app):
+        execution = await report.submit()
+        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*'publish'.* was a step .* and is a wait now"):
+            await execution.result(TIMEOUT)
+        found = await execution.describe()
+    assert (found.failure.class_, found.counts.attempts) == ("permanent", 2)
+
+
+async def test_a_saved_step_that_is_no_longer_asked_for_fails_for_good_by_its_name(app: App) -> None:
+    """Behaviour 87."""
+    report = changed(app, lambda ctx: ctx.step("search", int), nothing)
+
+    async with working(app):
+        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*saved 'search' and this one completed without"):
+            await (await report.submit()).result(TIMEOUT)
+
+
+async def test_a_saved_result_that_is_no_longer_of_the_type_fails_for_good(app: App) -> None:
+    def notes() -> Notes:
+        return Notes("", [])
+
+    report = changed(app, lambda ctx: ctx.step("search", int), lambda ctx: ctx.step("search", notes))
+
+    async with working(app):
+        with pytest.raises(
+            ExecutionFailed, match=r"ShapeChanged: .*what 'search' .* is not what its function returns now"
+        ):
+            await (await report.submit()).result(TIMEOUT)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65])
+async def test_a_name_that_could_not_be_saved_is_refused_before_the_step_runs(app: App, name: str) -> None:
+    calls: list[int] = []
+
+    @app.task(retries=5)
+    async def report(ctx: Context) -> None:
+        await ctx.step(name, lambda: calls.append(1))
+
+    async with working(app):
+        with pytest.raises(ExecutionFailed, match=r"InvalidName: .*1 to 128 bytes"):
+            await (await report.submit()).result(TIMEOUT)
+    assert calls == []
+
+
+async def test_results_that_cannot_be_kept_fail_for_good_and_say_so(app: App) -> None:
+    def wrong() -> int:
+        return "three"  # type: ignore[return-value]
+
+    made: dict[str, Any] = {"odd": object, "wrong": wrong, "huge": lambda: "x" * 1_048_577, "nan": lambda: float("nan")}
+
+    @app.task(retries=5)
+    async def report(ctx: Context, which: str) -> None:
+        await ctx.step(which, made[which])
+
+    async with working(app):
+        for which, why in [
+            ("odd", "the result of step 'odd' cannot be written as JSON: a object has no shape in JSON"),
+            ("wrong", "the result of step 'wrong' is not what its function is annotated to return: Expected `int`"),
+            ("huge", "PayloadTooLarge"),
+            ("nan", "the result of step 'nan' cannot be written as JSON: it holds NaN"),
+        ]:
+            execution = await report.submit(which)
+            with pytest.raises(ExecutionFailed, match=why):
+                await execution.result(TIMEOUT)
+            assert (await execution.describe()).counts.attempts == 1, which
+
+
+async def test_a_step_or_a_wait_inside_a_step_is_refused(app: App) -> None:
+    @app.task
+    async def nested(ctx: Context) -> None:
+        async def outer() -> None:
+            await ctx.step("inner", int)
+
+        await ctx.step("outer", outer)
+
+    @app.task
+    def sleepy(ctx: Blocking[Context]) -> None:
+        ctx.step("outer", lambda: ctx.sleep("1h"))
+
+    async with working(app):
+        with pytest.raises(ExecutionFailed, match=r"inner.* is asked for inside step .*outer.*; a step holds no steps"):
+            await (await nested.submit()).result(TIMEOUT)
+        with pytest.raises(ExecutionFailed, match=r"sleep.* is asked for inside step .*outer"):
+            await (await sleepy.submit()).result(TIMEOUT)
+
+
+async def test_a_payload_that_does_not_fit_fails_for_good_with_the_path(app: App) -> None:
+    @app.task(retries=5)
+    def report(notes: Notes) -> None: ...
+
+    async with working(app):
+        execution = await app.submit("report", notes={"topic": "tides", "pages": [1, "two"]})
+        with pytest.raises(
+            ExecutionFailed, match=r"the payload does not fit report: .*`int`, got `str` - at `\$.notes.pages"
+        ):
+            await execution.result(TIMEOUT)
+        assert (await execution.describe()).counts.attempts == 1
+
+
+async def test_a_result_that_cannot_be_written_fails_for_good_and_says_so(app: App) -> None:
+    @app.task(retries=5)
+    def report() -> object:
+        return object()
+
+    async with working(app):
+        with pytest.raises(ExecutionFailed, match="the result of report cannot be written as JSON: a object has no"):
+            await (await report.submit()).result(TIMEOUT)
+
+
+async def test_a_handler_sees_what_it_is_a_run_of(app: App) -> None:
+    @app.task
+    async def report(ctx: Context) -> tuple[str, int, dict[str, str]]:
+        return str(ctx.execution_id), ctx.attempt, dict(ctx.tags)
+
+    async with working(app):
+        execution = await report.with_options(tags={"a.b": "c"}).submit()
+        assert await execution.result(TIMEOUT) == (str(execution.execution_id), 1, {"a.b": "c"})
+
+
+@pytest.mark.parametrize("keep", [True, False])
+async def test_a_replay_runs_saved_steps_again_only_when_they_are_not_kept(app: App, keep: bool) -> None:
+    """Behaviour 88."""
+    calls: list[str] = []
+
+    @app.task
+    async def report(ctx: Context) -> int:
+        await ctx.step("a", lambda: calls.append("a"))
+        await ctx.sleep("51ms")
+        await ctx.step("b", lambda: calls.append("b"))
+        return len(calls)
+
+    async with working(app):
+        execution = await report.submit()
+        await execution.result(TIMEOUT)
+        await execution.replay(by="ops", keep_steps=keep)
+        await happens(execution, "execution_completed", times=2)
+    assert calls == (["a", "b"] if keep else ["a", "b", "a", "b"])

@@ -1,0 +1,463 @@
+"""The door to Postgres: what a call gives, what it refuses, and what happens when the connection does not hold."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import asyncpg
+import pytest
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
+
+from flowfabric.config import Config
+from flowfabric.engine import executions, holds, lanes
+from flowfabric.errors import (
+    Conflict,
+    DatabaseUnavailable,
+    ExecutionEnded,
+    InvalidBody,
+    InvalidText,
+    LaneNotFound,
+    PayloadTooLarge,
+    PrivilegeMissing,
+    SchemaBehind,
+    ShuttingDown,
+)
+from flowfabric.model import LaneChange
+from flowfabric.postgres import call, embedded
+from tests.conftest import Connect
+from tests.given import Given, submission
+
+
+class Counted:
+    """An operation that counts how often it was begun, and loses its connection the first time."""
+
+    def __init__(self, other: Connection) -> None:
+        self.other = other
+        self.begun = 0
+
+    async def __call__(self, conn: Connection) -> object:
+        self.begun += 1
+        if self.begun == 1:
+            await terminate(self.other, conn)
+        return await call.value(conn, "clock")
+
+
+async def terminate(other: Connection, conn: Connection) -> None:
+    [row] = await conn.fetch("select pg_backend_pid()")
+    await other.fetch("select pg_terminate_backend($1)", row["pg_backend_pid"])
+
+
+async def until_waiting(conn: Connection) -> None:
+    """Return as soon as somebody waits for a lock in this database."""
+    waiting = """select from pg_locks l left join pg_stat_activity a using (pid)
+                 where not l.granted and a.datname = current_database()"""
+    async with asyncio.timeout(30):
+        while not await conn.fetch(waiting):
+            pass
+
+
+# Refusals
+
+
+async def test_a_refusal_of_sql_is_raised_as_the_class_of_its_name(conn: Connection, given: Given) -> None:
+    with pytest.raises(LaneNotFound, match=r"^lane_not_found: no lane 'nowhere'; lanes appear with") as raised:
+        await lanes.pause_lane(conn, "nowhere", by="ops")
+
+    assert raised.value.fields == {}
+    assert raised.value.__suppress_context__
+    assert await given.count("events") == 0
+
+
+async def test_a_refusal_brings_its_fields(conn: Connection, given: Given) -> None:
+    execution_id = await given.cancelled()
+
+    with pytest.raises(ExecutionEnded) as raised:
+        await holds.hold(conn, execution_id, by="ops", why="too late")
+    assert raised.value.fields == {"outcome": "cancelled"}
+
+
+async def test_a_refusal_of_one_item_is_the_same_class_with_the_same_fields(conn: Connection, given: Given) -> None:
+    [refused] = await executions.submit_many(conn, [submission(payload=b"abc")], payload_limit=2)
+
+    assert isinstance(refused, PayloadTooLarge)
+    assert refused.fields == {"limit": 2}
+    assert "3 bytes" in refused.message
+    assert await given.count("executions") == 0
+
+
+async def test_a_refusal_that_only_a_newer_release_knows_is_one_of_its_family(conn: Connection) -> None:
+    await conn.execute("""create function flowfabric.refuse_newly() returns void language plpgsql as $$ begin
+        raise exception 'not_on_a_sunday' using errcode = 'FF409', detail = 'come back tomorrow', hint = '{"day": 7}';
+    end $$""")
+
+    with pytest.raises(Conflict, match=r"^not_on_a_sunday: come back tomorrow$") as raised:
+        await call.value(conn, "refuse_newly")
+    assert (raised.value.code, raised.value.status, raised.value.fields) == ("not_on_a_sunday", 409, {"day": 7})
+
+
+async def test_what_postgres_cannot_store_or_read_is_refused(conn: Connection) -> None:
+    with pytest.raises(InvalidText, match="0x00"):
+        await call.value(conn, "pause_lane", name="a\0b", by="ops")
+    with pytest.raises(InvalidBody, match="int32 range"):
+        await call.rows(conn, "list_lanes", take=2**40)
+
+
+async def test_a_call_on_a_database_without_our_schema_says_what_to_run(empty_url: str) -> None:
+    async with Database(Config(), empty_url) as database, database.connection() as conn:
+        with pytest.raises(SchemaBehind, match="run `ff migrate`"):
+            await call.value(conn, "clock")
+
+
+async def test_a_function_that_is_not_there_is_a_schema_that_is_behind(conn: Connection) -> None:
+    with pytest.raises(SchemaBehind, match=r"flowfabric\.of_tomorrow\(\) does not exist; .* run `ff migrate`"):
+        await call.value(conn, "of_tomorrow")
+
+
+async def test_a_role_without_the_right_is_told_what_it_lacks(conn: Connection) -> None:
+    await conn.execute("create role ff_stranger")
+    try:
+        async with conn.transaction():
+            await conn.execute("set local role ff_stranger")
+            with pytest.raises(PrivilegeMissing, match="permission denied for schema flowfabric; grant"):
+                await call.value(conn, "clock")
+    except asyncpg.InFailedSQLTransactionError:
+        pass
+    finally:
+        await conn.execute("drop role ff_stranger")
+
+
+async def test_an_error_in_the_callers_own_sql_is_left_as_it_is(database: Database, given: Given) -> None:
+    """Pitfall P74."""
+
+    async def order() -> None:
+        async with database.transaction() as conn:
+            await lanes.configure_lane(conn, "reports")
+            await conn.execute("create table mine (id int unique)")
+            await conn.execute("insert into mine values (1), (1)")
+
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await order()
+    with pytest.raises(asyncpg.UndefinedFunctionError):
+        async with database.connection() as conn:
+            await conn.fetch("select no_such_function()")
+    with pytest.raises(FileNotFoundError):
+        async with database.connection():
+            raise FileNotFoundError
+    assert await given.count("lanes") == 0
+
+
+# Collisions
+
+
+async def test_a_deadlock_ends_one_of_the_two_as_unavailable(connect: Connect) -> None:
+    """Pitfall P74."""
+    first, second = await connect(), await connect()
+    for conn in (first, second):
+        await conn.execute("set deadlock_timeout = '10ms'")
+    for lane in ("a", "b"):
+        await lanes.configure_lane(first, lane)
+
+    async def pause(conn: asyncpg.Connection, one: str, other: str, met: asyncio.Barrier) -> LaneChange:
+        async with conn.transaction():
+            await lanes.pause_lane(conn, one, by="ops")
+            await met.wait()
+            return await lanes.pause_lane(conn, other, by="ops")
+
+    met = asyncio.Barrier(2)
+    ends = await asyncio.gather(pause(first, "a", "b", met), pause(second, "b", "a", met), return_exceptions=True)
+
+    [lost] = [end for end in ends if isinstance(end, Exception)]
+    assert isinstance(lost, DatabaseUnavailable)
+    assert "collided with another transaction: deadlock detected" in lost.message
+    assert LaneChange.PAUSED in ends
+
+
+async def test_a_collision_outside_a_transaction_is_repeated_a_few_times(conn: Connection) -> None:
+    """Pitfall P74."""
+    await conn.execute("create sequence calls")
+    await conn.execute("""create function flowfabric.collide(times int) returns bigint language plpgsql as $$
+        declare calls bigint := nextval('calls');
+        begin
+            if calls <= times then raise exception 'could not serialize' using errcode = '40001'; end if;
+            return calls;
+        end $$""")
+
+    assert await call.value(conn, "collide", times=2) == 3
+    with pytest.raises(DatabaseUnavailable, match="could not serialize; it may be repeated"):
+        await call.value(conn, "collide", times=100)
+    assert (await conn.fetch("select last_value from calls"))[0]["last_value"] == 6
+
+
+async def test_a_lock_or_a_right_to_write_that_is_not_to_be_had_now_is_unavailable(connect: Connect) -> None:
+    conn, other = await connect(), await connect()
+    await lanes.configure_lane(conn, "reports")
+    async with other.transaction():
+        await lanes.pause_lane(other, "reports", by="ops")
+        await conn.execute("set lock_timeout = '1ms'")
+        with pytest.raises(DatabaseUnavailable, match="lock timeout"):
+            await lanes.pause_lane(conn, "reports", by="ops")
+
+    await conn.execute("set default_transaction_read_only = on")
+    with pytest.raises(DatabaseUnavailable, match="read-only transaction"):
+        await lanes.resume_lane(conn, "reports", by="ops")
+
+
+# Upgrades in between
+
+
+async def test_a_function_that_changes_between_two_calls_does_not_reach_the_caller(connect: Connect) -> None:
+    conn, other = await connect(), await connect()
+    await other.execute("create function flowfabric.echo(a int) returns int language sql as 'select a'")
+    assert await call.value(conn, "echo", a=1) == 1
+
+    await other.execute("drop function flowfabric.echo")
+    await other.execute("create function flowfabric.echo(a int, b int default 7) returns table (x int, y text) "
+                        "language sql as $$select a, b::text$$")  # fmt: skip
+
+    assert dict(await call.row(conn, "echo", a=1)) == {"x": 1, "y": "7"}
+
+
+async def test_a_function_that_changes_inside_a_transaction_ends_that_transaction(connect: Connect) -> None:
+    conn, other = await connect(), await connect()
+    await other.execute("create function flowfabric.echo(a int) returns int language sql as 'select a'")
+    transaction = conn.transaction()
+    await transaction.start()
+    assert await call.value(conn, "echo", a=1) == 1
+    await other.execute("drop function flowfabric.echo")
+    await other.execute("create function flowfabric.echo(a int) returns text language sql as 'select a::text'")
+    await lanes.list_lanes(conn)  # a look at a table is when Postgres notices
+
+    with pytest.raises(DatabaseUnavailable, match=r"an upgrade came in between: .*the transaction may be repeated"):
+        await call.value(conn, "echo", a=1)
+    await transaction.rollback()
+
+    assert await call.value(conn, "echo", a=1) == "1"
+
+
+# Connections that are lost
+
+
+async def test_a_lost_connection_is_unavailable(connect: Connect) -> None:
+    conn, other = await connect(), await connect()
+    await terminate(other, conn)
+
+    for _ in range(2):
+        with pytest.raises(DatabaseUnavailable, match="the connection was lost"):
+            await call.value(conn, "clock")
+
+
+async def test_an_operation_that_is_not_safe_to_repeat_is_begun_once(database: Database, conn: Connection) -> None:
+    operation = Counted(conn)
+
+    with pytest.raises(DatabaseUnavailable):
+        await database.run(operation)
+
+    assert operation.begun == 1
+    assert await database.run(operation) is not None
+
+
+async def test_an_operation_that_is_safe_to_repeat_goes_on(database: Database, conn: Connection) -> None:
+    operation = Counted(conn)
+
+    assert await database.run(operation, repeat=True) is not None
+
+    assert operation.begun == 2
+
+
+async def test_a_transaction_whose_connection_is_lost_is_unavailable_and_undone(
+    database: Database, given: Given
+) -> None:
+    async def work() -> None:
+        async with database.transaction() as conn:
+            await lanes.configure_lane(conn, "reports")
+            await terminate(given.conn, conn)  # so it is the commit that fails
+
+    with pytest.raises(DatabaseUnavailable):
+        await work()
+    assert await given.count("lanes") == 0
+
+
+async def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    server = await asyncio.to_thread(embedded.start, tmp_path / "data", durable=False)
+    try:
+        async with Database(Config(timeout=30), server.url("postgres")) as database:
+
+            async def now(conn: Connection) -> object:
+                return await conn.fetch("select 1")
+
+            await database.run(now)
+            await asyncio.to_thread(server.stop)
+            with pytest.raises(DatabaseUnavailable):
+                await database.run(now)
+            waiting = asyncio.create_task(database.run(now, repeat=True))
+            server = await asyncio.to_thread(embedded.start, tmp_path / "data", durable=False)
+            assert await waiting
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+async def test_patience_ends(tmp_path: Path) -> None:
+    server = await asyncio.to_thread(embedded.start, tmp_path / "data", durable=False)
+    async with Database(Config(timeout=0.3), server.url("postgres")) as database:
+        await asyncio.to_thread(server.stop)
+        before = asyncio.get_running_loop().time()
+        with pytest.raises(DatabaseUnavailable, match="no connection"):
+            await database.run(lambda conn: call.value(conn, "clock"), repeat=True)
+
+    assert 0.05 <= asyncio.get_running_loop().time() - before < 5
+
+
+# The pool
+
+
+async def test_a_caller_waits_for_a_connection_that_is_in_use(database_url: str) -> None:
+    async with Database(Config(pool_size=1), database_url) as database:
+        async with database.connection():
+            waiting = asyncio.create_task(database.run(lambda conn: call.value(conn, "clock")))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+        assert await waiting is not None
+
+
+async def test_a_pool_that_stays_empty_is_unavailable_and_names_the_setting(database_url: str) -> None:
+    async with Database(Config(pool_size=1, timeout=0.1), database_url) as database, database.connection():
+        with pytest.raises(DatabaseUnavailable, match=r"after 0\.1 s .* in use \(FLOWFABRIC_POOL_SIZE\)"):
+            await database.run(lambda conn: call.value(conn, "clock"))
+
+
+async def test_what_runs_aside_takes_no_connection_from_calls_and_waits_for_none(database_url: str) -> None:
+    async with Database(Config(pool_size=1, timeout=0.1), database_url) as database:
+        async with database.connection(), database.connection(aside=True):
+            assert await database.run(lambda conn: call.value(conn, "clock"), aside=True) is not None
+        async with database.connection(aside=True), database.connection(aside=True):
+            assert await database.run(lambda conn: call.value(conn, "clock")) is not None
+            with pytest.raises(DatabaseUnavailable, match=r"after 0\.1 s other sweeps use them"):
+                await database.run(lambda conn: call.value(conn, "clock"), aside=True)
+
+
+async def test_a_caller_that_is_cancelled_gives_its_connection_back(database_url: str, conn: Connection) -> None:
+    await call.builtin(conn, "pg_advisory_lock", key=7)
+    async with Database(Config(pool_size=1), database_url) as database:
+
+        async def wait_in_a_transaction() -> None:
+            async with database.transaction() as waiting:
+                await call.builtin(waiting, "pg_advisory_xact_lock", key=7)
+
+        running = asyncio.create_task(wait_in_a_transaction())
+        await until_waiting(conn)
+        queued = asyncio.create_task(database.run(lambda conn: call.value(conn, "clock")))
+        await asyncio.sleep(0)
+        for task in (queued, running):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        async with database.connection() as free:
+            assert not free.is_in_transaction()
+            assert await call.value(free, "clock") is not None
+
+
+async def test_a_transaction_left_open_is_not_handed_to_the_next_caller(database_url: str) -> None:
+    async with Database(Config(pool_size=1), database_url) as database:
+        async with database.connection() as conn:
+            await conn.execute("begin")
+            await lanes.configure_lane(conn, "reports")
+
+        async with database.connection() as conn:
+            assert not conn.is_in_transaction()
+            assert (await lanes.list_lanes(conn)).items == []
+
+
+async def test_a_connection_that_can_only_read_is_not_handed_out_again(database_url: str) -> None:
+    async def write(conn: Connection) -> LaneChange:
+        return await lanes.configure_lane(conn, "reports")
+
+    async with Database(Config(pool_size=1), database_url) as database:
+        async with database.connection() as conn:
+            await conn.execute("set default_transaction_read_only = on")  # as a server is that became a standby
+        with pytest.raises(DatabaseUnavailable):
+            await database.run(write)
+
+        assert await database.run(write) == LaneChange.REGISTERED
+
+
+async def test_a_closed_database_takes_no_more_calls(database_url: str) -> None:
+    database = Database(Config(pool_size=1), database_url)
+    with pytest.raises(ShuttingDown):
+        await database.run(lambda conn: call.value(conn, "clock"))
+    async with database:
+        async with database.connection():
+            waiting = asyncio.create_task(database.run(lambda conn: call.value(conn, "clock")))
+            await asyncio.sleep(0)
+            closing = asyncio.create_task(database.__aexit__())
+            await asyncio.sleep(0)
+            with pytest.raises(ShuttingDown):
+                await database.run(lambda conn: call.value(conn, "clock"), repeat=True)
+        with pytest.raises(ShuttingDown):
+            await waiting
+        await closing
+
+
+async def test_closing_does_not_wait_for_ever(database_url: str) -> None:
+    database = await Database(Config(timeout=0.1), database_url).__aenter__()
+    async with database.connection() as conn:
+        await database.__aexit__()
+        with pytest.raises(DatabaseUnavailable):
+            await call.value(conn, "clock")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:se/cret@h/x", "postgresql://me:secret@[::1/x", "postgresql://me:secret@h:port/x", "secret"],
+)
+async def test_a_url_that_cannot_be_read_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ValueError, match=r"^FLOWFABRIC_URL cannot be read; it reads postgresql://") as raised:
+        await Database(Config(url=url), url).__aenter__()
+
+    assert "cret" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(
+        DatabaseUnavailable, match=r"cannot connect to 127\.0\.0\.1: .*; check FLOWFABRIC_URL$"
+    ) as raised:
+        await Database(Config(), "postgresql://me:secret@127.0.0.1:1/x").__aenter__()
+
+    assert "secret" not in str(raised.value)
+
+
+# The caller's own connection
+
+
+async def test_operations_work_on_a_connection_with_codecs_of_its_own(conn: asyncpg.Connection, given: Given) -> None:
+    for kind in ("jsonb", "json"):
+        await conn.set_type_codec(kind, schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+    asked = submission(tags={"billing.customer": "ada"}, policy={"max_reclaim_count": 2}, needs=("gpu",), key="once")
+
+    execution_id = (await executions.submit(conn, asked)).execution_id
+    await executions.set_tag(conn, execution_id, "billing.plan", "gold")
+    await holds.hold(conn, execution_id, by="ops", why="to look at it")
+    described = await executions.describe(conn, execution_id)
+    assert described.tags == {"billing.customer": "ada", "billing.plan": "gold"}
+    assert "ops" in (await executions.explain(conn, execution_id)).sentence
+    await executions.cancel(conn, execution_id, reason="not wanted", by="ops")
+    assert [one.execution_id for one in (await executions.list_executions(conn)).items] == [str(execution_id)]
+    with pytest.raises(ExecutionEnded) as raised:
+        await holds.hold(conn, execution_id, by="ops", why="too late")
+    assert raised.value.fields == {"outcome": "cancelled"}
+
+
+async def test_operations_join_the_transaction_of_the_caller(conn: asyncpg.Connection, given: Given) -> None:
+    await conn.execute("create table orders (id int)")
+    transaction = conn.transaction()
+    await transaction.start()
+    await conn.execute("insert into orders values (1)")
+    await executions.submit(conn, submission())
+    assert await given.count("executions") == 1
+
+    await transaction.rollback()
+
+    assert (await given.count("executions"), await given.count("events")) == (0, 0)
+    assert await conn.fetchval("select count(*) from orders") == 0

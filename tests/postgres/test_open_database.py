@@ -1,0 +1,42 @@
+"""Opening the database that the settings name."""
+
+from pathlib import Path
+
+import pytest
+from flowfabric.postgres.database import open_database
+
+from flowfabric.config import Config
+from flowfabric.errors import DatabaseUnavailable
+from flowfabric.postgres import call
+
+
+async def test_a_url_names_the_database(database_url: str) -> None:
+    async with open_database(Config(url=database_url)) as database:
+        assert await database.run(lambda conn: call.value(conn, "clock")) is not None
+
+
+async def test_a_session_compiles_no_statement_unless_others_share_it(database_url: str) -> None:
+    asked = f"{database_url}{'&' if '?' in database_url else '?'}options=-cjit%3Don"
+    for pooler, jit in ((False, "off"), (True, "on")):
+        async with open_database(Config(url=asked, pooler=pooler)) as database, database.connection() as conn:
+            assert (await conn.fetch("select current_setting('jit') as jit"))[0]["jit"] == jit
+
+
+async def test_without_a_url_the_embedded_postgres_runs_as_long_as_it_is_open(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+
+    async def fail_while_open() -> None:
+        async with open_database(Config(data=data)) as database, database.connection() as conn:
+            assert (await conn.fetch("select 1 as one"))[0]["one"] == 1
+            raise KeyError("something else went wrong")
+
+    with pytest.raises(KeyError):
+        await fail_while_open()
+    assert not (data / "cluster" / "postmaster.pid").exists()
+
+
+async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseUnavailable):
+        await open_database(Config(url="postgresql://127.0.0.1:1/x", data=tmp_path / "data")).__aenter__()
+
+    assert not (tmp_path / "data").exists()

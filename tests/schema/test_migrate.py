@@ -1,0 +1,244 @@
+"""Bringing a database to this version: once, whole, by many at once, and under load."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+
+import asyncpg
+import msgspec
+import pytest
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
+
+from flowfabric.config import Config
+from flowfabric.engine import executions, lanes
+from flowfabric.errors import DatabaseUnavailable, PartitionCountMismatch, PrivilegeMissing, SchemaAhead, SchemaBehind
+from flowfabric.schema import migrate
+from tests.conftest import Connect, Server
+from tests.given import submission
+
+ALL = [step.number for step in migrate.migrations()]
+LAST = migrate.last_migration()
+CATALOG = """
+    select 'column', table_name || '.' || column_name, data_type || is_nullable || coalesce(column_default, '')
+    from information_schema.columns where table_schema = 'flowfabric'
+    union all select 'index', indexname, indexdef from pg_indexes where schemaname = 'flowfabric'
+    union all select 'function', oid::regprocedure::text, pg_get_functiondef(oid)
+    from pg_proc where pronamespace = 'flowfabric'::regnamespace
+    order by 1, 2, 3"""
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    conn = await asyncpg.connect(url)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+@pytest.fixture
+async def empty(empty_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to a database with nothing in it."""
+    async with connected(empty_url) as conn:
+        yield conn
+
+
+@pytest.fixture
+async def role(server: Server) -> AsyncIterator[str]:
+    """A role that may do nothing yet; what it owns goes with the database of the test."""
+    name = f"role_{uuid.uuid4().hex}"
+    await server.execute(f"create role {name}")
+    yield name
+    await server.execute(f"drop role {name}")
+
+
+async def schema(server: Server, url: str) -> list[str]:
+    """All there is in the schema, without data, as text."""
+    if server.binaries is None:
+        async with connected(url) as conn:
+            return [str(tuple(row)) for row in await conn.fetch(CATALOG)]
+    command = [str(server.binaries / "pg_dump"), "--schema-only", "--schema=flowfabric", url]
+    said = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+    return [line for line in said.stdout.splitlines() if not line.startswith(("\\restrict", "\\unrestrict"))]
+
+
+async def fresh(server: Server) -> list[str]:
+    """The schema of a database that was never anything else."""
+    name = f"test_{uuid.uuid4().hex}"
+    await server.execute(f"create database {name}")
+    async with connected(server.url(name)) as conn:
+        await migrate.migrate(conn, Config())
+    found = await schema(server, server.url(name))
+    await server.execute(f"drop database {name}")
+    return found
+
+
+async def test_a_migration_is_applied_once(empty: asyncpg.Connection) -> None:
+    assert [step.number for step in await migrate.migrate(empty, Config())] == ALL
+    await migrate.check(empty, Config())
+
+    assert await migrate.migrate(empty, Config()) == []
+    assert [row["number"] for row in await empty.fetch("select number from flowfabric.migrations order by 1")] == ALL
+
+
+async def test_ten_processes_at_once_apply_it_once(empty_url: str) -> None:
+    command = [sys.executable, "-m", "flowfabric.cli", "migrate", "--json"]
+    environment = {**os.environ, "FLOWFABRIC_URL": empty_url}
+    started = [
+        await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.PIPE) for _ in range(10)
+    ]
+    said = await asyncio.gather(*(process.communicate() for process in started))
+
+    assert [process.returncode for process in started] == [0] * 10
+    applied = [msgspec.json.decode(text)["applied"] for text, _ in said]
+    assert sorted(map(len, applied)) == [0] * 9 + [len(ALL)]
+
+
+async def test_ten_connections_at_once_apply_it_once(empty_url: str) -> None:
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(connected(empty_url)) for _ in range(10)]
+        applied = await asyncio.gather(*(migrate.migrate(conn, Config()) for conn in opened))
+
+    assert sorted(map(len, applied)) == [0] * 9 + [len(ALL)]
+
+
+@pytest.mark.parametrize("first", [0, *ALL])
+async def test_an_upgraded_database_is_the_same_as_a_fresh_one(server: Server, empty_url: str, first: int) -> None:
+    async with connected(empty_url) as conn:
+        assert [step.number for step in await migrate.migrate(conn, Config(), upto=first)] == ALL[:first]
+        assert [step.number for step in await migrate.migrate(conn, Config())] == ALL[first:]
+
+    assert await schema(server, empty_url) == await fresh(server)
+
+
+async def test_functions_of_another_release_are_replaced_or_dropped(server: Server, empty_url: str) -> None:
+    async with connected(empty_url) as conn:
+        await migrate.migrate(conn, Config())
+        await conn.execute("""
+            drop function flowfabric.pause_lane, flowfabric.resume_lane;
+            create function flowfabric.pause_lane(lane int) returns int language sql as 'select 1';
+            create function flowfabric.of_yesterday() returns int language sql as 'select 1';
+            insert into flowfabric.functions values ('of_yesterday', '() returns int');
+            update flowfabric.functions set signature = '(lane int) returns int' where name = 'pause_lane'""")
+        await migrate.migrate(conn, Config())
+
+    assert await schema(server, empty_url) == await fresh(server)
+
+
+async def test_functions_are_replaced_under_load_without_an_error(database: Database, connect: Connect) -> None:
+    conn, done = await connect(), asyncio.Event()
+
+    async def work() -> int:
+        submitted = 0
+        while not done.is_set():
+            await database.run(lambda conn: executions.submit(conn, submission()))
+            await database.run(lanes.list_lanes)
+            submitted += 1
+        return submitted
+
+    async def upgrade() -> None:
+        for number in range(20):
+            if number % 2:  # as if every signature had changed, so that all are dropped
+                await conn.execute("update flowfabric.functions set signature = 'of yesterday'")
+            await migrate.migrate(conn, Config())
+        done.set()
+
+    *submitted, _ = await asyncio.gather(*(work() for _ in range(4)), upgrade())
+    assert sum(filter(None, submitted)) == await conn.fetchval("select count(*) from flowfabric.executions") > 0
+
+
+async def test_a_migration_that_fails_leaves_nothing_half_done(empty: asyncpg.Connection) -> None:
+    await empty.execute("create schema flowfabric; create table flowfabric.tickets (mine int)")
+
+    with pytest.raises(asyncpg.DuplicateTableError):
+        await migrate.migrate(empty, Config())
+
+    left = "select relname from pg_class where relnamespace = 'flowfabric'::regnamespace"
+    assert [row["relname"] for row in await empty.fetch(left)] == ["tickets"]
+    assert await empty.fetch("select from pg_proc where pronamespace = 'flowfabric'::regnamespace") == []
+
+
+async def test_a_connection_lost_on_the_way_leaves_nothing_half_done(empty_url: str) -> None:
+    async with connected(empty_url) as holder, connected(empty_url) as conn, connected(empty_url) as other:
+        await holder.execute("select pg_advisory_lock(17990, 3)")  # the last thing it waits for
+        running = asyncio.create_task(migrate.migrate(conn, Config()))
+        waiting = "select from pg_locks where not granted and pid = $1"
+        async with asyncio.timeout(30):
+            while not await other.fetch(waiting, conn.get_server_pid()):
+                pass
+        await other.execute("select pg_terminate_backend($1)", conn.get_server_pid())
+        with pytest.raises((DatabaseUnavailable, asyncpg.InterfaceError)):
+            await running
+
+        assert await other.fetchval("select to_regnamespace('flowfabric')") is None
+
+
+async def test_a_database_that_is_behind_is_refused(empty: asyncpg.Connection) -> None:
+    with pytest.raises(SchemaBehind, match="run `ff migrate`"):
+        await migrate.check(empty, Config())
+
+    await migrate.migrate(empty, Config(), upto=0)
+    with pytest.raises(SchemaBehind, match=f"is at migration 0, this version needs {LAST}; run `ff migrate`"):
+        await migrate.check(empty, Config())
+
+
+async def test_a_database_that_is_ahead_is_refused_and_left_alone(conn: Connection) -> None:
+    await conn.execute(f"insert into flowfabric.migrations values ({LAST + 1}, 'of_tomorrow.sql')")
+    await conn.execute("update flowfabric.release set digest = 'of tomorrow'")
+
+    for refused in (migrate.check, migrate.migrate):
+        with pytest.raises(SchemaAhead, match=rf"is at migration {LAST + 1} .* knows {LAST}; upgrade flowfabric"):
+            await refused(conn, Config())
+    assert (await migrate.read_state(conn)).digest == "of tomorrow"
+
+
+@pytest.mark.parametrize("release", [version("flowfabric"), "0.0.9", "0.0.9rc1"])
+async def test_functions_of_this_or_an_earlier_release_must_be_these(conn: Connection, release: str) -> None:
+    await conn.execute(f"update flowfabric.release set version = '{release}', digest = 'other'")
+
+    with pytest.raises(SchemaBehind, match=f"are those of flowfabric {release}, .* run `ff migrate`"):
+        await migrate.check(conn, Config())
+
+    await migrate.migrate(conn, Config())
+    await migrate.check(conn, Config())
+
+
+async def test_functions_of_a_later_release_serve_this_one_and_are_kept(conn: Connection) -> None:
+    await conn.execute("update flowfabric.release set version = '99.0.0', digest = 'other'")
+
+    await migrate.check(conn, Config())
+    with pytest.raises(SchemaAhead, match=r"those of flowfabric 99\.0\.0, .*; upgrade flowfabric in this process"):
+        await migrate.migrate(conn, Config())
+    assert (await migrate.read_state(conn)).version == "99.0.0"
+
+
+@pytest.mark.parametrize("name", ["execution_partitions", "budget_partitions", "quota_partitions"])
+async def test_other_partition_counts_are_refused_with_the_one_to_set(conn: Connection, name: str) -> None:
+    other = Config.read({}, **{name: 7})
+
+    for refused in (migrate.check, migrate.migrate):
+        with pytest.raises(PartitionCountMismatch, match=rf"{name} is 7 here.*; set FLOWFABRIC_{name.upper()}=\d+$"):
+            await refused(conn, other)
+    await migrate.check(conn, Config())
+
+
+async def test_a_role_that_may_not_create_is_told_so(empty: asyncpg.Connection, role: str) -> None:
+    await empty.execute(f"set role {role}")
+
+    with pytest.raises(PrivilegeMissing, match=r"permission denied for database .*; grant that to the role"):
+        await migrate.migrate(empty, Config())
+
+
+async def test_a_role_that_owns_the_schema_needs_no_more(empty: asyncpg.Connection, role: str) -> None:
+    await empty.execute(f"create schema flowfabric authorization {role}; set role {role}")
+
+    for expected in (ALL, []):
+        assert [step.number for step in await migrate.migrate(empty, Config())] == expected
+    await migrate.check(empty, Config())
+    await empty.execute(f"reset role; drop owned by {role} cascade")

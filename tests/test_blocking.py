@@ -1,0 +1,166 @@
+"""The blocking face: everything as it is, except that nothing is awaited."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from flowfabric import App, Blocking, Context, ExecutionFailed
+from flowfabric.blocking import opened
+from tests.app.scene import TIMEOUT, working
+
+
+class Thing:
+    """Something to open, with methods of every kind."""
+
+    value = 3
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.ended = False
+
+    async def __aenter__(self) -> "Thing":
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.closed = True
+
+    def plain(self) -> str:
+        return threading.current_thread().name
+
+    async def later(self, n: int) -> int:
+        await asyncio.sleep(0)
+        return n + 1
+
+    async def fails(self) -> None:
+        raise LookupError("no")
+
+    async def numbers(self) -> AsyncIterator[int]:
+        try:
+            for n in range(3):
+                yield n
+        finally:
+            self.ended = True
+
+    async def calls(self, function: object) -> object:
+        answer = function()  # type: ignore[operator]
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+
+def test_what_would_be_awaited_is_waited_for() -> None:
+    thing = Thing()
+    with opened(thing) as sync:
+        assert (sync.later(1), sync.value, list(sync.numbers())) == (2, 3, [0, 1, 2])
+        assert sync.plain() != threading.current_thread().name
+        with pytest.raises(LookupError, match="no"):
+            sync.fails()
+        with pytest.raises(AttributeError, match="nowhere"):
+            sync.nowhere()
+    assert thing.closed
+
+
+def test_what_is_entered_by_async_with_is_entered_by_with() -> None:
+    with opened(Thing()) as sync:
+        inner, seen = Thing(), list[bool]()
+        with sync(inner):
+            seen.append(inner.closed)
+        assert [*seen, inner.closed] == [False, True]
+        with pytest.raises(TypeError, match="is not to be entered; use it without `with`"), sync(3):
+            raise AssertionError("it was entered")
+
+
+def test_what_is_iterated_half_way_is_ended() -> None:
+    thing = Thing()
+    with opened(thing) as sync:
+        for _ in sync.numbers():
+            break
+    assert thing.ended
+
+
+def test_a_function_given_from_a_thread_runs_in_that_thread() -> None:
+    async def here() -> str:
+        return threading.current_thread().name
+
+    with opened(Thing()) as sync:
+        assert sync.calls(lambda: threading.current_thread().name) == threading.current_thread().name
+        assert sync.calls(here) == sync.plain()
+        assert sync.calls(lambda: here()) == sync.plain()
+
+
+def test_an_error_inside_the_block_closes_and_goes_on() -> None:
+    thing = Thing()
+    with pytest.raises(ZeroDivisionError), opened(thing):
+        raise ZeroDivisionError
+    assert thing.closed
+
+
+def test_an_error_while_opening_is_the_callers() -> None:
+    class Broken(Thing):
+        async def __aenter__(self) -> "Thing":
+            raise ConnectionError("down")
+
+    with pytest.raises(ConnectionError, match="down"), opened(Broken()):
+        raise AssertionError("it opened")
+
+
+def test_after_the_block_it_says_that_it_is_closed() -> None:
+    with opened(Thing()) as sync:
+        pass
+    with pytest.raises(RuntimeError, match="is closed: use it inside the block that opened it"):
+        sync.later(1)
+
+
+async def test_on_its_own_loop_it_refuses_rather_than_waiting_for_itself() -> None:
+    with pytest.raises(RuntimeError, match="this would wait for itself"):
+        Blocking(Thing(), asyncio.get_running_loop()).later(1)
+
+
+async def test_a_program_that_does_not_await_submits_and_waits(app: App, database_url: str) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        if n < 0:
+            raise ValueError("below zero")
+        return n * 2
+
+    def program() -> list[object]:
+        front = App(url=database_url)
+        twice = front.task(name="double")(double.handler)
+        with front.sync() as sync:
+            known = sync.submit("double", n=1)
+            many = sync(twice).submit_many([(2,), (3,)])
+            keyed = sync(twice).with_options(key="four").submit(4)
+            with pytest.raises(ExecutionFailed, match="below zero"):
+                sync.submit("double", n=-1).result(TIMEOUT)
+            ends = [event.kind for event in keyed.events()][-1]
+            return [each.result(TIMEOUT) for each in [known, *many, keyed]] + [ends, known.state()]
+
+    async with working(app):
+        assert await asyncio.to_thread(program) == [2, 4, 6, 8, "execution_completed", "completed"]
+
+
+async def test_a_blocking_handler_has_the_same_context(app: App) -> None:
+    names: list[str] = []
+
+    @app.task(retries=1)
+    def report(ctx: Blocking[Context], topic: str) -> list[object]:
+        names.append(ctx.step("name", lambda: threading.current_thread().name))
+        assert names[-1].startswith(threading.current_thread().name[:7])
+        if ctx.attempt == 1:
+            raise ConnectionError("down")
+        return [topic, ctx.attempt, len(set(names)), 0 <= ctx.random() < 1, ctx.now() is not None]
+
+    async with working(app):
+        assert await (await report.submit("tides")).result(TIMEOUT) == ["tides", 2, 1, True, True]
+
+
+async def test_a_step_that_blocks_does_not_stop_the_others(app: App) -> None:
+    met = threading.Barrier(2, timeout=TIMEOUT)
+
+    @app.task
+    def report(ctx: Blocking[Context]) -> int:
+        return ctx.step("meet", met.wait) * 0  # type: ignore[no-any-return]
+
+    async with working(app):
+        both = [await report.submit(), await report.submit()]
+        assert [await each.result(TIMEOUT) for each in both] == [0, 0]
