@@ -10,10 +10,10 @@ from os import cpu_count
 from pathlib import Path
 
 import asyncpg
-from flowfabric.postgres.database import Database
 
 from flowfabric.config import Config
 from flowfabric.postgres import embedded
+from flowfabric.postgres.database import Database
 from flowfabric.schema import migrate
 
 TEMPLATE = "benchmark_template"

@@ -9,13 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from flowfabric.postgres.driver import Connection
-
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.stamps import VARIABLE, Stamps
 from flowfabric.app import App
 from flowfabric.config import Config
+from flowfabric.postgres.driver import Connection
 
 APP = f"{Path(__file__).with_name('tasks.py')}:app"
 ROOT = Path(__file__).parent.parent

@@ -22,7 +22,7 @@ async def report(ctx: Context, topic: str) -> str:
     await ctx.report_usage("research", tokens=400 * len(notes))  # counts once, however often this runs
     draft = await ctx.step("write", write, topic, notes)
     await ctx.report_usage("research", tokens=1_500)
-    verdict = await ctx.approval("publish", of=draft, timeout="2d")  # holds nothing while it waits
+    verdict = await ctx.approval("publish", subject=draft, timeout="2d")  # holds nothing while it waits
     if not verdict.approved:
         return "withdrawn"
     child = await ctx.submit(translate, draft)  # an execution of its own, wherever there is room
@@ -105,7 +105,7 @@ async def tell() -> None:
             await happened(execution, "execution_suspended")
         told("waits", f"and nothing runs any more: {await sentence(execution)}")
 
-        await execution.decide("publish", "approve", by="ann", of="Tides, in 3 chapters")
+        await execution.approve("publish", by="ann", subject="Tides, in 3 chapters")
         told("approved", "by ann, who was shown the draft; a worker goes on where it stopped")
         async with Worker():
             result = await execution.result("1m")

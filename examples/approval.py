@@ -20,7 +20,7 @@ app = App()
 @app.task
 async def publish(ctx: Context, topic: str) -> str:
     draft = await ctx.step("write", lambda: {"title": topic.title(), "text": f"All about {topic}."})
-    verdict = await ctx.approval("publish", of=draft, timeout="2d")
+    verdict = await ctx.approval("publish", subject=draft, timeout="2d")
     if verdict.timed_out:
         return "nobody answered"
     return f"published: {draft['title']}" if verdict.approved else f"withdrawn by {verdict.by[0]}"
@@ -44,7 +44,8 @@ async def main(command: str = "", *words: str) -> None:
             case "approve" | "reject", [execution_id, person]:
                 draft = (await asked())[execution_id]  # what is shown is what is decided on
                 execution = app.execution(execution_id)
-                await execution.decide("publish", command, by=person, of=draft)
+                decide = execution.approve if command == "approve" else execution.reject
+                await decide("publish", by=person, subject=draft)
                 print(await execution.result("1m"))
             case _:
                 print(__doc__)

@@ -11,15 +11,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.config import Config
 from flowfabric.engine import attempts, claims, executions, holds, lanes
 from flowfabric.errors import Conflict, Fenced, FlowFabricError
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Completion, Options, Page, PublicState, Submission, SubmitOutcome, Submitted, Summary
 from flowfabric.postgres import embedded
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 
 COUNT = 1_000
@@ -96,7 +95,7 @@ async def look(conn: Connection, taken: Sequence[ExecutionId]) -> None:
     chapter("Reading")
     with step("the fifth, described"):
         found = await executions.describe(conn, taken[4], payload=True)
-    told(f"{found.kind} {found.payload!r} in lane {found.lane}, priority {found.priority}, tags {dict(found.tags)}")
+    told(f"{found.task} {found.payload!r} in lane {found.lane}, priority {found.priority}, tags {dict(found.tags)}")
     told(f"{found.state.public_state}: {found.explanation.sentence}")
     with step("a hundred of the customer acme, by tag"):
         page = await executions.list_executions(conn, tag=("demo.customer", "acme"), limit=100)

@@ -18,7 +18,7 @@ app = App()
 @app.task(lane="reports", retries=3)
 async def report(ctx: Context, topic: str) -> str:
     draft = await ctx.step("write", lambda: f"All about {topic}.")
-    verdict = await ctx.approval("publish", of=draft, timeout="2d")
+    verdict = await ctx.approval("publish", subject=draft, timeout="2d")
     return draft if verdict.approved else "withdrawn"
 
 
@@ -55,5 +55,5 @@ async def look(execution_id: str) -> dict[str, object]:
 @api.post("/reports/{execution_id}/approval")
 async def approve(execution_id: str, shown: str, person: str) -> dict[str, str]:
     """In earnest `person` is who has logged in, never what a caller says."""
-    delivered = await app.execution(execution_id).decide("publish", "approve", by=person, of=shown)
+    delivered = await app.execution(execution_id).approve("publish", by=person, subject=shown)
     return {"outcome": delivered.outcome}

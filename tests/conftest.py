@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import asyncpg
 import pytest
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.config import Config
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from flowfabric.testing import Server as Server
 from tests.given import Given
 

@@ -6,15 +6,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from flowfabric.postgres.driver import Connection, Row
 
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions, holds
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, FailureClass, Options, Submission
+from flowfabric.postgres.driver import Connection, Row
 
 OPTIONS = Options(task="report")
-TERM_FIELDS = set(Options.__struct_fields__)
+OPTION_FIELDS = set(Options.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
 TABLES += ["suspensions", "waitpoints", "signals", "keys", "schedules"]
 TABLES += ["quotas", "quota_slots", "quota_entries"]
@@ -23,10 +23,10 @@ TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 
 
 def submission(**options: object) -> Submission:
-    """A submission; options of its options and its own may be mixed."""
-    options = {name: value for name, value in options.items() if name in TERM_FIELDS}
-    own = {name: value for name, value in options.items() if name not in TERM_FIELDS}
-    return Submission(options=msgspec.structs.replace(OPTIONS, **options) if options else OPTIONS, **own)  # type: ignore[arg-type]
+    """A submission; its own fields and those of its options may be mixed."""
+    shared = {name: value for name, value in options.items() if name in OPTION_FIELDS}
+    own = {name: value for name, value in options.items() if name not in OPTION_FIELDS}
+    return Submission(options=msgspec.structs.replace(OPTIONS, **shared) if shared else OPTIONS, **own)  # type: ignore[arg-type]
 
 
 class Given:

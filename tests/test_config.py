@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from rich.pretty import pretty_repr
 
-from flowfabric.config import BadSetting, Config, variable
+from flowfabric.config import Config, variable
+from flowfabric.errors import BadSetting
 
 URL = "postgresql://app:hunter2@db.example/app"
 SECRET = "5ecb0017" * 8

@@ -42,7 +42,7 @@ def test_a_refusal_says_what_is_wrong(kind: type[FlowFabricError]) -> None:
 
 @pytest.mark.parametrize("kind", REFUSALS)
 def test_a_code_leads_back_to_its_class(kind: type[FlowFabricError]) -> None:
-    again = errors.refusal(kind.code, "what is wrong", {"cause": "why"})
+    again = errors.from_code(kind.code, "what is wrong", {"cause": "why"})
 
     assert type(again) is kind
     assert (again.code, again.message, again.fields) == (kind.code, "what is wrong", {"cause": "why"})
@@ -54,13 +54,13 @@ def test_every_refusal_is_known_by_its_code() -> None:
 
 
 def test_a_code_without_a_class_is_kept_and_belongs_to_its_family() -> None:
-    unknown = errors.refusal("not_on_a_sunday", "come back tomorrow", {}, family=404)
+    unknown = errors.from_code("not_on_a_sunday", "come back tomorrow", {}, family=404)
 
     assert type(unknown) is NotFound
     assert str(unknown) == "not_on_a_sunday: come back tomorrow"
     assert NotFound.code == "not_found"
     assert unknown != NotFound("come back tomorrow")
-    assert errors.refusal("of_a_new_family", "what now", {}, family=451).status == 422
+    assert errors.from_code("of_a_new_family", "what now", {}, family=451).status == 422
 
 
 def test_a_refusal_reads_as_its_code_and_message() -> None:

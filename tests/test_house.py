@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric import errors
 from flowfabric.app.executions import FAILURES
+from flowfabric.postgres.driver import Connection
 from tests import sources
 from tests.sources import ENGINE, ROOT, SRC, TESTS, SqlFunction, shown
 
@@ -56,13 +55,13 @@ RENAMED = {
 REFERENCE_TABLES = {"consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "schedules", "workers"}
 
 SQL_IN_PYTHON = {
-    "db.py": "builds the call of a function",
+    "call.py": "builds the call of a function",
     "servers.py": "makes and drops the databases of tests, before there is a function to call",
     "embedded.py": "sets the password of a new cluster, in single-user mode, before there is a server to call",
 }
 
 MAY_SLEEP = {
-    "tests/test_embedded.py": "polls for processes and files of a server, which move by real time",
+    "tests/postgres/test_embedded.py": "polls for processes and files of a server, which move by real time",
     "tests/worker/scene.py": "polls for what worker threads and processes do, which move by real time",
     "tests/worker/test_outages.py": "handlers that take a while, so that an outage meets some of them",
     "tests/stories/test_log.py": "keeps transactions open for random times, which is the danger it is about",
@@ -189,7 +188,7 @@ def test_there_are_no_triggers_and_no_foreign_keys() -> None:
 
 
 def test_python_calls_only_functions_that_exist_and_all_the_public_ones() -> None:
-    anywhere = [*sources.sql_files(ENGINE), SRC / "migrations" / "journal.sql", SRC / "testing" / "clock.sql"]
+    anywhere = [*sources.sql_files(ENGINE), SRC / "schema" / "registry.sql", SRC / "testing" / "clock.sql"]
     exist = {function.name for function in sources.sql_functions(*anywhere)}
     called = {name for file in sources.python_files(SRC) for name in sources.called(file)}
 
@@ -258,14 +257,14 @@ def test_python_holds_no_sql() -> None:
 
 
 def test_migrations_are_numbered_without_a_gap() -> None:
-    names = sorted(file.name for file in (SRC / "migrations").glob("*.sql") if file.name != "journal.sql")
+    names = sorted(file.name for file in (SRC / "schema" / "migrations").glob("*.sql"))
 
     assert [name for name in names if not re.fullmatch(r"\d{4}_[a-z]+(?:_[a-z]+)*\.sql", name)] == []
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
 
 
 def test_every_table_begins_with_its_partition_and_so_does_its_key() -> None:
-    migrations = "\n".join(file.read_text() for file in sorted((SRC / "migrations").glob("0*.sql")))
+    migrations = "\n".join(file.read_text() for file in sorted((SRC / "schema" / "migrations").glob("0*.sql")))
     tables = dict(re.findall(r"^create table flowfabric\.(\w+) \(\n(.*?)\n\)", migrations, re.DOTALL | re.MULTILINE))
 
     assert tables.keys() > REFERENCE_TABLES

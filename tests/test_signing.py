@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flowfabric import signing
-from flowfabric.signing import Verdict
+from flowfabric.signing import Verification
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
 SECRET = bytes(range(32))
@@ -27,7 +27,7 @@ def test_a_message_is_signed_with_the_kid_in_front(vector: Vector) -> None:
 
     assert f"{vector['kid']}:{vector['message']}".encode().hex() == vector["signed_hex"]
     assert signing.sign(secret, vector["kid"], vector["message"]) == vector["token"]
-    assert signing.verify(secret, vector["kid"], vector["message"], vector["token"]) is Verdict.OK
+    assert signing.verify(secret, vector["kid"], vector["message"], vector["token"]) is Verification.OK
 
 
 @pytest.mark.parametrize("vector", VECTORS["signature_refusals"])
@@ -83,7 +83,7 @@ def test_no_token_with_another_character_verifies(at: int) -> None:
     others = {chr(code) for code in range(256)} | {"\ud800", "\uff10", "\uff41", "\u0661", ""}
     changed = [TOKEN[:at] + other + TOKEN[at + 1 :] for other in others - {TOKEN[at]}]
 
-    assert all(signing.verify(SECRET, "k1", "hello", token) is not Verdict.OK for token in changed)
+    assert all(signing.verify(SECRET, "k1", "hello", token) is not Verification.OK for token in changed)
 
 
 @fuzz
@@ -91,7 +91,7 @@ def test_no_token_with_another_character_verifies(at: int) -> None:
 def test_any_other_text_gets_a_verdict_and_never_verifies(token: str) -> None:
     assume(token != TOKEN)
 
-    assert signing.verify(SECRET, "k1", "hello", token) in set(Verdict) - {Verdict.OK}
+    assert signing.verify(SECRET, "k1", "hello", token) in set(Verification) - {Verification.OK}
     assert len(signing.fingerprint(token)) == 16
 
 
@@ -100,6 +100,6 @@ def test_any_other_text_gets_a_verdict_and_never_verifies(token: str) -> None:
 def test_a_token_verifies_its_own_message_only(message: str, other: str) -> None:
     token = signing.sign(SECRET, "k1", message)
 
-    assert signing.verify(SECRET, "k1", message, token) is Verdict.OK
-    assert (signing.verify(SECRET, "k1", other, token) is Verdict.OK) == (message == other)
-    assert signing.verify(bytes(32), "k1", message, token) is Verdict.SIGNATURE_MISMATCH
+    assert signing.verify(SECRET, "k1", message, token) is Verification.OK
+    assert (signing.verify(SECRET, "k1", other, token) is Verification.OK) == (message == other)
+    assert signing.verify(bytes(32), "k1", message, token) is Verification.SIGNATURE_MISMATCH

@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
-
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.model import Completion, Options, Submission
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 
 COUNT = 20_000
 SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
-from flowfabric.postgres.database import Database
-
 from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.engine import executions
 from flowfabric.model import Options, Submission
+from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 
 DELIVERIES = 200

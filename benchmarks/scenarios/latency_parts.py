@@ -10,14 +10,13 @@ import time
 from itertools import pairwise
 from statistics import median
 
-from flowfabric.postgres.driver import Connection
-
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios.latency import GAP, WARM
 from benchmarks.workers import opened, working
 from flowfabric.app import App
+from flowfabric.postgres.driver import Connection
 from flowfabric.postgres.notify import Notification
 
 COUNT = 300

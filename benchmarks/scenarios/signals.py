@@ -5,7 +5,6 @@ import random
 import time
 
 import msgspec
-from flowfabric.postgres.driver import Connection
 
 from benchmarks import tasks
 from benchmarks.figures import percentiles
@@ -17,6 +16,7 @@ from benchmarks.workers import drained, opened, stamped, until, until_none, work
 from flowfabric.app import App
 from flowfabric.ids import ExecutionId
 from flowfabric.model import CreatedWaitpoint, SignalToSend
+from flowfabric.postgres.driver import Connection
 
 COUNT = 2_000
 SINGLE = 200

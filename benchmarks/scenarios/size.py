@@ -1,12 +1,11 @@
 """What an execution takes on disk: while it waits, and once it has ended, its record, attempt and events together."""
 
-from flowfabric.postgres.driver import Connection
-
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import RAW, Scenario
 from benchmarks.workers import drained, opened, working
 from flowfabric.engine import lanes
+from flowfabric.postgres.driver import Connection
 
 COUNT = 20_000
 

@@ -24,7 +24,7 @@ async def charge(ctx: Context, customer: str, amount: int) -> str:
 
 @app.task(lane="orders")
 async def place_large_order(ctx: Context, customer: str, amount: int) -> str:
-    verdict = await ctx.approval("consent", of={"customer": customer, "amount": amount}, timeout="30d")
+    verdict = await ctx.approval("consent", subject={"customer": customer, "amount": amount}, timeout="30d")
     if verdict.timed_out:
         return "lapsed"
     if not verdict.approved:

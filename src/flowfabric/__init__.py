@@ -1,30 +1,33 @@
-"""FlowFabric: durable execution for Python on Postgres alone."""
+"""FlowFabric: durable execution for Python on Postgres alone.
+
+Public are the names here and those of `flowfabric.engine`, `flowfabric.model`, `flowfabric.errors` and
+`flowfabric.testing`. Every other module is private and may change in any release.
+"""
 
 from flowfabric.app import App
-from flowfabric.app.executions import Execution, ExecutionCancelled, ExecutionExpired, ExecutionFailed, ExecutionSkipped
+from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow, FlowHandle, Node
-from flowfabric.app.tasks import Step, Task
+from flowfabric.app.tasks import Step, SubmitOptions, Task
 from flowfabric.blocking import Blocking
 from flowfabric.errors import (
     BudgetExhausted,
-    Conflict,
-    Fenced,
+    ChildFailed,
+    ExecutionCancelled,
+    ExecutionExpired,
+    ExecutionFailed,
+    ExecutionSkipped,
     FlowFabricError,
-    Forbidden,
-    Invalid,
-    Limited,
-    NotFound,
-    Unavailable,
+    PermanentError,
 )
 from flowfabric.handler.approvals import Verdict
 from flowfabric.handler.budgets import Reservation
-from flowfabric.handler.children import Child, ChildFailed
+from flowfabric.handler.children import Child
 from flowfabric.handler.context import Context
 from flowfabric.handler.metering import metered
-from flowfabric.handler.retries import PermanentError
 from flowfabric.handler.waits import First, Waiting
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Signal, Suspension, Usage
+from flowfabric.worker import Worker
 
 __all__ = [
     "App",
@@ -32,7 +35,6 @@ __all__ = [
     "BudgetExhausted",
     "Child",
     "ChildFailed",
-    "Conflict",
     "Context",
     "Execution",
     "ExecutionCancelled",
@@ -40,25 +42,21 @@ __all__ = [
     "ExecutionFailed",
     "ExecutionId",
     "ExecutionSkipped",
-    "Fenced",
     "First",
     "Flow",
-    "FlowHandle",
-    "Forbidden",
-    "Invalid",
-    "Limited",
-    "Node",
-    "NotFound",
-    "PermanentError",
     "FlowFabricError",
+    "FlowHandle",
+    "Node",
+    "PermanentError",
     "Reservation",
     "Signal",
     "Step",
+    "SubmitOptions",
     "Suspension",
     "Task",
-    "Unavailable",
     "Usage",
     "Verdict",
     "Waiting",
+    "Worker",
     "metered",
 ]

@@ -18,10 +18,15 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 U = TypeVar("U")
 
-OURS = ("flowfabric.handle", "flowfabric.task", "flowfabric.children", "flowfabric.handler", "flowfabric.flow")
 END = object()
 
 Work = SimpleQueue[Callable[[], None] | None]
+
+
+class Wrapped:
+    """Base of the classes whose instances a `Blocking` returns wrapped: their methods are awaitable too."""
+
+    __slots__ = ()
 
 
 class Blocking(Generic[T]):
@@ -95,7 +100,7 @@ class Blocking(Generic[T]):
         """Objects of ours stay blocking; plain values are given as they are."""
         if isinstance(answer, list):
             return [self._wrapped(item) for item in answer]
-        return Blocking(answer, self._loop) if type(answer).__module__ in OURS else answer
+        return Blocking(answer, self._loop) if isinstance(answer, Wrapped) else answer
 
 
 class Unwaited(Generic[T]):

@@ -5,55 +5,63 @@ A setting `url` is the argument `url=` and the environment variable `FLOWFABRIC_
 
 import os
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import msgspec
 from msgspec import Meta
 
+from flowfabric import durations
+from flowfabric.errors import BadSetting
+
 PREFIX = "FLOWFABRIC_"
 URL_SHAPE = "it reads postgresql://user:password@host:5432/database, with %-escapes for special characters in a part"
 SECRET = {"url": URL_SHAPE, "secret": "it is exactly 64 hexadecimal digits (32 bytes)"}
 
+# Shortest and longest value of the settings that are durations.
+DURATIONS = {
+    "timeout": (timedelta(seconds=0.1), timedelta(hours=1)),
+    "retention": (timedelta(), timedelta(days=3_650)),
+    "event_retention": (timedelta(), timedelta(days=3_650)),
+    "subscription_timeout": (timedelta(), timedelta(days=1)),
+}
+
 Partitions = Annotated[int, Meta(ge=1, le=32_767)]
-
-
-class BadSetting(ValueError):
-    """A setting cannot be read; the message names its variable and what it may be."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one process."""
 
     url: Annotated[str, Meta(pattern=r"^postgres(ql)?://")] | None = None
-    """Where Postgres is (`postgresql://…`). Without one, an embedded Postgres is started under `data`."""
+    """Where Postgres is (`postgresql://…`). Without it, an embedded Postgres starts under `data`."""
 
     data: Path = Path(".flowfabric")
-    """Where the embedded Postgres keeps its data."""
+    """Directory of the embedded Postgres."""
 
     secret: Annotated[str, Meta(pattern=r"\A[0-9A-Fa-f]{64}\Z")] | None = None
-    """The first signing key, 64 hexadecimal digits, installed as `k1` by the first migration; random when left out."""
+    """The first signing key, 64 hexadecimal digits; the first migration stores it as `k1`. Random by default."""
 
     pool_size: Annotated[int, Meta(ge=1, le=1_000)] = 4
-    """Connections for calls, besides the few that sweep, listen, read the log, hint and renew."""
+    """Connections for calls, besides those for sweeps, notifications, the event log and lease renewal."""
 
     pooler: bool = False
-    """A transaction-mode pooler (PgBouncer) stands in front of Postgres: no prepared statements, no session state."""
+    """A transaction-mode pooler (PgBouncer) is in front of Postgres: use no prepared statements or session state."""
 
-    timeout: Annotated[float, Meta(ge=0.1, le=3_600)] = 10.0
-    """Seconds a call waits for a connection, and goes on trying, if it is safe to repeat, while Postgres is away."""
+    timeout: timedelta = timedelta(seconds=10)
+    """How long a call waits for a connection, and how long a repeatable call is retried while Postgres is away."""
 
     payload_limit: Annotated[int, Meta(ge=1, le=1_073_741_823)] = 1_048_576
-    """Most bytes of a payload, a result or a step's result."""
+    """Largest payload, result or step result, in bytes."""
 
-    retention_ms: Annotated[int, Meta(ge=0, le=315_360_000_000)] = 604_800_000
-    """Milliseconds an ended execution is kept, unless its own policy says otherwise."""
+    retention: timedelta = timedelta(days=7)
+    """How long an ended execution is kept, unless its own policy says otherwise."""
 
-    event_retention_ms: Annotated[int, Meta(ge=0, le=315_360_000_000)] = 604_800_000
-    """Milliseconds an event is kept, at least: the log is trimmed by whole ranges of a million."""
+    event_retention: timedelta = timedelta(days=7)
+    """How long an event is kept, at least: the log is trimmed in whole ranges of a million."""
 
-    subscription_timeout: Annotated[float, Meta(ge=0, le=86_400)] = 60.0
-    """Seconds a subscription to the log waits for a database that is away before it ends with its cursor."""
+    subscription_timeout: timedelta = timedelta(seconds=60)
+    """How long a subscription to the log waits for an unavailable database before it ends with its cursor."""
 
     execution_partitions: Partitions = 256
     """How many partitions executions and flows are spread over; fixed by the first migration."""
@@ -66,13 +74,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ, **given: object) -> Self:
-        """The settings given here, completed from the environment. Raises `ValueError` naming the bad one.
+        """The settings given here, completed from the environment. Raises `BadSetting`.
 
         An argument that is `None` and a variable that is empty count as not given.
         """
         fields = {field.name: field.type for field in msgspec.structs.fields(cls)}
         if unknown := sorted(given.keys() - fields.keys()):
-            raise BadSetting(f"there is no setting {unknown[0]}; settings are {', '.join(fields)}")
+            raise BadSetting(f"unknown setting {unknown[0]!r}; settings are {', '.join(fields)}")
         settings: dict[str, Any] = {name: environment.get(variable(name)) or None for name in fields}
         settings |= {name: value for name, value in given.items() if value is not None}
         return cls(**{name: _read(name, fields[name], value) for name, value in settings.items() if value is not None})
@@ -92,12 +100,26 @@ def variable(name: str) -> str:
 
 
 def _read(name: str, kind: Any, value: object) -> Any:
+    if name in DURATIONS:
+        return _read_duration(name, value)
     try:
         return msgspec.convert(value, kind, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
         if name in SECRET:
             raise BadSetting(f"{variable(name)} cannot be read; {SECRET[name]}") from None
         raise BadSetting(f"{variable(name)} is {str(value)[:80]!r}: {error}") from None
+
+
+def _read_duration(name: str, value: object) -> timedelta:
+    shortest, longest = DURATIONS[name]
+    try:
+        duration = durations.read_span(value)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise BadSetting(f"{variable(name)}: {error}") from None
+    if not shortest <= duration <= longest:
+        given, least, most = map(durations.write_span, (duration, shortest, longest))
+        raise BadSetting(f"{variable(name)} is {given}; use {least} to {most}")
+    return duration
 
 
 def _path(kind: type, value: object) -> object:

@@ -1,4 +1,4 @@
-"""Every refusal, in seven families.
+"""Every error: seven families of refused calls, and what handlers and callers of `result()` meet.
 
     FlowFabricError
     ├── Invalid      422  what was asked cannot be
@@ -7,7 +7,10 @@
     ├── Conflict     409  it is in a state that rules this out
     ├── Fenced       412  it belongs to someone else now
     ├── Limited      429  there is a limit, and it is reached
-    └── Unavailable  503  not now; the same call may work later
+    ├── Unavailable  503  not now; the same call may work later
+    ├── ExecutionFailed   the execution whose result was awaited did not complete
+    │   └── ChildFailed   the same for a child, inside its parent's handler
+    └── PermanentError    raised by a handler that must not be retried
 
 The class name is the code in every layer: `LaneNotFound` here, `lane_not_found` in SQL, HTTP and the command. The
 family gives the HTTP status and the tail of the SQLSTATE (`FF404`). Refusals are raised for a single call and returned
@@ -17,22 +20,21 @@ as values, one per item, by the set-based ones.
 import functools
 import re
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-
-def code_of(kind: type) -> str:
-    """The name of a class as every other layer writes it: `lane_not_found`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+if TYPE_CHECKING:
+    from flowfabric.ids import ExecutionId
+    from flowfabric.model import Failure
 
 
 class FlowFabricError(Exception):
     """A call was refused and nothing was changed."""
 
-    status: ClassVar[int]
+    status: ClassVar[int] = 500
     code: str
 
     def __init_subclass__(cls) -> None:
-        cls.code = code_of(cls)
+        cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
@@ -43,11 +45,9 @@ class FlowFabricError(Exception):
         return f"{self.code}: {self.message}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FlowFabricError) and (self.code, self.args, self.fields) == (
-            other.code,
-            other.args,
-            other.fields,
-        )
+        return isinstance(other, FlowFabricError) and (self.code, self.fields, *self.args) == (
+            other.code, other.fields, *other.args
+        )  # fmt: skip
 
     def __hash__(self) -> int:
         return hash((self.code, self.args))
@@ -93,6 +93,10 @@ class Unavailable(FlowFabricError):
     """Not now; nothing is wrong with the call itself."""
 
     status = 503
+
+
+class BadSetting(Invalid):
+    """A setting has an invalid value; the message names its variable and what is allowed."""
 
 
 class InvalidId(Invalid):
@@ -455,21 +459,55 @@ class ShuttingDown(Unavailable):
     """This process is closing and takes no more calls."""
 
 
+class ExecutionFailed(FlowFabricError):
+    """The execution failed; a note has the traceback of the last attempt."""
+
+    def __init__(self, message: str, execution_id: "ExecutionId", failure: "Failure | None" = None) -> None:
+        super().__init__(message, execution_id=execution_id, failure=failure)
+        self.execution_id = execution_id
+        self.failure = failure
+
+
+class ExecutionCancelled(ExecutionFailed):
+    """The execution was cancelled."""
+
+
+class ExecutionExpired(ExecutionFailed):
+    """The execution reached its deadline or used up its last attempt's time."""
+
+
+class ExecutionSkipped(ExecutionFailed):
+    """The execution never ran, because an execution it depends on did not succeed."""
+
+
+class ChildFailed(ExecutionFailed):
+    """A child did not complete; retrying the parent would find the same."""
+
+    def __init__(self, message: str, execution_id: "ExecutionId", state: str, failure: "Failure | None" = None) -> None:
+        super().__init__(message, execution_id, failure)
+        self.state = state
+
+
+class PermanentError(FlowFabricError):
+    """Raise it in a handler to fail for good, without retries."""
+
+
+FAMILIES = (Invalid, Forbidden, NotFound, Conflict, Fenced, Limited, Unavailable)
+
+
 @functools.cache
 def by_code() -> Mapping[str, type[FlowFabricError]]:
-    """Every refusal there is, by its code."""
-    return {leaf.code: leaf for family in FlowFabricError.__subclasses__() for leaf in family.__subclasses__()}
+    """Every error that a call can be refused with, by its code."""
+    return {leaf.code: leaf for family in FAMILIES for leaf in family.__subclasses__()}
 
 
-def refusal(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> FlowFabricError:
+def from_code(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> FlowFabricError:
     """The refusal of that code, as SQL or HTTP gave it.
 
     A newer release may refuse with a code that this one has no class for: then it is one of its family, with that code.
     """
     if (known := by_code().get(code)) is not None:
         return known(message, **fields)
-    unknown = next((kind for kind in FlowFabricError.__subclasses__() if kind.status == family), Invalid)(
-        message, **fields
-    )
+    unknown = next((kind for kind in FAMILIES if kind.status == family), Invalid)(message, **fields)
     unknown.code = code
     return unknown

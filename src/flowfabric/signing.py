@@ -15,7 +15,7 @@ _SECRET = re.compile(r"[0-9A-Fa-f]{64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-class Verdict(StrEnum):
+class Verification(StrEnum):
     """What verifying a token showed; callers outside are not told which."""
 
     OK = "ok"
@@ -39,16 +39,16 @@ def sign(secret: bytes, kid: str, message: str) -> str:
     return f"{kid}:{_digest(secret, kid, message)}"
 
 
-def verify(secret: bytes, kid: str, message: str, token: str) -> Verdict:
+def verify(secret: bytes, kid: str, message: str, token: str) -> Verification:
     """Whether the token proves the message under that key; raises nothing, whatever the token."""
     token_kid, _, digest = token.partition(":")
     if not _DIGEST.fullmatch(digest):
-        return Verdict.MALFORMED
+        return Verification.MALFORMED
     if token_kid != kid:
-        return Verdict.WRONG_KID
+        return Verification.WRONG_KID
     if not hmac.compare_digest(digest, _digest(secret, kid, message)):
-        return Verdict.SIGNATURE_MISMATCH
-    return Verdict.OK
+        return Verification.SIGNATURE_MISMATCH
+    return Verification.OK
 
 
 def fingerprint(token: str) -> str:

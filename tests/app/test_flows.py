@@ -191,7 +191,7 @@ async def test_a_child_joins_the_flow_of_its_parent(app: App, given: Given) -> N
     described = await flows.describe_flow(given.conn, handle.flow_id)
     assert (described.node_count, described.counts) == (2, {"completed": 2})
     listed = await executions.list_executions(given.conn, flow=handle.flow_id)
-    assert {item.kind for item in listed.items} == {"parent", "search"}
+    assert {item.task for item in listed.items} == {"parent", "search"}
 
 
 def test_a_program_that_does_not_await_submits_a_flow_too(app: App) -> None:

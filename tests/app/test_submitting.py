@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from flowfabric import App
-from flowfabric.app.submitting import Submitter
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, Submitted
 from tests.given import Given
@@ -34,8 +33,8 @@ async def test_of_thousands_with_one_key_the_first_is_taken(app: App, given: Giv
     async def report() -> None: ...
 
     async with app:
-        submit = Submitter(app.config, app.database, app.notifier)
-        answers = await submit.many([Submission(options=report.options, key="one") for _ in range(MANY)])
+        submit = app.client
+        answers = await submit.submit_many([Submission(options=report.options, key="one") for _ in range(MANY)])
 
     taken = [answer for answer in answers if isinstance(answer, Submitted)]
     assert [str(answer.outcome) for answer in taken] == ["created"] + ["duplicate"] * (MANY - 1)
@@ -47,9 +46,9 @@ async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given
     async def report() -> None: ...
 
     async with app:
-        submit = Submitter(app.config, app.database, app.notifier)
+        submit = app.client
         asked = [Submission(options=report.options, tags={} if n % 500 else {"no": "key"}) for n in range(MANY)]
-        answers = await submit.many(asked)
+        answers = await submit.submit_many(asked)
 
     refused = [number for number, answer in enumerate(answers) if getattr(answer, "code", None) == "invalid_tag_key"]
     assert refused == [0, 500, 1000, 1500, 2000]
@@ -63,9 +62,9 @@ async def test_what_is_refused_is_told_to_no_worker(app: App, given: Given, capl
     caplog.set_level(logging.WARNING)
     lanes = ["reports", "\udcff", "x" * 10_000]
     async with app:
-        submit = Submitter(app.config, app.database, app.notifier)
+        submit = app.client
         options = [msgspec.structs.replace(report.options, lane=lane) for lane in lanes]
-        answers = await submit.many([Submission(options=each) for each in options])
+        answers = await submit.submit_many([Submission(options=each) for each in options])
 
     assert [isinstance(answer, Submitted) for answer in answers] == [True, False, False]
     assert caplog.messages == []  # a hint that cannot be sent would be lost with all that goes with it

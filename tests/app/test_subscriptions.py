@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
-from flowfabric.postgres.database import Database
 
 from flowfabric.app.subscriptions import EventLog, Subscription
 from flowfabric.config import Config
@@ -23,6 +23,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import encode_event_cursor
 from flowfabric.model import EventFilter, Outcome
+from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 from tests.conftest import Connect, Server
 from tests.engine.events.log import RANGE, append, append_many, begin, jump
@@ -148,7 +149,10 @@ async def test_past_its_patience_it_ends_with_its_cursor_and_goes_on_from_there(
 ) -> None:
     """Behaviour 114. Pitfall P71."""
     name = urlsplit(database_url).path[1:]
-    async with Database(Config(subscription_timeout=0.2), database_url) as database, event_log(database) as log:
+    async with (
+        Database(Config(subscription_timeout=timedelta(seconds=0.2)), database_url) as database,
+        event_log(database) as log,
+    ):
         one, other = await log.subscribe(), await log.subscribe(events.OLDEST)
         first = await append(conn)
         assert await take(one, 1) == [first]
@@ -173,7 +177,10 @@ async def _ending(task: asyncio.Task[list[int]]) -> str:
 
 async def test_subscribing_while_the_database_is_away_has_patience_too(server: Server, database_url: str) -> None:
     name = urlsplit(database_url).path[1:]
-    async with Database(Config(subscription_timeout=0.1), database_url) as database, event_log(database) as log:
+    async with (
+        Database(Config(subscription_timeout=timedelta(seconds=0.1)), database_url) as database,
+        event_log(database) as log,
+    ):
         await server.execute(f"alter database {name} with allow_connections false")
         with pytest.raises(StreamDisconnected) as ended:
             await log.subscribe(encode_event_cursor(7))

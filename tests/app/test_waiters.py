@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from uuid import uuid4
 
 import pytest
-from flowfabric.postgres.database import Database
 
-from flowfabric.app.waiters import Ends
+from flowfabric.app.waiters import Waiters
 from flowfabric.errors import DatabaseUnavailable, ShuttingDown
 from flowfabric.ids import ExecutionId
+from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 
 
@@ -43,9 +43,9 @@ def seen() -> Seen:
 
 
 @pytest.fixture
-async def ends(database: Database, seen: Seen) -> AsyncIterator[Ends]:
+async def ends(database: Database, seen: Seen) -> AsyncIterator[Waiters]:
     async with Notifier(database) as hints:
-        made = Ends(hints, seen.look)
+        made = Waiters(hints, seen.look)
         yield made
         await made.close()
 
@@ -59,7 +59,7 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_had_ended_before_is_seen_at_the_first_look(ends: Ends, seen: Seen) -> None:
+async def test_what_had_ended_before_is_seen_at_the_first_look(ends: Waiters, seen: Seen) -> None:
     execution_id = an_id()
     seen.ended.add(execution_id)
 
@@ -67,18 +67,18 @@ async def test_what_had_ended_before_is_seen_at_the_first_look(ends: Ends, seen:
     assert seen.asked == [[execution_id]]
 
 
-async def test_who_waits_is_woken_by_who_knows(ends: Ends, seen: Seen) -> None:
+async def test_who_waits_is_woken_by_who_knows(ends: Waiters, seen: Seen) -> None:
     execution_id, other = an_id(), an_id()
     waiting = [asyncio.create_task(ends.wait(each)) for each in (execution_id, execution_id, other)]
     await turns()
-    ends.tell([str(execution_id)])
+    ends.wake([str(execution_id)])
     await turns()
 
     assert [task.done() for task in waiting] == [True, True, False]
     waiting[2].cancel()
 
 
-async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Ends, seen: Seen) -> None:
+async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Waiters, seen: Seen) -> None:
     execution_id = an_id()
     waiting = asyncio.create_task(ends.wait(execution_id))
     await turns()
@@ -87,7 +87,7 @@ async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Ends, seen: 
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_thousands_who_wait_are_looked_at_together(ends: Ends, seen: Seen) -> None:
+async def test_thousands_who_wait_are_looked_at_together(ends: Waiters, seen: Seen) -> None:
     waiting = [asyncio.create_task(ends.wait(an_id())) for _ in range(5_000)]
     await seen.asked_about(15_000)  # each was looked at three times or so
     assert len(seen.asked) < 40
@@ -96,7 +96,7 @@ async def test_thousands_who_wait_are_looked_at_together(ends: Ends, seen: Seen)
         task.cancel()
 
 
-async def test_many_who_wait_for_one_are_one_look(ends: Ends, seen: Seen) -> None:
+async def test_many_who_wait_for_one_are_one_look(ends: Waiters, seen: Seen) -> None:
     execution_id = an_id()
     waiting = [asyncio.create_task(ends.wait(execution_id)) for _ in range(100)]
     await seen.asked_about(3)
@@ -107,7 +107,7 @@ async def test_many_who_wait_for_one_are_one_look(ends: Ends, seen: Seen) -> Non
 
 
 @pytest.mark.parametrize("why", [DatabaseUnavailable("away"), RuntimeError("nobody thought of this")])
-async def test_a_look_that_fails_is_made_again(ends: Ends, seen: Seen, why: Exception) -> None:
+async def test_a_look_that_fails_is_made_again(ends: Waiters, seen: Seen, why: Exception) -> None:
     execution_id = an_id()
     seen.why = why
     seen.ended.add(execution_id)
@@ -117,14 +117,14 @@ async def test_a_look_that_fails_is_made_again(ends: Ends, seen: Seen, why: Exce
     assert len(seen.asked) == 4
 
 
-async def test_who_waits_is_looked_at_again_and_again(ends: Ends, seen: Seen) -> None:
+async def test_who_waits_is_looked_at_again_and_again(ends: Waiters, seen: Seen) -> None:
     waiting = asyncio.create_task(ends.wait(an_id()))
 
     await asyncio.wait_for(seen.asked_about(7), 10)
     waiting.cancel()
 
 
-async def test_nobody_waiting_is_no_look(ends: Ends, seen: Seen) -> None:
+async def test_nobody_waiting_is_no_look(ends: Waiters, seen: Seen) -> None:
     waiting = asyncio.create_task(ends.wait(an_id()))
     await turns()
     waiting.cancel()
@@ -139,7 +139,7 @@ async def test_nobody_waiting_is_no_look(ends: Ends, seen: Seen) -> None:
 
 async def test_all_are_told_when_the_process_closes(database: Database, seen: Seen) -> None:
     async with Notifier(database) as hints:
-        ends = Ends(hints, seen.look)
+        ends = Waiters(hints, seen.look)
         waiting = asyncio.create_task(ends.wait(an_id()))
         await turns()
         await ends.close()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import asyncpg
 import msgspec
-from flowfabric.postgres.driver import Connection
 
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from tests.cli.conftest import Answer, Run
 

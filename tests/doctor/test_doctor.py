@@ -5,14 +5,14 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.config import Config
 from flowfabric.doctor import diagnose
 from flowfabric.engine import claims, events, executions, lanes, workers
 from flowfabric.model import Finding, Level
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from flowfabric.sweeps import run_each, sweeps
 from tests import sources

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import budgets, claims, events, executions, flows, quotas, schedules, waits, workers
 from flowfabric.errors import InvalidLimit, InvalidName, InvalidText
 from flowfabric.model import EventFilter, EventPage
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 Listing = Callable[..., Awaitable[Any]]
@@ -19,7 +19,7 @@ async def read_events(conn: Connection, *, limit: int = 256, **wanted: Any) -> E
 
 
 LISTS: dict[Listing, tuple[str, ...]] = {
-    executions.list_executions: ("namespace", "lane", "kind"),
+    executions.list_executions: ("namespace", "lane", "task"),
     workers.list_workers: ("namespace", "lane"),
     waits.list_suspended: ("namespace", "lane", "reason_code"),
     flows.list_flows: ("namespace",),

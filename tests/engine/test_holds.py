@@ -5,12 +5,12 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions, holds, lanes
 from flowfabric.errors import ExecutionEnded, ExecutionNotFound, ExecutionNotRunnable, InvalidBody, InvalidText
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import HoldChange, PublicState, Unheld
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, stored

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import claims, executions, lanes, routes
 from flowfabric.errors import InvalidBody, InvalidLane, InvalidLimit, InvalidText, LaneDraining, LaneNotFound
 from flowfabric.model import Drained, Lane, LaneChange, Options, Page
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, stored

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions, workers
 from flowfabric.errors import LeaseLost
 from flowfabric.model import Claim, PublicState, Swept
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given
 

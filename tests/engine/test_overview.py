@@ -3,11 +3,11 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import claims, executions, lanes, quotas, workers
 from flowfabric.engine.overview import overview
 from flowfabric.model import Stuck
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.engine.stuck import everything_stuck
 from tests.given import Given, submission

@@ -12,7 +12,6 @@ from typing import Any
 import asyncpg
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from flowfabric.config import Config
 from flowfabric.engine import claims, signing_keys, waits
 from flowfabric.errors import AnotherKeyActive, InvalidBody, InvalidGrace, InvalidKid, InvalidSecret, RotationConflict
 from flowfabric.model import Rotated, SignalToSend, Swept
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from tests.conftest import Connect, Server
 from tests.given import Given

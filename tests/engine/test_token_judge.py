@@ -1,9 +1,8 @@
 """The token of a signal is judged in Postgres exactly as Python would judge it."""
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric import signing
 from flowfabric.engine import signing_keys
+from flowfabric.postgres.driver import Connection
 from tests.engine.test_signing_keys import SECRET, VECTORS
 
 JUDGED = """

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions, workers
@@ -22,6 +21,7 @@ from flowfabric.errors import (
     LeaseLost,
 )
 from flowfabric.model import Beat, MarkedDead, PublicState, Registered, Worker
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given

@@ -250,7 +250,7 @@ async def test_a_replay_submits_anew_what_was_cancelled_with_its_parent(app: App
         await happens(execution, "execution_suspended")
         await later(app, given, execution, hours=1)
         assert await execution.result(TIMEOUT) == 9
-    ends = await given.rows("select outcome from flowfabric.executions where kind = 'square' order by created_at")
+    ends = await given.rows("select outcome from flowfabric.executions where task = 'square' order by created_at")
     assert [row["outcome"] for row in ends] == ["cancelled", "success"]
 
 

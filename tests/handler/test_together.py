@@ -128,14 +128,14 @@ async def test_a_signal_first_and_the_sleep_goes_on_until_its_time(app: App, giv
 async def test_approvals_side_by_side_are_each_bound_to_what_they_show(app: App) -> None:
     @app.task
     async def publish(ctx: Context) -> list[bool]:
-        found = await ctx.all_of(ctx.approval("text", of="a text"), ctx.approval("picture", of="a picture"))
+        found = await ctx.all_of(ctx.approval("text", subject="a text"), ctx.approval("picture", subject="a picture"))
         return [verdict.approved for verdict in found]
 
     async with working(app):
         execution = await publish.submit()
         await happens(execution, SUSPENDED)
-        await execution.decide("picture", "reject", by="bob", of="a picture")
-        await execution.decide("text", "approve", by="ann", of="a text")
+        await execution.reject("picture", by="bob", subject="a picture")
+        await execution.approve("text", by="ann", subject="a text")
         assert await execution.result(TIMEOUT) == [True, False]
 
 

@@ -140,11 +140,11 @@ async def asked(task: Any) -> Execution[Verdict]:
 
 
 async def test_an_approval_is_given(app: App) -> None:
-    publish = publishing(app, of={"text": "draft"})
+    publish = publishing(app, subject={"text": "draft"})
 
     async with working(app):
         execution = await asked(publish)
-        await execution.decide("publish", "approve", by="ann", of={"text": "draft"}, note="well done")
+        await execution.approve("publish", by="ann", subject={"text": "draft"}, note="well done")
         assert await execution.result(TIMEOUT) == Verdict(approved=True, by=["ann"], note="well done")
 
 
@@ -153,7 +153,7 @@ async def test_an_approval_is_refused(app: App) -> None:
 
     async with working(app):
         execution = await asked(publish)
-        await execution.decide("publish", "reject", by="bob")
+        await execution.reject("publish", by="bob")
         assert await execution.result(TIMEOUT) == Verdict(approved=False, by=["bob"])
 
 
@@ -172,29 +172,29 @@ async def test_two_approvers_are_two_people(app: App) -> None:
     async with working(app):
         execution = await asked(publish)
         for by in ("ann", "ann"):
-            await execution.decide("publish", "approve", by=by)
+            await execution.approve("publish", by=by)
         assert await execution.state() == "suspended"
-        await execution.decide("publish", "approve", by="bob")
+        await execution.approve("publish", by="bob")
         assert await execution.result(TIMEOUT) == Verdict(approved=True, by=["ann", "bob"])
 
 
 async def test_a_decision_on_something_else_than_was_asked_does_not_count(app: App) -> None:
-    publish = publishing(app, of="draft")
+    publish = publishing(app, subject="draft")
 
     async with working(app):
         execution = await asked(publish)
         for shown in ("another draft", None):
             with pytest.raises(ApprovalDigestMismatch):
-                await execution.decide("publish", "approve", by="ann", of=shown)
+                await execution.approve("publish", by="ann", subject=shown)
         assert await execution.state() == "suspended"
 
 
 async def test_a_decision_need_not_be_bound(app: App) -> None:
-    publish = publishing(app, of="draft", bind=False)
+    publish = publishing(app, subject="draft", bind=False)
 
     async with working(app):
         execution = await asked(publish)
-        await execution.decide("publish", "approve", by="ann")
+        await execution.approve("publish", by="ann")
         assert (await execution.result(TIMEOUT)).approved
 
 
@@ -415,7 +415,7 @@ async def test_a_blocking_handler_waits_in_the_same_way(app: App, given: Given) 
         await happens(execution, "execution_delayed")
         await later(app, given, execution, hours=1)
         await happens(execution, SUSPENDED)
-        await execution.decide("publish", "approve", by="ann")
+        await execution.approve("publish", by="ann")
         assert await execution.result(TIMEOUT) == "published"
 
 

@@ -2,12 +2,11 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
 import pytest
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.config import Config
 from flowfabric.engine import executions, holds, lanes
@@ -25,6 +24,8 @@ from flowfabric.errors import (
 )
 from flowfabric.model import LaneChange
 from flowfabric.postgres import call, embedded
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given, submission
 
@@ -281,7 +282,7 @@ async def test_a_transaction_whose_connection_is_lost_is_unavailable_and_undone(
 async def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
     server = await asyncio.to_thread(embedded.start, tmp_path / "data", durable=False)
     try:
-        async with Database(Config(timeout=30), server.url("postgres")) as database:
+        async with Database(Config(timeout=timedelta(seconds=30)), server.url("postgres")) as database:
 
             async def now(conn: Connection) -> object:
                 return await conn.fetch("select 1")
@@ -299,7 +300,7 @@ async def test_a_server_that_restarts_is_waited_for(tmp_path: Path) -> None:
 
 async def test_patience_ends(tmp_path: Path) -> None:
     server = await asyncio.to_thread(embedded.start, tmp_path / "data", durable=False)
-    async with Database(Config(timeout=0.3), server.url("postgres")) as database:
+    async with Database(Config(timeout=timedelta(seconds=0.3)), server.url("postgres")) as database:
         await asyncio.to_thread(server.stop)
         before = asyncio.get_running_loop().time()
         with pytest.raises(DatabaseUnavailable, match="no connection"):
@@ -321,13 +322,16 @@ async def test_a_caller_waits_for_a_connection_that_is_in_use(database_url: str)
 
 
 async def test_a_pool_that_stays_empty_is_unavailable_and_names_the_setting(database_url: str) -> None:
-    async with Database(Config(pool_size=1, timeout=0.1), database_url) as database, database.connection():
+    async with (
+        Database(Config(pool_size=1, timeout=timedelta(seconds=0.1)), database_url) as database,
+        database.connection(),
+    ):
         with pytest.raises(DatabaseUnavailable, match=r"after 0\.1 s .* in use \(FLOWFABRIC_POOL_SIZE\)"):
             await database.run(lambda conn: call.value(conn, "clock"))
 
 
 async def test_what_runs_aside_takes_no_connection_from_calls_and_waits_for_none(database_url: str) -> None:
-    async with Database(Config(pool_size=1, timeout=0.1), database_url) as database:
+    async with Database(Config(pool_size=1, timeout=timedelta(seconds=0.1)), database_url) as database:
         async with database.connection(), database.connection(aside=True):
             assert await database.run(lambda conn: call.value(conn, "clock"), aside=True) is not None
         async with database.connection(aside=True), database.connection(aside=True):
@@ -400,7 +404,7 @@ async def test_a_closed_database_takes_no_more_calls(database_url: str) -> None:
 
 
 async def test_closing_does_not_wait_for_ever(database_url: str) -> None:
-    database = await Database(Config(timeout=0.1), database_url).__aenter__()
+    database = await Database(Config(timeout=timedelta(seconds=0.1)), database_url).__aenter__()
     async with database.connection() as conn:
         await database.__aexit__()
         with pytest.raises(DatabaseUnavailable):

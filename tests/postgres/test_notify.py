@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
-from flowfabric.postgres.database import Database
 
 from flowfabric.config import Config
+from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import CHANNEL, MOST_NAMES, Notification, Notifier
 from tests.conftest import Connect
 

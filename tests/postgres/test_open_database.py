@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from flowfabric.postgres.database import open_database
 
 from flowfabric.config import Config
 from flowfabric.errors import DatabaseUnavailable
 from flowfabric.postgres import call
+from flowfabric.postgres.database import open_database
 
 
 async def test_a_url_names_the_database(database_url: str) -> None:

@@ -14,12 +14,12 @@ from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
-from flowfabric.postgres.database import Database
 
 from flowfabric.config import Config
 from flowfabric.engine import executions, lanes
 from flowfabric.errors import DatabaseUnavailable, LaneNotFound
 from flowfabric.postgres import embedded
+from flowfabric.postgres.database import Database
 from flowfabric.schema import migrate
 from tests.conftest import Server
 from tests.given import Given, submission

@@ -12,12 +12,12 @@ from importlib.metadata import version
 import asyncpg
 import msgspec
 import pytest
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.config import Config
 from flowfabric.engine import executions, lanes
 from flowfabric.errors import DatabaseUnavailable, PartitionCountMismatch, PrivilegeMissing, SchemaAhead, SchemaBehind
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from tests.conftest import Connect, Server
 from tests.given import submission

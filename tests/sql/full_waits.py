@@ -25,7 +25,7 @@ select n, (n % 256)::smallint as partition, gen_random_uuid() as id, gen_random_
 from generate_series(1, {ROWS}) n;
 
 insert into flowfabric.executions
-    (partition, id, route, kind, created_at, started_at, attempt, epoch, ended_at, outcome,
+    (partition, id, route, task, created_at, started_at, attempt, epoch, ended_at, outcome,
      parent_partition, parent, on_parent_end, has_children)
 select o.partition, o.id, o.route, 'work', o.at, o.at, 1, 1, case when not o.waits and not o.runs then o.at end,
        case when not o.waits and not o.runs then 'success'::flowfabric.outcome end, p.partition, p.id, 'cancel', o.waits

@@ -42,7 +42,7 @@ with made as (
     from flowfabric.routes r
     cross join lateral generate_series(1, case r.lane when 'behind' then $behind when 'many' then 1 else 100 end) i
 ), recorded as (
-    insert into flowfabric.executions (partition, id, route, kind, created_at)
+    insert into flowfabric.executions (partition, id, route, task, created_at)
     select m.partition, m.id, m.route, 'work', m.created_at from made m
 )
 insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, eligibility, reason)

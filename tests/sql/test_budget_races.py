@@ -10,13 +10,13 @@ from uuid import UUID
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 from msgspec.structs import replace
 
 from flowfabric import errors
 from flowfabric.engine import attempts, budgets, children, claims, executions, schedules, waits, workers
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, Completion, FailureReport, Fence, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Connect
 from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
 from tests.engine.executions.stored import blocked

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from flowfabric.postgres.driver import Connection
 from msgspec.structs import replace
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import ChildToSubmit, Claim, Completion, Wish
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
 from tests.given import Given, submission
 from tests.sql.test_wait_plans import reading

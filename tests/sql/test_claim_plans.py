@@ -65,7 +65,7 @@ language sql as $$$$
         from generate_series(1, fill.amount) i
         join flowfabric.routes r on r.lane = fill.lane and r.namespace like fill.namespace
     ), recorded as (
-        insert into flowfabric.executions (partition, id, route, kind, created_at)
+        insert into flowfabric.executions (partition, id, route, task, created_at)
         select m.partition, m.id, m.route, 'work', m.created_at from made m
     )
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, eligibility, reason)

@@ -1,8 +1,8 @@
 """Work below very many priorities that are closed to a worker: found in order, and without a look at each."""
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 LEVELS = 3_000

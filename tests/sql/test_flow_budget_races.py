@@ -5,10 +5,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, budgets, children, claims, executions, flows, waits
 from flowfabric.model import ChildToSubmit, Claim, EdgePolicy, Suspension
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.budgets.scene import figures
 from tests.engine.flows.scene import graph

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from itertools import permutations
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Claim, Completion, Fence
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.flows.scene import Graph, graph

@@ -2,11 +2,10 @@
 
 from datetime import timedelta
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import budgets, executions, flows, schedules
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import EdgePolicy
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import figures
 from tests.engine.flows.scene import Graph, graph
 from tests.engine.schedules.scene import create, fired, sweep

@@ -8,13 +8,13 @@ from typing import Any
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.config import Config
 from flowfabric.engine import claims, executions, holds, signing_keys
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Grant, Rotated, Seeded
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked

@@ -46,12 +46,12 @@ select i, i % 100 = 0 as unfinished, i / 100 % 10 as state,
        case when i % 50000 = 7 then 4 when i <= 100000 then 5 + i % 2 when i % 10 = 3 then 7 + i / 10 % 200
             when i % 10 < 7 then 1 + i % 2 else 3 end as route,
        case when i % 50000 = 11 then 'rare' when i <= 100000 then 'old' when i % 10 < 6 then 'common' else 'other'
-       end as kind
+       end as task
 from generate_series(1, $executions) i cross join lateral (select md5(i::text) as hash) h;
 
 insert into flowfabric.executions (
-    partition, id, route, kind, flow, created_at, priority, attempt, epoch, retries, reclaims, ended_at, outcome)
-select p.partition, p.id, p.route, p.kind,
+    partition, id, route, task, flow, created_at, priority, attempt, epoch, retries, reclaims, ended_at, outcome)
+select p.partition, p.id, p.route, p.task,
        case when p.partition = $flow_partition and p.i % 8 = 1 then '$flow'::uuid end,
        p.created_at, 0, 1, 1, 0, 0, case when not p.unfinished then p.created_at end,
        case when p.unfinished then null when p.i % 1000 = 1 then 'failed' else 'success' end::flowfabric.outcome
@@ -131,17 +131,17 @@ FILTERS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "a lane whose work is old": (PAGE, {"lane": "old"}),
     "a lane that is not there": (0, {"lane": "nowhere"}),
     "lane and namespace": (PAGE, {"lane": "fast", "namespace": "other"}),
-    "a common kind": (PAGE, {"kind": "common"}),
-    "a rare kind": (20, {"kind": "rare"}),
-    "an old kind": (PAGE, {"kind": "old"}),
-    "a kind that is not there": (0, {"kind": "none"}),
+    "a common kind": (PAGE, {"task": "common"}),
+    "a rare kind": (20, {"task": "rare"}),
+    "an old kind": (PAGE, {"task": "old"}),
+    "a kind that is not there": (0, {"task": "none"}),
     "a common tag": (PAGE, {"tag": ("app.tier", "common")}),
     "a rare tag": (20, {"tag": ("app.tier", "rare")}),
     "a tag that is not there": (0, {"tag": ("app.tier", "none")}),
     "a flow": (PAGE, {"flow": FLOW}),
     "a common ended state": (PAGE, {"states": [PublicState.COMPLETED]}),
     "an ended state in a lane": (PAGE, {"states": [PublicState.COMPLETED], "lane": "old"}),
-    "a common tag and a common kind": (PAGE, {"tag": ("app.tier", "common"), "kind": "common"}),
+    "a common tag and a common kind": (PAGE, {"tag": ("app.tier", "common"), "task": "common"}),
     "no state at all": (0, {"states": []}),
 }
 
@@ -190,9 +190,9 @@ async def test_an_unfinished_state_is_found_among_the_tickets(
 
 
 NARROWED: Mapping[str, tuple[int, Mapping[str, Any]]] = {
-    "a common kind": (PAGE, {"kind": "common"}),
-    "a rare kind": (0, {"kind": "rare"}),
-    "an old kind": (PAGE, {"kind": "old"}),
+    "a common kind": (PAGE, {"task": "common"}),
+    "a rare kind": (0, {"task": "rare"}),
+    "an old kind": (PAGE, {"task": "old"}),
     "a common tag": (PAGE, {"tag": ("app.tier", "common")}),
     "a rare tag": (0, {"tag": ("app.tier", "rare")}),
     "an old tag": (PAGE, {"tag": ("app.tier", "old")}),

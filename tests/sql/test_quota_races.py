@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions, quotas
 from flowfabric.errors import DatabaseUnavailable, FlowFabricError
 from flowfabric.model import Claim
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given, submission

@@ -7,12 +7,12 @@ from typing import Any
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import attempts, claims, executions, holds, lanes
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, Completion, FailureClass, Fence, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given, submission

@@ -10,7 +10,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions, waits
 from flowfabric.errors import (
@@ -22,6 +21,7 @@ from flowfabric.errors import (
     WaitpointClosed,
 )
 from flowfabric.model import Fence, SignalToSend, Swept
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.waits.scene import ANY, Waiting, state, to, waiting, wish

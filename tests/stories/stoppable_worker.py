@@ -10,11 +10,11 @@ from collections.abc import Awaitable
 from datetime import timedelta
 
 import asyncpg
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import FlowFabricError
 from flowfabric.model import Fence
+from flowfabric.postgres.driver import Connection
 
 
 async def main(url: str) -> None:

@@ -10,13 +10,13 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
-from flowfabric.postgres.database import Database
 
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.engine import events, executions
 from flowfabric.ids import decode_event_cursor, encode_event_cursor
 from flowfabric.model import EventFilter
 from flowfabric.postgres import embedded
+from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 from tests.conftest import SOAK, Connect, Server
 from tests.given import Given, submission

@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions, waits
 from flowfabric.ids import parse_execution_id
+from flowfabric.postgres.driver import Connection
 from tests.app.scene import happens, working
 from tests.sources import ROOT
 

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.database import Database
 
 from flowfabric.config import Config
 from flowfabric.engine import claims, executions
 from flowfabric.errors import ShuttingDown
 from flowfabric.ids import ExecutionId
+from flowfabric.postgres.database import Database
 from flowfabric.sweeps import Sweep, run_each, run_once, run_sweeps
 from tests.conftest import Connect
 from tests.given import Given

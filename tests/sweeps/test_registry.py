@@ -2,9 +2,8 @@
 
 from datetime import timedelta
 
-from flowfabric.postgres.database import Database
-
 from flowfabric.config import Config
+from flowfabric.postgres.database import Database
 from flowfabric.sweeps import run_each, sweeps
 from tests.given import Given
 from tests.sources import ROOT
@@ -50,6 +49,6 @@ async def test_retention_is_the_one_of_the_settings(database: Database, given: G
 
     moved = {run.sweep: run.moved for run in await run_each(database, sweeps(Config()))}
     assert moved["remove_ended"] == 0
-    moved = {run.sweep: run.moved for run in await run_each(database, sweeps(Config(retention_ms=1_000)))}
+    moved = {run.sweep: run.moved for run in await run_each(database, sweeps(Config(retention=timedelta(seconds=1))))}
     assert moved["remove_ended"] == 1
     assert await given.count("executions") == 0

@@ -50,7 +50,7 @@ async def drip(ctx: Context) -> list[datetime]:
 
 @app.task
 async def publish(ctx: Context, title: str) -> str:
-    verdict = await ctx.approval("publish", of=title, timeout="30d")
+    verdict = await ctx.approval("publish", subject=title, timeout="30d")
     if verdict.timed_out:
         return "nobody answered"
     return f"{'published' if verdict.approved else 'withdrawn'} by {verdict.by[0]}: {verdict.note}"
@@ -160,7 +160,7 @@ async def test_an_approval_is_answered_on_what_it_shows(app_worker: AppWorker, e
     await engine.reject(no, "publish", note="no")
     assert [await yes.result(20), await no.result(20)] == ["published by ann: fine", "withdrawn by tester: no"]
 
-    await own.decide("publish", "approve", by="bob", of="flow")
+    await own.approve("publish", by="bob", subject="flow")
     await engine.settle()
     assert await own.result(20) == "published by bob: None"
 
@@ -231,7 +231,7 @@ async def test_without_a_worker_nothing_runs(engine: Engine) -> None:
 
 async def test_the_app_has_its_own_settings_back_after_each_test() -> None:
     assert app.config.url == "postgresql://nobody@nowhere.invalid/nothing"
-    assert app.config.retention_ms == 604_800_000
+    assert app.config.retention == timedelta(days=7)
 
 
 async def test_a_worker_that_cannot_be_says_why(app_worker: AppWorker) -> None:

@@ -168,7 +168,7 @@ async def test_a_worker_whose_database_is_away_past_its_lease_stops_its_runs_by_
 async def test_what_was_done_while_the_database_was_away_is_reported_when_it_is_back(
     database_url: str, given: Given, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = App(url=database_url, timeout=0.1)
+    app = App(url=database_url, timeout="100ms")
     held = Held(app)
 
     async with working(app, lease="30s"):

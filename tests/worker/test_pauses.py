@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from flowfabric.app import App
 from flowfabric.handler.context import Context
-from flowfabric.worker.pauses import Pauses
+from flowfabric.worker.claiming import Pauses
 from tests.given import Given
 from tests.worker.scene import working
 
@@ -23,7 +23,7 @@ async def test_pauses_grow_until_a_hint_comes() -> None:
     pauses = await grown()
     assert (Pauses().length(), pauses.length()) == (0.005, 0.16)
 
-    pauses.hint()
+    pauses.shorten()
     await pauses.wait()  # at once, since it has stirred
     assert pauses.length() == 0.01
 

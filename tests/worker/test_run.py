@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from flowfabric.app import App
-from flowfabric.app.executions import Execution, ExecutionFailed
+from flowfabric.app.executions import Execution
 from flowfabric.engine import attempts
+from flowfabric.errors import ExecutionFailed
 from flowfabric.handler.context import Context
 from flowfabric.model import Options, Submission
 from tests.given import Given
@@ -108,7 +109,8 @@ async def test_a_payload_that_does_not_fit_fails_for_good(database_url: str, giv
     async def count(number: int) -> None: ...
 
     async with working(app):
-        execution = await app.send(count, Submission(options=Options(task="count"), payload=b'{"number": "many"}'))
+        asked = Submission(options=Options(task="count"), payload=b'{"number": "many"}')
+        execution = Execution.of(app, await app.client.submit(asked))
         failed = await failure(execution)
 
     assert "the payload does not fit count: ValidationError" in str(failed.raised)

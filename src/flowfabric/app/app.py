@@ -1,6 +1,6 @@
-"""The application: what holds the tasks, and the connections they are submitted through."""
+"""The application: holds the tasks, and the connections through which they are submitted."""
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -8,25 +8,23 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, over
 
 from flowfabric import blocking, payloads
 from flowfabric.app import declarations, schedules
+from flowfabric.app.client import Client
 from flowfabric.app.declarations import Budgets, Quotas
 from flowfabric.app.decorators import StepDecorator, TaskDecorator
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow
 from flowfabric.app.following import Follower
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
-from flowfabric.app.signalling import Signaller
-from flowfabric.app.submitting import Submitter
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, read_policy, submission
-from flowfabric.app.waiters import Ends
+from flowfabric.app.waiters import Waiters
 from flowfabric.blocking import Blocking
 from flowfabric.config import Config
 from flowfabric.engine import executions, routes
-from flowfabric.errors import FlowFabricError, SchemaBehind
+from flowfabric.errors import SchemaBehind
 from flowfabric.ids import ExecutionId, parse_execution_id
-from flowfabric.model import Delivered, Options, ScheduleChange, SignalToSend, Submission, SubmitOutcome, Submitted
-from flowfabric.postgres import connect
-from flowfabric.postgres.database import Database
+from flowfabric.model import Delivered, Options, ScheduleChange, SignalToSend
+from flowfabric.postgres.database import Database, open_database
 from flowfabric.postgres.driver import Connection
 from flowfabric.postgres.notify import Notifier
 from flowfabric.schema import migrate
@@ -39,22 +37,21 @@ class Connections(NamedTuple):
     """What an open app holds."""
 
     database: Database
-    hints: Notifier
+    notifier: Notifier
     log: EventLog
-    ends: Ends
+    waiters: Waiters
     follower: Follower
-    submit: Submitter
-    signal: Signaller
+    client: Client
     close: AsyncExitStack
 
 
 class App:
-    """A set of tasks, and after `async with` the connections of this process.
+    """A set of tasks and, inside `async with`, the connections of this process.
 
     Settings come from the arguments, then from the environment (`FLOWFABRIC_URL`, …). Without a URL an embedded
-    Postgres is started under `./.flowfabric` and brought to this version; a database of yours is only checked.
+    Postgres starts under `./.flowfabric` and is migrated to this release; your own database is only checked.
 
-    `budgets` and `quotas` are made when the app is opened, or changed to what is said here:
+    Opening the app creates the `budgets` and `quotas` given here, or changes them to these values:
     `App(budgets={"team-a": {"tokens": 1_000_000}}, quotas={"model": {"max_concurrent": 20}})`.
     """
 
@@ -73,9 +70,9 @@ class App:
     def task(self) -> TaskDecorator:
         """Make a function a task: `@app.task` or `@app.task(lane="research", retries=3, timeout="10m")`.
 
-        The name is the function's unless one is given; it is what is stored, so it should stay as it is. `timeout` is
-        for one attempt. `permanent` lists exceptions that are not worth a retry. At most `limit` runs of it go on at
-        once in one worker; for all workers together there are quotas.
+        The task's name is the function's unless you give one. The name is stored, so do not change it while executions
+        are unfinished. `timeout` is for one attempt. `non_retryable` lists exceptions that fail the execution without
+        a retry. `limit` is how many runs of the task one worker runs at once; quotas limit all workers together.
         """
         return cast(TaskDecorator, self._task)
 
@@ -86,12 +83,12 @@ class App:
         name = options.pop("name", None) or getattr(handler, "__name__", "")
         if name in self.tasks:
             there = self.tasks[name].handler.__qualname__
-            raise ValueError(f"there is a task {name!r} already, {there}; give this one a name of its own")
+            raise ValueError(f"task {name!r} already exists: {there}; give one of them another name")
         own = {option: options.pop(option) for option in ("non_retryable", "priority", "limit") if option in options}
         policy = read_policy(options)
         task: Task[..., Any] = TaskFunction(self, handler, Options(task=name, policy=policy, **options), **own)
         if not name.isprintable() or "<" in name:
-            raise ValueError(f"{name} is no name to find a task by; give one: @app.task(name=...)")
+            raise ValueError(f"{name} is not a usable task name; give one: @app.task(name=...)")
         self.tasks[name] = task
         return task
 
@@ -104,9 +101,10 @@ class App:
         self, *, name: str | None = None, retries: int = 0, backoff: str | timedelta = "100ms"
     ) -> StepDecorator: ...
     def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
-        """Make a function a step of whatever handler calls it with its context: `notes = await search(ctx, topic)`.
+        """Make a function a step of every handler that calls it with its context: `await search(ctx, topic)`.
 
-        Its name is the function's unless one is given. Retries happen at once, under the lease.
+        The step's name is the function's unless you give one. Retries run immediately, while the worker holds the
+        lease.
         """
         if function is None:
             return partial(_step, **options)
@@ -115,16 +113,16 @@ class App:
     def schedule(
         self, *, name: str | None = None, arguments: Mapping[str, object] | None = None, **timing: Unpack[TimingOptions]
     ) -> Callable[[Scheduled], Scheduled]:
-        """Have a task submitted again and again: `@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin")`, above it.
+        """Submit a task again and again: `@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin")` above `@app.task`.
 
-        The name is the task's unless one is given. A worker of this app makes the schedule, or changes it, when it
-        starts. Raises `InvalidSchedule`.
+        The schedule's name is the task's unless you give one. A worker of this app creates or changes the schedule when
+        it starts. Raises `InvalidSchedule`.
         """
         return schedules.declaring(self.schedules, name, arguments, schedules.read_timing(timing))
 
     async def __aenter__(self) -> Self:
         if self._opening or self._connections is not None:
-            raise RuntimeError("this app is open already; one `async with` is enough for a process")
+            raise RuntimeError("this app is already open; use one `async with` per process")
         self._opening = True
         try:
             async with AsyncExitStack() as opening:
@@ -134,29 +132,28 @@ class App:
         return self
 
     async def _open(self, opening: AsyncExitStack) -> Connections:
-        database = await opening.enter_async_context(connect.open_database(self.config))
+        database = await opening.enter_async_context(open_database(self.config))
         async with database.connection() as conn:
             await self._prepare(conn)
-            lanes = await declarations.make(
-                conn, self._declared, (task.terms for task in self.tasks.values()), self.config
-            )
-            for task in self.tasks.values():
-                await routes.register_route(conn, task.terms)
-        hints = await opening.enter_async_context(Notifier(database))
-        hints.send(lanes=lanes)
-        log = await opening.enter_async_context(EventLog(database, hints))
-        ends = Ends(hints, lambda waited: database.run(lambda conn: executions.list_ended(conn, waited), repeat=True))
-        opening.push_async_callback(ends.close)
-        follower = Follower(database, hints, ends)
+            options = [task.options for task in self.tasks.values()]
+            lanes = await declarations.make(conn, self._declared, options, self.config)
+            for each in options:
+                await routes.register_route(conn, each)
+        notifier = await opening.enter_async_context(Notifier(database))
+        notifier.send(lanes=lanes)
+        log = await opening.enter_async_context(EventLog(database, notifier))
+        waiters = Waiters(
+            notifier, lambda ids: database.run(lambda conn: executions.list_ended(conn, ids), repeat=True)
+        )
+        opening.push_async_callback(waiters.close)
+        follower = Follower(database, notifier, waiters)
         opening.push_async_callback(follower.close)
-        submit = Submitter(self.config, database, hints)
-        opening.push_async_callback(submit.one.close)
-        signal = Signaller(database, hints)
-        opening.push_async_callback(signal.one.close)
-        return Connections(database, hints, log, ends, follower, submit, signal, opening.pop_all())
+        client = Client(database, notifier)
+        opening.push_async_callback(client.close)
+        return Connections(database, notifier, log, waiters, follower, client, opening.pop_all())
 
     async def _prepare(self, conn: Connection) -> None:
-        """Bring an embedded database to this version when it is behind; one of yours is only checked."""
+        """Migrate an embedded database that is behind this release; your own database is only checked."""
         try:
             await migrate.check(conn, self.config)
         except SchemaBehind:
@@ -171,9 +168,9 @@ class App:
             self._connections = None
 
     def sync(self) -> "AbstractContextManager[Blocking[App]]":
-        """The same app for a program that does not await: `with app.sync() as sync: sync.submit("report", …)`.
+        """The same app for programs that do not use `await`: `with app.sync() as sync: sync.submit("report", …)`.
 
-        It is opened on a loop in a thread of its own. `sync(report)` is a task of it in the same way.
+        The app is opened on an event loop in its own thread. `sync(report)` gives a task in the same way.
         """
         return blocking.opened(self)
 
@@ -183,19 +180,24 @@ class App:
         return self._opened.database
 
     @property
-    def hints(self) -> Notifier:
-        """What tells other processes that there is something to look at."""
-        return self._opened.hints
+    def notifier(self) -> Notifier:
+        """Notifies other processes of new work and of ended executions."""
+        return self._opened.notifier
 
     @property
     def log(self) -> EventLog:
-        """The log of all that happens, to subscribe to."""
+        """The event log, to subscribe to."""
         return self._opened.log
 
     @property
-    def ends(self) -> Ends:
-        """Who waits for executions to end in this process."""
-        return self._opened.ends
+    def waiters(self) -> Waiters:
+        """The callers in this process that wait for executions to end."""
+        return self._opened.waiters
+
+    @property
+    def client(self) -> Client:
+        """Sends submissions and signals."""
+        return self._opened.client
 
     @property
     def _opened(self) -> Connections:
@@ -204,49 +206,30 @@ class App:
         return self._connections
 
     async def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> Execution[Any]:
-        """Submit a task by its name, without its code; `options` say what its decorator would, such as the lane."""
+        """Submit a task by name, without its code; `options` may give what the decorator would, such as the lane."""
         task = self.tasks.get(name)
         if task is not None:
             return await task.with_options(**(options or {})).submit(**arguments)
         asked = submission(Options(task=name), payloads.encode(arguments), options or {})
-        return self._handle(await self._opened.submit.one(asked), Any)
-
-    async def send(self, task: Task[..., R], asked: Submission) -> Execution[R]:
-        """Submit for a task; what is submitted at the same time goes together."""
-        return self._handle(await self._opened.submit.one(asked), task.returns)
-
-    async def send_many(self, task: Task[..., R], asked: Sequence[Submission]) -> list[Execution[R]]:
-        """Submit many for a task. Raises an exception group of the refusals, when there are any; the others are in."""
-        answers = await self._opened.submit.many(asked)
-        refused = [answer for answer in answers if isinstance(answer, FlowFabricError)]
-        if refused:
-            raise ExceptionGroup(f"{len(refused)} of {len(asked)} submissions were refused", refused)
-        created, returns = SubmitOutcome.CREATED, task.returns
-        return [
-            Execution(self, answer.execution_id, returns, fresh=answer.outcome is created)
-            for answer in cast(list[Submitted], answers)
-        ]
+        return Execution.of(self, await self.client.submit(asked))
 
     async def signal(self, signal: SignalToSend) -> Delivered:
-        """Send a signal to a waitpoint by its id; what is sent at the same time goes together.
+        """Send a signal to a waitpoint by its id; concurrent signals share a round trip.
 
-        Raises `InvalidToken`, `WaitpointClosed`, and what else refuses a signal.
+        Raises `InvalidToken`, `WaitpointClosed`, and whatever else refuses a signal.
         """
-        return await self._opened.signal.one(signal)
-
-    def _handle(self, answer: Submitted, returns: Any) -> Execution[Any]:
-        return Execution(self, answer.execution_id, returns, fresh=answer.outcome is SubmitOutcome.CREATED)
+        return await self.client.signal(signal)
 
     def execution(self, execution_id: str | ExecutionId) -> Execution[Any]:
-        """The handle of an execution that somebody else submitted. Raises `InvalidId`."""
+        """The handle of an execution submitted elsewhere. Raises `InvalidId`."""
         return Execution(self, parse_execution_id(str(execution_id), self.config.execution_partitions))
 
     def flow(
         self, kind: str, *, key: str | None = None, namespace: str = "default", tags: Mapping[str, str] | None = None
     ) -> Flow:
-        """A flow to put tasks into that wait for each other, and then submit whole; `kind` is what it is called.
+        """Start building a flow (DAG): add tasks that depend on each other, then submit them together.
 
-        With a key it is submitted once: whoever submits one with that key later gets the same executions.
+        With a key the flow is submitted once: submitting another flow with that key returns the same executions.
         """
         return Flow(self, kind, namespace, key, tags)
 
@@ -260,28 +243,28 @@ class App:
         paused: bool = False,
         **timing: Unpack[TimingOptions],
     ) -> ScheduleChange:
-        """Have a task submitted again and again, by `cron` and `tz` or `every` span, until the schedule is deleted.
+        """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
 
-        Safe to repeat: the same schedule answers `NOOP`. Raises `InvalidSchedule`, `ScheduleAlreadyExists`.
+        Safe to repeat: an identical schedule answers `NOOP`. Raises `InvalidSchedule`, `ScheduleAlreadyExists`.
         """
         asked = schedules.submitted(self, task, arguments)
         return await schedules.create(self, name, asked, schedules.read_timing(timing), by=by, paused=paused)
 
     async def declare_schedules(self) -> None:
-        """Make the schedules of `@app.schedule` what the code says; a worker does so when it starts."""
+        """Create or change the schedules of `@app.schedule` as the code says; a worker does so when it starts."""
         await schedules.make_declared(self)
 
     async def wake(self, lane: str) -> None:
-        """Tell workers that a lane has work: after the commit of a transaction of yours that submitted some."""
+        """Notify the workers of a lane; call it after you commit a transaction in which you submitted work."""
         self.notifier.send(lanes=[lane])
 
-    def tell_ended(self, execution_ids: Iterable[str], *, follow: bool = True) -> None:
-        """Wake those who wait for these executions, here and in other processes.
+    def notify_ended(self, execution_ids: Iterable[str], *, follow: bool = True) -> None:
+        """Wake callers that wait for these executions, in this process and in others.
 
-        With `follow` also those who wait for what these ends have brought about, should they be in flows.
+        With `follow`, also callers that wait for flow members which these ends released, skipped or cancelled.
         """
         ended = list(execution_ids)
-        self.ends.tell(ended)
+        self.waiters.wake(ended)
         self.notifier.send(ended=ended)
         if follow:
             self._opened.follower.follow(ended)

@@ -67,13 +67,13 @@ def read(budgets: Budgets | None, quotas: Quotas | None) -> Declared:
     )
 
 
-async def make(conn: Connection, declared: Declared, terms: Iterable[Options], config: Config) -> list[str]:
+async def make(conn: Connection, declared: Declared, options: Iterable[Options], config: Config) -> list[str]:
     """Make what is declared, or change it to what the code says; returns the lanes that may have work again.
 
     Each is made in the namespaces of the tasks that name it, or in `default` if none does. Raises what `create_budget`
     and `create_quota` refuse, such as `InvalidBudget`.
     """
-    known = list(terms)
+    known = list(options)
     lanes: list[str] = []
     for name, budget in declared.budgets.items():
         for namespace in sorted({each.namespace for each in known if name in each.budgets}) or ["default"]:

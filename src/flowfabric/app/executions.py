@@ -7,19 +7,28 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowfabric import durations, payloads
+from flowfabric.blocking import Wrapped
 from flowfabric.engine import attempts, events, executions, waits
-from flowfabric.errors import ExecutionNotFound, WaitpointNotFound
+from flowfabric.errors import (
+    ExecutionCancelled,
+    ExecutionExpired,
+    ExecutionFailed,
+    ExecutionNotFound,
+    ExecutionSkipped,
+    WaitpointNotFound,
+)
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import (
     Delivered,
     Description,
     Event,
     Explanation,
-    Failure,
     Outcome,
     PublicState,
     Result,
     SignalToSend,
+    SubmitOutcome,
+    Submitted,
     Waitpoint,
 )
 from flowfabric.postgres.driver import Connection
@@ -31,28 +40,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class ExecutionFailed(Exception):
-    """The execution ended in failure; a note has the traceback of the last attempt."""
-
-    def __init__(self, message: str, execution_id: ExecutionId, failure: Failure | None) -> None:
-        super().__init__(message)
-        self.execution_id = execution_id
-        self.failure = failure
-
-
-class ExecutionCancelled(ExecutionFailed):
-    """The execution was cancelled."""
-
-
-class ExecutionExpired(ExecutionFailed):
-    """The execution ran out of time."""
-
-
-class ExecutionSkipped(ExecutionFailed):
-    """The execution was never run, because what it depends on did not succeed."""
-
-
-class Execution(Generic[R]):
+class Execution(Wrapped, Generic[R]):
     """One piece of work that was submitted."""
 
     __slots__ = ("__weakref__", "_app", "_fresh", "_returns", "execution_id")  # many are held at once
@@ -62,6 +50,11 @@ class Execution(Generic[R]):
         self._returns = returns
         self._fresh = fresh  # only just submitted: there is no end to look for yet
         self.execution_id = execution_id
+
+    @classmethod
+    def of(cls, app: "App", submitted: Submitted, returns: Any = Any) -> "Execution[Any]":
+        """The handle of an execution that this process has just submitted."""
+        return cls(app, submitted.execution_id, returns, fresh=submitted.outcome is SubmitOutcome.CREATED)
 
     def __repr__(self) -> str:
         return f"<execution {self.execution_id}>"
@@ -100,7 +93,7 @@ class Execution(Generic[R]):
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
         """End it because it is no longer wanted; whoever runs it learns at its next call."""
         ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
-        self._app.tell_ended([str(self.execution_id)])
+        self._app.notify_ended([str(self.execution_id)])
         return ended
 
     async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
@@ -132,20 +125,25 @@ class Execution(Generic[R]):
         )
         return await self._app.signal(signal)
 
-    async def decide(
-        self, title: str, decision: str, *, by: str, of: object = None, note: str | None = None
-    ) -> Delivered:
-        """Decide on an approval, as somebody you have authenticated: `approve` or `reject`, on what was shown (`of`).
+    async def approve(self, name: str, *, by: str, subject: object = None, note: str | None = None) -> Delivered:
+        """Approve, as a person whom you have authenticated (`by`); each person counts once.
 
-        One person counts once. Raises `ApprovalDigestMismatch` when something else is asked than `of`,
-        `WaitpointNotFound`, `TargetNotSignalable`, `WaitpointClosed`.
+        `subject` is what the person was shown. Raises `ApprovalDigestMismatch` if the handler asks about another
+        subject, `WaitpointNotFound`, `TargetNotSignalable`, `WaitpointClosed`.
         """
-        digest = None if of is None else sha256(payloads.encode(of)).digest()
+        return await self._decide("approve", name, by, subject, note)
+
+    async def reject(self, name: str, *, by: str, subject: object = None, note: str | None = None) -> Delivered:
+        """Reject, as a person whom you have authenticated (`by`); one rejection is enough. Raises as `approve` does."""
+        return await self._decide("reject", name, by, subject, note)
+
+    async def _decide(self, decision: str, name: str, by: str, subject: object, note: str | None) -> Delivered:
+        digest = None if subject is None else sha256(payloads.encode(subject)).digest()
         said = None if note is None else payloads.encode(note)
         return self._woken(
             await self._run(
                 lambda conn: waits.deliver_approval(
-                    conn, self.execution_id, title, decision, by=by, digest=digest, payload=said, note=note
+                    conn, self.execution_id, name, decision, by=by, digest=digest, payload=said, note=note
                 )
             )
         )
@@ -171,7 +169,7 @@ class Execution(Generic[R]):
 
     async def _ended(self) -> Result:
         while True:
-            await self._app.ends.wait(self.execution_id, fresh=self._fresh)
+            await self._app.waiters.wait(self.execution_id, fresh=self._fresh)
             self._fresh = False
             found = await self._run(lambda conn: executions.get_result(conn, self.execution_id))
             if found.outcome is not None:

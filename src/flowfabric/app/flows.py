@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from flowfabric import durations, payloads
 from flowfabric.app.executions import Execution
 from flowfabric.app.tasks import Task
+from flowfabric.blocking import Wrapped
 from flowfabric.engine import flows
 from flowfabric.ids import ExecutionId, FlowId, mint_flow_id, shown
 from flowfabric.model import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Node(Generic[R]):
+class Node(Wrapped, Generic[R]):
     """A task in a flow that is being put together. As an argument of another it stands for what it will return."""
 
     def __init__(self, flow: "Flow", name: str, submission: Submission, returns: Any) -> None:
@@ -72,7 +73,7 @@ class Node(Generic[R]):
         self.upstreams[node.name] = pass_as
 
 
-class Flow:
+class Flow(Wrapped):
     """Tasks that wait for each other, put together here and submitted in one call: all of them, or none.
 
     flow = app.flow("report")
@@ -110,9 +111,9 @@ class Flow:
         return self._add(task, b"{}", {"payload": node})
 
     def _add(self, task: Task[..., R], payload: bytes, results: Mapping[str, Node[Any]]) -> Node[R]:
-        same = sum(node.submission.terms.kind == task.name for node in self.nodes.values())
+        same = sum(node.submission.options.task == task.name for node in self.nodes.values())
         name = f"{task.name}_{same + 1}" if same else task.name
-        node: Node[R] = Node(self, name, task.asking(payload), task.returns)
+        node: Node[R] = Node(self, name, task.submission_of(payload), task.returns)
         for pass_as, upstream in results.items():
             node.wait_for(upstream, pass_as)
         self.nodes[name] = node
@@ -128,7 +129,7 @@ class Flow:
             return FlowHandle(self._app, await self._send(conn), self.nodes)
         answer = await self._app.database.run(self._send, repeat=True)
         self._app.notifier.send(
-            lanes={node.submission.terms.lane for node in self.nodes.values() if not node.upstreams}
+            lanes={node.submission.options.lane for node in self.nodes.values() if not node.upstreams}
         )
         return FlowHandle(self._app, answer, self.nodes)
 
@@ -153,7 +154,7 @@ class Flow:
         )
 
 
-class FlowHandle:
+class FlowHandle(Wrapped):
     """A flow that was submitted, and the executions behind its nodes."""
 
     def __init__(self, app: "App", submitted: SubmittedFlow, nodes: Mapping[str, Node[Any]]) -> None:
@@ -207,5 +208,5 @@ class FlowHandle:
         cancelled = await self._app.database.run(
             lambda conn: flows.cancel_flow(conn, self.flow_id, reason=reason, by=by, policy=policy), repeat=True
         )
-        self._app.tell_ended(cancelled.members, follow=False)
+        self._app.notify_ended(cancelled.members, follow=False)
         return cancelled

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable
 from functools import partial
 
-from flowfabric.app.waiters import Ends
+from flowfabric.app.waiters import Waiters
 from flowfabric.engine import flows
 from flowfabric.ids import parse_execution_id
 from flowfabric.postgres.database import Database
@@ -20,10 +20,10 @@ class Follower:
     What this misses is found by looking, as everything is.
     """
 
-    def __init__(self, database: Database, hints: Notifier, ends: Ends) -> None:
+    def __init__(self, database: Database, notifier: Notifier, waiters: Waiters) -> None:
         self._database = database
-        self._notifier = hints
-        self._ends = ends
+        self._notifier = notifier
+        self._waiters = waiters
         self._ended: set[str] = set()
         self._following: asyncio.Task[None] | None = None
 
@@ -48,5 +48,5 @@ class Follower:
             except Exception as error:
                 log.warning("what came of ends in flows is found later: %s", error)
                 return
-            self._ends.tell(found.ended)
+            self._waiters.wake(found.ended)
             self._notifier.send(lanes=found.lanes, ended=found.ended)

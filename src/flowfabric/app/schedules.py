@@ -48,7 +48,7 @@ class Declaration(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.submission.terms.namespace, self.name
+        return self.submission.options.namespace, self.name
 
 
 def read_timing(options: Mapping[str, Any]) -> Timing:
@@ -133,7 +133,7 @@ async def _make(conn: Connection, declared: Declaration, app: "App") -> Schedule
         return await schedules.change_schedule(
             conn,
             name,
-            namespace=submission.terms.namespace,
+            namespace=submission.options.namespace,
             submission=submission,
             timing=timing,
             declared=True,
@@ -150,7 +150,7 @@ async def _left_over(conn: Connection, app: "App") -> list[Schedule]:
             schedule
             for schedule in page.items
             if schedule.declared
-            and schedule.terms.kind in app.tasks
+            and schedule.options.task in app.tasks
             and (schedule.namespace, schedule.name) not in app.schedules
         ]
         cursor = page.next_cursor

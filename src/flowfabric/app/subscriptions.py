@@ -14,9 +14,10 @@ from flowfabric import ids
 from flowfabric.engine import events
 from flowfabric.errors import DatabaseUnavailable, ShuttingDown, StreamDisconnected
 from flowfabric.model import Event, EventFilter
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
-from flowfabric.postgres.notify import Notifier, hurry
+from flowfabric.postgres.notify import Notifier, commit_asynchronously
 
 T = TypeVar("T")
 
@@ -28,9 +29,9 @@ EVERYTHING = EventFilter()
 class EventLog:
     """The log as one process reads it: one connection, however many subscribers."""
 
-    def __init__(self, database: Database, hints: Notifier) -> None:
+    def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
-        self._notifier = hints
+        self._notifier = notifier
         self._turn = asyncio.Lock()
         self._connection = AsyncExitStack()
         self._conn: Connection | None = None
@@ -38,19 +39,19 @@ class EventLog:
         self._failure: DatabaseUnavailable | None = None
         self._horizon = 0
         self._waiting: set[asyncio.Future[None]] = set()
-        self._hinted = asyncio.Event()
+        self._notified = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
-        self._forget_hints: Callable[[], None] | None = None
+        self._stop_listening: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._forget_hints = self._notifier.listen(lambda _: self._hinted.set())
+        self._stop_listening = self._notifier.listen(lambda _: self._notified.set())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """End every subscription with `ShuttingDown`."""
-        if self._forget_hints is not None:
-            self._forget_hints()
-            self._forget_hints = None
+        if self._stop_listening is not None:
+            self._stop_listening()
+            self._stop_listening = None
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
@@ -73,19 +74,18 @@ class EventLog:
 
     async def call(self, operation: Callable[[Connection], Awaitable[T]], cursor: str) -> T:
         """Run an operation on the reading connection; a lost one is opened anew for as long as timeout lasts."""
-        timeout = self._database.config.subscription_timeout
-        deadline, pause = time.monotonic() + timeout, 0.05
+        timeout = self._database.config.subscription_timeout.total_seconds()
+        deadline, backoff = time.monotonic() + timeout, Backoff(0.05, LONGEST_PAUSE)
         while True:
             try:
                 return await self._try(operation, time.monotonic())
             except DatabaseUnavailable as error:
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + backoff.current > deadline:
                     raise StreamDisconnected(
                         f"the database was away for {timeout:g} s: {error.message}; subscribe again with this cursor",
                         cursor=cursor,
                     ) from error
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            await backoff.wait()
 
     async def wait_beyond(self, cursor: str) -> None:
         """Wait until the log goes further than this cursor."""
@@ -102,26 +102,26 @@ class EventLog:
         finally:
             self._waiting.discard(moved)
             if not self._waiting:
-                self._hinted.set()  # nobody to watch for
+                self._notified.set()  # nobody to watch for
 
     async def _watch(self) -> None:
         """Move the horizon on for all who wait, and tell them; a hint cuts the pause between two looks short."""
-        pause = SHORTEST_PAUSE
+        backoff = Backoff(SHORTEST_PAUSE, LONGEST_PAUSE)
         while self._waiting:
-            self._hinted.clear()
+            self._notified.clear()
             try:
                 horizon = await self.call(events.advance_horizon, "")
             except Exception as error:
                 self._wake(error)
                 return
             if horizon > self._horizon:
-                self._horizon, pause = horizon, SHORTEST_PAUSE
+                self._horizon = horizon
+                backoff.reset()
                 self._wake()
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hinted.wait(), pause)
-                pause = SHORTEST_PAUSE
-            pause = min(pause * 2, LONGEST_PAUSE)
+                await asyncio.wait_for(self._notified.wait(), backoff.next())
+                backoff.reset()
 
     def _wake(self, error: Exception | None = None) -> None:
         for moved in self._waiting:
@@ -146,13 +146,13 @@ class EventLog:
             return answer
 
     async def _reading(self) -> Connection:
-        if self._forget_hints is None:
+        if self._stop_listening is None:
             raise _shutting_down()
         if self._conn is None or self._conn.is_closed():
             await self._connection.aclose()
             self._conn = await self._connection.enter_async_context(self._database.own_connection())
             self._horizon = 0  # it may be another server, which has not come as far
-            await hurry(self._database, self._conn)
+            await commit_asynchronously(self._database, self._conn)
         return self._conn
 
 

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, Type
 import msgspec
 
 from flowfabric import durations, payloads
-from flowfabric.blocking import Blocking
-from flowfabric.errors import InvalidBody
+from flowfabric.app.executions import Execution
+from flowfabric.blocking import Blocking, Wrapped
+from flowfabric.engine import executions
+from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.handler.context import Context
 from flowfabric.ids import ExecutionId
-from flowfabric.model import OnParentEnd, Options, Submission
+from flowfabric.model import OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
+from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
     from flowfabric.app import App
-    from flowfabric.app.executions import Execution
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,17 +52,17 @@ class ChildCall(msgspec.Struct, frozen=True):
     returns: Any
 
 
-OF_OPTIONS = ("lane", "namespace", "budgets", "quotas")
+OF_TASK = ("lane", "namespace", "budgets", "quotas")
 
 
-class Task(Generic[P, R]):
+class Task(Wrapped, Generic[P, R]):
     """A function that runs durably: call it as before, or submit it. `P` are the arguments it is submitted with."""
 
     def __init__(
         self,
         app: "App",
         handler: Callable[..., Any],
-        terms: Options,
+        options: Options,
         *,
         priority: int = 0,
         non_retryable: Sequence[type[Exception]] = (),
@@ -71,15 +73,15 @@ class Task(Generic[P, R]):
             raise ValueError(f"limit is {limit}; a worker runs one of a task at once, or more")
         self.app = app
         self.handler = handler
-        self.terms = terms
+        self.options = options
         self.priority = priority
-        self.non_retryable = tuple(permanent)
+        self.non_retryable = tuple(non_retryable)
         self.limit = limit
         self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)
         self.arguments = Arguments(handler, self.injected)
         self.returns = payloads.returned(handler)
-        self._options: SubmitOptions = {}
+        self._overrides: SubmitOptions = {}
         self.__name__ = handler.__name__
         self.__qualname__ = handler.__qualname__
         self.__module__ = handler.__module__
@@ -89,7 +91,7 @@ class Task(Generic[P, R]):
     @property
     def name(self) -> str:
         """What the engine calls it; stays the same when the function is renamed, if it was given."""
-        return self.terms.kind
+        return self.options.task
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function here and now, as if it were no task."""
@@ -102,46 +104,85 @@ class Task(Generic[P, R]):
         """The same task with other options for what is submitted through it. Raises `TypeError` for unknown ones."""
         read_options(options)
         changed = type(self).__new__(type(self))
-        changed.__dict__.update(self.__dict__, _options={**self._options, **options})
-        changed.__dict__.pop("_asked", None)
+        changed.__dict__.update(self.__dict__, _overrides={**self._overrides, **options})
+        changed.__dict__.pop("_template", None)
         return changed
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
-        """Have it run, soon and once; answers as soon as that is on disk.
+        """Submit the task with these arguments; returns when the execution is stored durably.
 
-        Raises the refusals of `submit`, such as `PayloadTooLarge`; nothing is submitted then.
+        Raises what `submit` refuses, such as `PayloadTooLarge`; nothing is submitted then.
         """
-        return await self.app.send(self, self.submission(*args, **kwargs))
+        return Execution.of(self.app, await self.app.client.submit(self.submission(*args, **kwargs)), self.returns)
 
     async def submit_many(self, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]]) -> "list[Execution[R]]":
-        """Have many run: a tuple of arguments, or a mapping of them by name, each.
+        """Submit many: each call is a tuple of arguments, or a mapping of them by name.
 
-        Raises an exception group of the refusals, when there are any; the others are in.
+        If some are refused, raises an exception group of those errors; the others are submitted.
         """
-        asked, encode, replace = self._asked, self.arguments.encode, msgspec.structs.replace
-        written = [encode(call, {}) if type(call) is tuple else self._payload(call) for call in calls]
-        return await self.app.send_many(self, [replace(asked, payload=payload) for payload in written])
+        return self._executions(await self.app.client.submit_many(self._submissions(calls)))
+
+    async def submit_in(self, conn: Connection, /, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
+        """Submit inside your own open transaction, on your asyncpg connection: with your rows, or not at all.
+
+        Workers find the execution by polling, within a second of your commit; `await app.wake(lane)` after the commit
+        notifies them at once. Raises what `submit` refuses.
+        """
+        submitted = await executions.submit(
+            conn,
+            self.submission(*args, **kwargs),
+            partitions=self.app.config.execution_partitions,
+            payload_limit=self.app.config.payload_limit,
+        )
+        return Execution.of(self.app, submitted, self.returns)
+
+    async def submit_many_in(
+        self, conn: Connection, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]], /
+    ) -> "list[Execution[R]]":
+        """Submit many inside your own open transaction, in one statement per thousand.
+
+        If some are refused, raises an exception group of those errors; the others are part of your transaction, so roll
+        it back unless you want them.
+        """
+        answers = await executions.submit_many(
+            conn,
+            self._submissions(calls),
+            partitions=self.app.config.execution_partitions,
+            payload_limit=self.app.config.payload_limit,
+        )
+        return self._executions(answers)
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
-        """What would be submitted by this call: for `executions.submit` in a transaction of yours."""
-        return self.asking(self.arguments.encode(args, kwargs))
+        """What `submit` with these arguments would submit, for `flowfabric.engine.executions.submit`."""
+        return self.submission_of(self.arguments.encode(args, kwargs))
 
-    def asking(self, payload: bytes) -> Submission:
-        """What would be submitted with a payload that is written already."""
-        return msgspec.structs.replace(self._asked, payload=payload)
+    def submission_of(self, payload: bytes) -> Submission:
+        """What would be submitted with a payload that is already encoded."""
+        return msgspec.structs.replace(self._template, payload=payload)
+
+    def _submissions(self, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]]) -> list[Submission]:
+        template, encode, replace = self._template, self.arguments.encode, msgspec.structs.replace
+        written = [encode(call, {}) if type(call) is tuple else self._payload(call) for call in calls]
+        return [replace(template, payload=payload) for payload in written]
+
+    def _executions(self, answers: Sequence[Submitted | FlowFabricError]) -> "list[Execution[R]]":
+        refused = [answer for answer in answers if isinstance(answer, FlowFabricError)]
+        if refused:
+            raise ExceptionGroup(f"{len(refused)} of {len(answers)} submissions were refused", refused)
+        return [Execution.of(self.app, answer, self.returns) for answer in cast(Sequence[Submitted], answers)]
 
     def _payload(self, call: Sequence[Any] | Mapping[str, Any]) -> bytes:
         return self.arguments.encode((), call) if isinstance(call, Mapping) else self.arguments.encode(tuple(call), {})
 
     @functools.cached_property
-    def _asked(self) -> Submission:
-        """What all submissions of it have in common."""
-        return submission(self.terms, b"", {"priority": self.priority, **self._options})
+    def _template(self) -> Submission:
+        """What all submissions of the task have in common."""
+        return submission(self.options, b"", {"priority": self.priority, **self._overrides})
 
     def child_call(self, *args: P.args, **kwargs: P.kwargs) -> ChildCall:
         """What would be submitted by this call in a handler, as a child. Raises `InvalidBody` for what no child has."""
         payload = self.arguments.encode(args, kwargs)
-        return child_call(self.terms, payload, {"priority": self.priority, **self._options}, self.returns)
+        return child_call(self.options, payload, {"priority": self.priority, **self._overrides}, self.returns)
 
 
 class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
@@ -153,7 +194,7 @@ class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
         return called
 
 
-class Step(Generic[P, R]):
+class Step(Wrapped, Generic[P, R]):
     """A function that is a step wherever a handler calls it with its context: `notes = await search(ctx, topic)`."""
 
     def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
@@ -182,18 +223,20 @@ class Step(Generic[P, R]):
         return f"<step {self.name}>"
 
 
-def submission(terms: Options, payload: bytes, options: SubmitOptions) -> Submission:
-    """A submission with these options."""
-    given = read_options(options)
+def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Submission:
+    """Build a submission from a task's options and those of one call."""
+    given = read_options(overrides)
     if "on_parent_end" in given:
         raise ValueError("on_parent_end is for children; submit it in a handler, by ctx.submit")
-    changed = {name: given.pop(name) for name in OF_OPTIONS if name in given}
-    return Submission(terms=msgspec.structs.replace(terms, **changed) if changed else terms, payload=payload, **given)
+    changed = {name: given.pop(name) for name in OF_TASK if name in given}
+    if changed:
+        options = msgspec.structs.replace(options, **changed)
+    return Submission(options=options, payload=payload, **given)
 
 
-def child_call(terms: Options, payload: bytes, options: SubmitOptions, returns: Any = Any) -> ChildCall:
+def child_call(options: Options, payload: bytes, overrides: SubmitOptions, returns: Any = Any) -> ChildCall:
     """A child with these options. Raises `InvalidBody` for what no child has."""
-    given: dict[str, Any] = dict(options)
+    given: dict[str, Any] = dict(overrides)
     on_parent_end = given.pop("on_parent_end", "cancel")
     for name in ("key", "execution_id"):
         if name in given:
@@ -202,7 +245,7 @@ def child_call(terms: Options, payload: bytes, options: SubmitOptions, returns: 
             )
     if on_parent_end not in ("cancel", "let_run"):
         raise InvalidBody(f"on_parent_end {on_parent_end!r}: give cancel or let_run", field="on_parent_end")
-    return ChildCall(submission(terms, payload, cast(SubmitOptions, given)), on_parent_end, returns)
+    return ChildCall(submission(options, payload, cast(SubmitOptions, given)), on_parent_end, returns)
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:

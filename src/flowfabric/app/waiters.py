@@ -1,4 +1,4 @@
-"""Ends: wakes those who wait for executions to end, by hint, and by one look at all of them now and then."""
+"""Waiters: wakes those who wait for executions to end, by hint, and by one look at all of them now and then."""
 
 import asyncio
 import heapq
@@ -19,14 +19,14 @@ MOST = 1_000
 Look = Callable[[Sequence[ExecutionId]], Awaitable[Sequence[ExecutionId]]]
 
 
-class Ends:
+class Waiters:
     """Who waits for which execution.
 
     `look` says which of some have ended. Each is looked at when somebody begins to wait, soon after, and then ever less
     often, all that are due together in one call: a thousand who wait cost no more calls than one.
     """
 
-    def __init__(self, hints: Notifier, look: Look) -> None:
+    def __init__(self, notifier: Notifier, look: Look) -> None:
         self._look = look
         self._waiting: dict[str, tuple[ExecutionId, set[asyncio.Event]]] = {}
         self._due: list[tuple[float, float, str]] = []  # when to look, the pause behind that, at what
@@ -34,7 +34,7 @@ class Ends:
         self._stir = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
-        self._forget = hints.listen(self._heard)
+        self._forget = notifier.listen(self._heard)
 
     async def close(self) -> None:
         """Look no more, and tell everybody who waits that this process is closing."""
@@ -43,7 +43,7 @@ class Ends:
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
-        self.tell(list(self._waiting))
+        self.wake(list(self._waiting))
 
     async def wait(self, execution_id: ExecutionId, *, fresh: bool = False) -> None:
         """Return when the execution may have ended: it is looked at after this is called, never before.
@@ -66,15 +66,15 @@ class Ends:
         if self._closed:
             raise ShuttingDown(f"this process is closing and waits for {execution_id} no more; wait in another one")
 
-    def tell(self, execution_ids: Iterable[str]) -> None:
+    def wake(self, execution_ids: Iterable[str]) -> None:
         """Wake those in this process who wait for these."""
         for execution_id in execution_ids:
             for ended in self._waiting.get(execution_id, (None, ()))[1]:
                 ended.set()
 
-    def _heard(self, hint: Notification) -> None:
-        self.tell(hint.ended)
-        if not (hint.ended or hint.lanes):  # something may have been missed
+    def _heard(self, notification: Notification) -> None:
+        self.wake(notification.ended)
+        if not (notification.ended or notification.lanes):  # something may have been missed
             for execution_id in self._waiting:
                 self._look_soon(execution_id)
 
@@ -110,7 +110,7 @@ class Ends:
 
     async def _look_at(self, due: dict[str, tuple[float, float]], loop: asyncio.AbstractEventLoop) -> None:
         try:
-            self.tell(map(str, await self._look([self._waiting[execution_id][0] for execution_id in due])))
+            self.wake(map(str, await self._look([self._waiting[execution_id][0] for execution_id in due])))
         except FlowFabricError as error:
             log.warning("cannot see what has ended, trying again: %s", error.message)
         except Exception:  # whoever waits would wait for ever if this ended

@@ -17,7 +17,7 @@ from flowfabric.engine import executions as engine
 from flowfabric.engine import workers as worker_engine
 from flowfabric.model import Attempt, Description, Event, Page, PublicState, Summary
 
-CARD = ("execution=execution_id", "kind", "state=state.public_state", "because=explanation.sentence",
+CARD = ("execution=execution_id", "task", "state=state.public_state", "because=explanation.sentence",
         "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
         "attempts=counts.attempts", "retries=counts.retries", "reclaims=counts.reclaims", "replays=counts.replays",
         "worker=lease.worker", "instance=lease.instance", "lease until=lease.expires_at",
@@ -59,7 +59,7 @@ def executions() -> None:
 @click.option("--order", type=click.Choice(["newest", "id"]), default="newest", show_default=True, help="Which first.")
 @paged
 @click.option("--ids", "only_ids", is_flag=True, help="The ids alone, a line each, for other commands to read.")
-@answering("execution=execution_id", "state=state.public_state", "kind", "lane", "namespace", "created=created_at",
+@answering("execution=execution_id", "state=state.public_state", "task", "lane", "namespace", "created=created_at",
            none="no executions match")  # fmt: skip
 async def list_executions(
     app: App, states: tuple[PublicState, ...], flow: str | None, only_ids: bool, **wanted: Any

@@ -21,8 +21,7 @@ from flowfabric.cli.top import top
 from flowfabric.cli.waitpoints import waitpoints
 from flowfabric.cli.worker import worker
 from flowfabric.cli.workers import workers
-from flowfabric.config import BadSetting
-from flowfabric.errors import FlowFabricError
+from flowfabric.errors import BadSetting, FlowFabricError
 
 INTERRUPTED = 130
 

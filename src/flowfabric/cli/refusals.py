@@ -42,7 +42,7 @@ REMEDIES = {
 
 
 class Refused(click.ClickException):
-    """Ends the command with a refusal; every other kind is turned into this one."""
+    """Waiters the command with a refusal; every other kind is turned into this one."""
 
     def __init__(self, code: str, message: str, fields: Mapping[str, object] | None = None) -> None:
         super().__init__(message)

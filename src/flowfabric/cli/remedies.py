@@ -88,7 +88,7 @@ def _later(found: Description) -> str:
     at = f" at {moment(found.explanation.releases_at)}" if found.explanation.releases_at else ""
     if found.state.attempt_state == "attempt_interrupted" and found.suspension is None:
         # It sleeps, or it was handed back by a worker that does not know its task; the two look alike.
-        why = f"no worker has a task {found.kind}: is the name right?"
+        why = f"no worker has a task {found.task}: is the name right?"
         return f"nothing to do: it goes on{at}; if it is put off again and again, {why}"
     return f"nothing to do: it goes on{at}"
 

@@ -257,7 +257,7 @@ async def fire_schedule(app: App, schedule: str, namespace: str, by: str) -> Fir
     async with app.database.connection() as conn:
         fired = await engine.fire_schedule(conn, schedule, namespace=namespace, by=by, partitions=partitions)
     await app.wake(fired.lane)
-    app.tell_ended(fired.ended)
+    app.notify_ended(fired.ended)
     return fired
 
 

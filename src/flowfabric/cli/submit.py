@@ -9,8 +9,6 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
-from flowfabric.app.executions import ExecutionFailed
-from flowfabric.app.submitting import Submitter
 from flowfabric.app.tasks import submission
 from flowfabric.cli import texts
 from flowfabric.cli.answers import answering
@@ -19,7 +17,7 @@ from flowfabric.cli.options import ReadFile, given, json_object, span, tag, time
 from flowfabric.cli.refusals import JSON, Refused, refused
 from flowfabric.cli.tables import tracked, waiting
 from flowfabric.engine import workers as worker_engine
-from flowfabric.errors import FlowFabricError, InvalidBody, code_of
+from flowfabric.errors import ExecutionFailed, FlowFabricError, InvalidBody
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Options, Submission, SubmitOutcome, Submitted
 
@@ -139,7 +137,7 @@ def _chunks(asked: Sequence[Line]) -> list[Sequence[Line]]:
 
 
 async def _send(app: App, lines: Sequence[Line], *, one: bool) -> list[Submitted]:
-    answers = await Submitter(app.config, app.database, app.notifier).many([line.asked for line in lines])
+    answers = await app.client.submit_many([line.asked for line in lines])
     taken = []
     for line, answer in zip(lines, answers, strict=True):
         if isinstance(answer, Submitted):
@@ -179,6 +177,6 @@ async def _end(app: App, submitted: Submitted, timeout: timedelta | None) -> End
         return None
     except ExecutionFailed as failed:
         said = "\n".join([str(failed), *getattr(failed, "__notes__", [])])
-        Refused(code_of(type(failed)), said, {"execution_id": submitted.execution_id, "failure": failed.failure}).tell()
+        Refused(failed.code, said, {"execution_id": submitted.execution_id, "failure": failed.failure}).tell()
         return None
     return Ended(execution_id=submitted.execution_id, outcome=submitted.outcome, result=result)

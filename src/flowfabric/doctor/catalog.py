@@ -9,5 +9,5 @@ from flowfabric.postgres.driver import Connection
 
 async def read_catalog(conn: Connection) -> ServerFacts:
     """What the server says of itself; safe for every role, though some see less than others."""
-    [row] = await call.query(conn, resources.files("flowfabric").joinpath("catalog.sql").read_text())
+    [row] = await call.query(conn, resources.files("flowfabric.doctor").joinpath("catalog.sql").read_text())
     return call.read(ServerFacts, row["facts"])

@@ -9,7 +9,7 @@ from flowfabric.doctor.catalog import read_catalog
 from flowfabric.errors import FlowFabricError, PartitionCountMismatch, SchemaAhead, SchemaBehind
 from flowfabric.model import Diagnosis, Finding, Level
 from flowfabric.model.doctor import WorkFacts
-from flowfabric.postgres import call
+from flowfabric.postgres import call, driver
 from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 
@@ -47,7 +47,7 @@ async def diagnose(conn: Connection, config: Config, *, longest: timedelta = LON
         later = seen.pid
         findings += work.judge_work(seen)
         checks += work.CHECKS
-    findings += server.judge_pooler(facts, config, call.greeted_by(conn), later)
+    findings += server.judge_pooler(facts, config, driver.session_pid(conn), later)
     return Diagnosis(checks=checks, findings=sorted(findings, key=_rank))
 
 

@@ -21,7 +21,7 @@ declare
 begin
     -- A child joins the flow of its parent, which is locked before any ticket.
     if flows is null or flows <> '{}' then
-        perform flowfabric._lock_flows(find_children.partitions, find_children.ids, find_children.flows);
+        perform flowfabric._lock_for_end(find_children.partitions, find_children.ids, find_children.flows);
     end if;
     select array_agg(f.item) as items, array_agg(coalesce(f.fault, flowfabric._step_fault(
         find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged

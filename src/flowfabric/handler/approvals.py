@@ -18,7 +18,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
-def approval(title: str, *, of: object, approvers: int, timeout: timedelta | datetime | None, bind: bool) -> Suspension:
+def approval(
+    title: str, *, subject: object, approvers: int, timeout: timedelta | datetime | None, bind: bool
+) -> Suspension:
     """The wait for so many different people to say yes, or one to say no. Raises `ValueError`, `InvalidBody`.
 
     With more than one, only those the deployment has authenticated count: whoever holds a token could be two people.
@@ -34,8 +36,8 @@ def approval(title: str, *, of: object, approvers: int, timeout: timedelta | dat
         reason_code="waiting_for_approval",
         timeout=timeout,
         timeout_behavior="auto_resume",
-        about=None if of is None else payloads.encode(of),
-        bind=bind and of is not None,
+        about=None if subject is None else payloads.encode(subject),
+        bind=bind and subject is not None,
     )
 
 

@@ -5,38 +5,28 @@ spends again, and the report says so.
 """
 
 import logging
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import NamedTuple, NoReturn, Protocol, Self
+from typing import NamedTuple, NoReturn, Self
 from uuid import UUID, uuid4
 
 from msgspec.structs import replace
 
 from flowfabric import ids
+from flowfabric.blocking import Wrapped
 from flowfabric.engine import budgets
 from flowfabric.errors import FlowFabricError, ReservationNotFound
 from flowfabric.handler.journal import LONGEST_NAME, Place
+from flowfabric.handler.runtime import Amounts, Runtime
 from flowfabric.handler.waits import Leaving, Stop, Unwind
 from flowfabric.model import Claim, Reserved, Settled, Usage, UsageReport
 
 log = logging.getLogger("flowfabric.handler")
 
-Amounts = Mapping[str, int]
-
-
-class Ledger(Protocol):
-    """What spending asks of the worker that runs it."""
-
-    async def report(self, claim: Claim, report: UsageReport) -> Usage: ...
-    async def reserve(self, claim: Claim, budget: str, estimate: Amounts, ttl: timedelta, key: str) -> Reserved: ...
-    async def settle(self, claim: Claim, reservation_id: UUID, actual: Amounts, place: Place | None) -> Settled: ...
-    async def release(self, claim: Claim, reservation_id: UUID) -> None: ...
-
 
 class Spender(NamedTuple):
     """A run, as one who spends."""
 
-    ledger: Ledger
+    runtime: Runtime
     claim: Claim
     leaving: Leaving
 
@@ -54,7 +44,7 @@ class Spender(NamedTuple):
             step=None if place is None else (place.name, place.occurrence),
         )
         with self.leaving.busy():
-            answer = await self.ledger.report(self.claim, report)
+            answer = await self.runtime.report_usage(self.claim, report)
         self.check(budget, answer)
         return answer
 
@@ -71,7 +61,7 @@ class Spender(NamedTuple):
         raise Stop
 
 
-class Reservation:
+class Reservation(Wrapped):
     """What a handler has set aside for something that costs: `async with ctx.reserve("team-a", tokens=4_000) as held`.
 
     At the end of the block what `settle` was told is spent, or the whole estimate when it was told nothing. When the
@@ -100,9 +90,9 @@ class Reservation:
         self._entered = True
         if self._settled is not None:
             return self  # by an earlier run: nothing more is set aside or counted
-        ledger, claim, leaving = self._spender
+        runtime, claim, leaving = self._spender
         with leaving.busy():
-            answer = await ledger.reserve(claim, self.budget, self.estimate, self._ttl, self._key())
+            answer = await runtime.reserve(claim, self.budget, self.estimate, self._ttl, self._key())
         self._spender.check(self.budget, answer)
         self._held, self.expires_at = answer.reservation_id, answer.expires_at
         return self
@@ -127,10 +117,10 @@ class Reservation:
             first = self._settled or Settled(outcome="settled")
             return replace(first, outcome="already_applied", first=first.outcome)
         amounts = actual or self.estimate
-        ledger, claim, leaving = self._spender
+        runtime, claim, leaving = self._spender
         with leaving.busy():
             try:
-                answer = await ledger.settle(claim, self._held, amounts, self._place)
+                answer = await runtime.settle(claim, self._held, amounts, self._place)
             except ReservationNotFound:  # it has lapsed: what was spent is said without it
                 answer = await self._report(amounts)
         self._held, self._settled = None, answer
@@ -142,7 +132,7 @@ class Reservation:
         """Give all of it back, because nothing was spent. Safe to repeat."""
         held, self._held = self._held, None
         if held is not None:
-            await self._spender.ledger.release(self._spender.claim, held)
+            await self._spender.runtime.release(self._spender.claim, held)
 
     async def _report(self, amounts: Amounts) -> Settled:
         usage = await self._spender.report(self._place, self.budget, amounts)

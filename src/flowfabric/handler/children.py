@@ -8,6 +8,8 @@ from uuid import UUID
 import msgspec
 
 from flowfabric import payloads
+from flowfabric.blocking import Wrapped
+from flowfabric.errors import ChildFailed
 from flowfabric.handler.waits import Waiting
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model import Failure, Signal
@@ -15,17 +17,7 @@ from flowfabric.model import Failure, Signal
 R = TypeVar("R")
 
 
-class ChildFailed(Exception):
-    """A child ended otherwise than completed; a retry of its parent would find the same."""
-
-    def __init__(self, message: str, execution_id: ExecutionId, state: str, failure: Failure | None = None) -> None:
-        super().__init__(message)
-        self.execution_id = execution_id
-        self.state = state
-        self.failure = failure
-
-
-class Child(Generic[R]):
+class Child(Wrapped, Generic[R]):
     """An execution that a handler has submitted."""
 
     def __init__(

@@ -19,7 +19,7 @@ from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.children import Child, read_end
 from flowfabric.handler.journal import Place, Places
 from flowfabric.handler.retries import with_retries
-from flowfabric.handler.runtime import Host
+from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.waits import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
 from flowfabric.ids import ExecutionId, parse_execution_id, shown
 from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
@@ -42,15 +42,15 @@ _step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
 class Context:
     """One run of a handler: its steps, its waits, and what it is a run of."""
 
-    def __init__(self, engine: Host, claim: Claim, journal: Sequence[JournalEntry]) -> None:
-        self._engine = engine
+    def __init__(self, runtime: Runtime, claim: Claim, journal: Sequence[JournalEntry]) -> None:
+        self._runtime = runtime
         self._claim = claim
         self._places = Places(journal)
         self._leaving = Leaving()
 
     @property
     def _spender(self) -> Spender:
-        return Spender(self._engine.spending, self._claim, self._leaving)
+        return Spender(self._runtime, self._claim, self._leaving)
 
     @property
     def execution_id(self) -> ExecutionId:
@@ -125,7 +125,7 @@ class Context:
         name. When this execution ends otherwise than completed the child is cancelled, unless it has
         `on_parent_end="let_run"`.
         """
-        call = self._engine.read_call(task, args, kwargs)
+        call = self._runtime.read_call(task, args, kwargs)
         return self._submit(self._ask("step", f"submit:{call.submission.options.task}"), call)
 
     def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Waiting[None]:
@@ -156,13 +156,13 @@ class Context:
         self,
         title: str,
         *,
-        of: object = None,
+        subject: object = None,
         approvers: int = 1,
         timeout: str | timedelta | datetime | None = None,
         bind: bool = True,
     ) -> Waiting[Verdict]:
         """Ask people: so many different ones say yes, or one says no. `of` is what they are shown and decide on."""
-        wish = approval(title, of=of, approvers=approvers, timeout=durations.read_time(timeout), bind=bind)
+        wish = approval(title, subject=subject, approvers=approvers, timeout=durations.read_time(timeout), bind=bind)
         return self._waiting(title, wish, read_verdict)
 
     @overload
@@ -215,13 +215,13 @@ class Context:
         span = durations.read_span(expires_in)
 
         async def created() -> CreatedWaitpoint:
-            return await self._engine.create_waitpoint(self._claim, key, span)
+            return await self._runtime.create_waitpoint(self._claim, key, span)
 
         return self._step(self._ask("step", f"waitpoint:{key}"), created, CreatedWaitpoint)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """What time it is, saved: a run that begins again sees the same."""
-        return self.step("now", self._engine.clock)
+        return self.step("now", self._runtime.clock)
 
     def random(self) -> Coroutine[Any, Any, float]:
         """A random number from 0 to 1, saved: a run that begins again sees the same."""
@@ -259,7 +259,7 @@ class Context:
                 encoded, result = place.keep(await run(), returns)
             finally:
                 _step_running.reset(within)
-            saved = await self._engine.save_step(self._claim, place.name, place.occurrence, encoded)
+            saved = await self._runtime.save_step(self._claim, place.name, place.occurrence, encoded)
         return result if saved == encoded else place.read(saved, returns)
 
     async def _submit(self, place: Place, call: "ChildCall") -> Child[Any]:
@@ -267,7 +267,7 @@ class Context:
             child = parse_execution_id(place.read(place.entry.result, str), MOST_PARTITIONS)
         else:
             with self._leaving.busy():
-                child = await self._engine.submit_child(self._claim, place.name, place.occurrence, call)
+                child = await self._runtime.submit_child(self._claim, place.name, place.occurrence, call)
         return Child(child, call.returns, self._child_end)
 
     def _child_end(self, child: ExecutionId, returns: Any) -> Waiting[Any]:
@@ -287,7 +287,7 @@ class Context:
         return Waiting(place, wait, wish)
 
     def _sleeping(self, name: str, span: timedelta | datetime) -> Waiting[None]:
-        return sleeping(self._leaving, self._ask("sleep", name), span, self._engine.clock)
+        return sleeping(self._leaving, self._ask("sleep", name), span, self._runtime.clock)
 
 
 def _first_signal(signals: Sequence[Signal]) -> Signal | None:

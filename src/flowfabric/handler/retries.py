@@ -1,20 +1,14 @@
 """Tries: what is worth another one, and the tries of a step within its run."""
 
-import asyncio
 import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from flowfabric.errors import Fenced, Invalid, ShapeChanged, TooManySteps
-from flowfabric.handler.children import ChildFailed
+from flowfabric.errors import ChildFailed, Fenced, Invalid, PermanentError, ShapeChanged, TooManySteps
+from flowfabric.postgres.backoff import Backoff
 
 LONGEST_PAUSE = 60.0  # seconds between two tries of a step
-
-
-class PermanentError(Exception):
-    """Raised by a handler whose failure no retry would mend."""
-
 
 HOPELESS = (PermanentError, Invalid, ShapeChanged, TooManySteps, ChildFailed)
 """What would happen again, however often a handler is tried."""
@@ -22,6 +16,7 @@ HOPELESS = (PermanentError, Invalid, ShapeChanged, TooManySteps, ChildFailed)
 
 async def with_retries(call: Callable[[], Any], retries: int, pause: timedelta) -> Any:
     """Call a function, and again after a pause that doubles each time, while it fails and there are retries left."""
+    backoff = Backoff(pause.total_seconds(), max(LONGEST_PAUSE, pause.total_seconds()))
     for made in range(retries + 1):
         try:
             result = call()
@@ -31,5 +26,5 @@ async def with_retries(call: Callable[[], Any], retries: int, pause: timedelta) 
         except Exception:
             if made == retries:
                 raise
-            await asyncio.sleep(min(pause.total_seconds() * 2 ** min(made, 20), LONGEST_PAUSE))
+            await backoff.wait()
     raise AssertionError("a step was tried no time at all")

@@ -1,7 +1,7 @@
-"""Notifier: "there is something to look at", from the process that committed it to those that wait.
+"""Notifications between processes: "this lane has work", "this execution has ended", over LISTEN and NOTIFY.
 
-A hint is sent after the commit, on a connection of its own, never inside the write (a NOTIFY there takes a lock of the
-whole server at commit). Nothing depends on one arriving: whoever waits also looks by himself now and then.
+A notification is sent after the commit, on its own connection, never inside the write: a NOTIFY there takes a lock on
+the whole server at commit. Nothing depends on a notification arriving, because every waiting process also polls.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from typing import Self
 import msgspec
 
 from flowfabric.errors import Unavailable
-from flowfabric.postgres import call
+from flowfabric.postgres import call, driver
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
 
@@ -22,32 +23,31 @@ log = logging.getLogger("flowfabric.postgres")
 
 CHANNEL = "flowfabric"
 MOST_NAMES = 100
-MOST_BYTES = 7_900  # of one message; Postgres takes fewer than 8 000
+MOST_BYTES = 7_900  # of one message; Postgres accepts fewer than 8 000
 PAUSE = 0.003
-RECONNECT_PAUSE = 0.5
 LOST = (Unavailable, OSError)
-LAST_WORDS = 1.0  # seconds for what is left to be sent when the process leaves
+CLOSING_TIME = 1.0  # seconds to send what is left when the process closes
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where there may be work, and what may have ended. A hint without names means: look yourself."""
+    """Lanes that may have work, and executions that may have ended. One without names means: look at everything."""
 
     lanes: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
 
 
-Heard = Callable[[Notification], None]
+Listener = Callable[[Notification], None]
 
 
 class Notifier:
-    """Sends and hears the hints of one process, over one connection each, opened at their first use."""
+    """Sends and receives the notifications of one process, over one connection each, opened at first use."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lanes: set[str] = set()
         self._ended: set[str] = set()
-        self._listeners: set[Heard] = set()
-        self._said = asyncio.Event()
+        self._listeners: set[Listener] = set()
+        self._waiting = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
@@ -59,108 +59,109 @@ class Notifier:
     async def __aexit__(self, *exc: object) -> None:
         """Send what is left and stop listening."""
         self._closed = True
-        if self._sending is not None and self._said.is_set():
+        if self._sending is not None and self._waiting.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._all_sent.wait(), LAST_WORDS)
+                await asyncio.wait_for(self._all_sent.wait(), CLOSING_TIME)
         for task in (self._sending, self._listening):
             if task is not None:
                 task.cancel()
                 await asyncio.wait([task])
 
     def send(self, *, lanes: Iterable[str] = (), ended: Iterable[str] = ()) -> None:
-        """Tell those who wait; returns at once. What is said within a few milliseconds travels together."""
+        """Queue a notification and return at once. Names queued within a few milliseconds share a message."""
         self._lanes.update(lanes)
         self._ended.update(ended)
         if self._closed or not (self._lanes or self._ended):
             return
-        self._said.set()
+        self._waiting.set()
         self._all_sent.clear()
         if self._sending is None:
-            self._sending = asyncio.create_task(self._keep(self._send_all), name="hints: send")
+            self._sending = asyncio.create_task(self._keep(self._send_all), name="notifier: send")
 
-    def listen(self, heard: Heard) -> Callable[[], None]:
-        """Call `heard` with every hint, and once after each connection, until the function returned is called."""
-        self._listeners.add(heard)
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with every notification, and once after each connect. Returns a function that stops it."""
+        self._listeners.add(listener)
         if self._listening is None and not (self._closed or self._database.config.pooler):
-            self._listening = asyncio.create_task(self._keep(self._listen), name="hints: listen")
-        return lambda: self._listeners.discard(heard)
+            self._listening = asyncio.create_task(self._keep(self._listen), name="notifier: listen")
+        return lambda: self._listeners.discard(listener)
 
     async def _keep(self, use: Callable[[Connection], Awaitable[None]]) -> None:
-        """Use a connection for as long as it lasts, then another."""
+        """Use a connection until it is lost, then open another."""
+        reconnect = Backoff(0.5, 0.5)
         while True:
             try:
                 async with self._database.own_connection() as conn:
-                    await hurry(self._database, conn)
+                    await commit_asynchronously(self._database, conn)
                     await use(conn)
             except LOST as error:
-                log.debug("hints are interrupted, polling finds the work: %s", error)
+                log.debug("notifications are interrupted, workers poll meanwhile: %s", error)
             except Exception:
-                log.exception("a hint could not be sent or heard, polling finds the work")
-            await asyncio.sleep(RECONNECT_PAUSE)
+                log.exception("could not send or receive a notification, workers poll meanwhile")
+            await reconnect.wait()
 
     async def _send_all(self, conn: Connection) -> None:
         while True:
-            await self._said.wait()
-            hints = deque(_hints(self._lanes, self._ended))
+            await self._waiting.wait()
+            messages = deque(_messages(self._lanes, self._ended))
             self._lanes.clear()
             self._ended.clear()
             try:
-                while hints:
-                    message = msgspec.json.encode(hints[0]).decode()
-                    await call.builtin(conn, "pg_notify", channel=CHANNEL, payload=message)
-                    hints.popleft()
+                while messages:
+                    text = msgspec.json.encode(messages[0]).decode()
+                    await call.builtin(conn, "pg_notify", channel=CHANNEL, payload=text)
+                    messages.popleft()
             except LOST:
-                # What a lost connection has swallowed is said again on the next.
-                self._lanes.update(*(hint.lanes for hint in hints))
-                self._ended.update(*(hint.ended for hint in hints))
+                # Send these again on the next connection.
+                self._lanes.update(*(message.lanes for message in messages))
+                self._ended.update(*(message.ended for message in messages))
                 raise
             if not (self._lanes or self._ended):
-                self._said.clear()
+                self._waiting.clear()
                 self._all_sent.set()
             await asyncio.sleep(PAUSE)
 
     async def _listen(self, conn: Connection) -> None:
         await conn.add_listener(CHANNEL, self._received)
-        self._tell(Notification())
-        await call.closed(conn)
+        self._deliver(Notification())
+        await driver.closed(conn)
 
     def _received(self, _conn: Connection, _pid: int, _channel: str, payload: object) -> None:
         try:
-            self._tell(msgspec.json.decode(str(payload), type=Notification))
+            self._deliver(msgspec.json.decode(str(payload), type=Notification))
         except msgspec.MsgspecError:
-            self._tell(Notification())  # from another version, or another program: look for ourselves
+            self._deliver(Notification())  # from another release, or another program: look at everything
 
-    def _tell(self, hint: Notification) -> None:
-        for heard in tuple(self._listeners):
-            heard(hint)
+    def _deliver(self, notification: Notification) -> None:
+        for listener in tuple(self._listeners):
+            listener(notification)
 
 
-async def hurry(database: Database, conn: Connection) -> None:
-    """Let a connection of ours not wait for the disk: a hint or a horizon that a crash takes back is made again.
+async def commit_asynchronously(database: Database, conn: Connection) -> None:
+    """Let this session's commits not wait for the disk: a crash may undo a notification or a horizon, never work.
 
-    Behind a pooler the session is not ours to change.
+    Behind a pooler the session is shared, so it stays as it is.
     """
     if not database.config.pooler:
         await call.builtin(conn, "set_config", name="synchronous_commit", value="off", is_local=False)
 
 
-def _hints(lanes: Collection[str], ended: Collection[str]) -> Iterator[Notification]:
-    """As few hints as the names fit in."""
+def _messages(lanes: Collection[str], ended: Collection[str]) -> Iterator[Notification]:
+    """The names in as few messages as they fit in."""
     names = [*((name, True) for name in sorted(lanes)), *((name, False) for name in sorted(ended))]
     part: list[tuple[str, bool]] = []
     size = 0
     for name, is_lane in names:
         length = len(msgspec.json.encode(name)) + 1
         if len(part) == MOST_NAMES or size + length > MOST_BYTES:
-            yield _hint(part)
+            yield _message(part)
             part, size = [], 0
         part.append((name, is_lane))
         size += length
     if part:
-        yield _hint(part)
+        yield _message(part)
 
 
-def _hint(part: Collection[tuple[str, bool]]) -> Notification:
+def _message(part: Collection[tuple[str, bool]]) -> Notification:
     return Notification(
         lanes=tuple(name for name, is_lane in part if is_lane),
         ended=tuple(name for name, is_lane in part if not is_lane),

@@ -43,14 +43,14 @@ class Pool(Generic[C]):
         """How many are lent."""
         return len(self._lent)
 
-    async def borrow(self, timeout: float) -> C:
+    async def borrow(self, seconds: float) -> C:
         """A connection, as soon as there is one.
 
         Raises `TimeoutError` after so many seconds, and what connecting raises.
         """
         conn = self._take_idle()
         if conn is None:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 conn = await self._wait()
         if self.is_closing:
             self._drop(conn)

@@ -53,7 +53,7 @@ async def migrate(conn: Connection, config: Config, *, upto: int | None = None) 
     """
     async with conn.transaction():
         await call.builtin(conn, "pg_advisory_xact_lock", **LOCK)
-        await call.script(conn, _text("migrations/journal.sql"))
+        await call.script(conn, _text("schema/registry.sql"))
         state = await read_state(conn)
         _refuse_ahead(state)
         _refuse_newer_functions(state)
@@ -97,7 +97,7 @@ async def read_state(conn: Connection) -> SchemaState:
 @functools.cache
 def migrations() -> Sequence[Migration]:
     """All migrations there are, in order."""
-    files = sorted(_files("migrations"), key=lambda file: file.name)
+    files = sorted(_files("schema/migrations"), key=lambda file: file.name)
     return [Migration(int(f.name[:4]), f.name, f.read_text()) for f in files if f.name[:4].isdigit()]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -10,6 +9,7 @@ import msgspec
 
 from flowfabric.errors import Unavailable
 from flowfabric.model import Swept
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.sweeps.registry import Sweep
 
@@ -109,14 +109,15 @@ async def _run(database: Database, sweep: Sweep) -> SweepRun:
 
 async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     every = sweep.every.total_seconds()
-    # Soon, so that processes which never live long sweep too; not at once, since many may start together.
-    pause = min(every, FIRST_PAUSE)
+    # Soon, so that short-lived processes sweep too; not at once, because many processes may start together.
+    backoff = Backoff(min(every, FIRST_PAUSE), max(every, LONGEST_PAUSE), jitter=0.2)
+    await backoff.wait()
+    backoff = Backoff(every, max(every, LONGEST_PAUSE), jitter=0.2)
     while True:
-        await asyncio.sleep(pause * random.uniform(0.9, 1.1))  # noqa: S311 - not a secret
         try:
             await run_once(database, sweep, woken)
         except Exception as error:
-            pause = min(pause * 2, max(every, LONGEST_PAUSE))
-            log.warning("sweep %s failed, next try in about %.2g s: %s", sweep.name, pause, error)
+            log.warning("sweep %s failed, retrying in about %.2g s: %s", sweep.name, backoff.current, error)
         else:
-            pause = every
+            backoff.reset()
+        await backoff.wait()

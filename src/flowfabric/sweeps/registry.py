@@ -42,8 +42,8 @@ class Sweep(msgspec.Struct, frozen=True):
 
 def sweeps(config: Config) -> Sequence[Sweep]:
     """Every sweep there is, with the settings of this process."""
-    remove_ended = partial(executions.remove_ended, retention=timedelta(milliseconds=config.retention_ms))
-    trim_events = partial(events.trim_events, retention=timedelta(milliseconds=config.event_retention_ms))
+    remove_ended = partial(executions.remove_ended, retention=config.retention)
+    trim_events = partial(events.trim_events, retention=config.event_retention)
     fire_schedules = partial(schedules.fire_schedules, partitions=config.execution_partitions)
     return [
         Sweep("return_orphans", timedelta(milliseconds=250), workers.return_orphans),

@@ -5,6 +5,7 @@ import copy
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
 
 import msgspec
@@ -30,12 +31,12 @@ T = TypeVar("T")
 
 TIMEOUT = 30.0
 PACE = 0.5  # seconds between two sweeps while a test does something else
-TEN_YEARS = 315_360_000_000
+TEN_YEARS = timedelta(days=3_650)
 # These look after processes that died and ranges that fill up; a test has neither.
 NOT_SWEPT = {"return_orphans", "expire_workers", "extend_events"}
 # What an app is told besides the URL: the counts of the template, and to keep what has ended.
 TOLD = ["url", "pooler", "execution_partitions", "budget_partitions", "quota_partitions"]
-TOLD += ["retention_ms", "event_retention_ms"]
+TOLD += ["retention", "event_retention"]
 
 
 class StillWaiting(AssertionError):
@@ -48,7 +49,7 @@ class Engine:
     def __init__(self, url: str) -> None:
         self.url = url
         self.clock = Clock(self)
-        self._config = Config(url=url, retention_ms=TEN_YEARS, event_retention_ms=TEN_YEARS)
+        self._config = Config(url=url, retention=TEN_YEARS, event_retention=TEN_YEARS)
         self._database = Database(self._config, url)
         self._sweeps = [sweep for sweep in sweeps(self._config) if sweep.name not in NOT_SWEPT]
         self._opened = AsyncExitStack()
@@ -139,7 +140,7 @@ class Engine:
         due = await self.run(lambda conn: clock.next_due(conn, waits=False))
         if due is None:
             raise StillWaiting(
-                f"{found.kind} {found.explanation.sentence}; to answer it, submit it while an app_worker runs, then "
+                f"{found.task} {found.explanation.sentence}; to answer it, submit it while an app_worker runs, then "
                 "use engine.approve, engine.signal or clock.advance"
             )
         await self.clock.pass_until(due)

@@ -14,6 +14,7 @@ from flowfabric.config import Config
 from flowfabric.errors import DatabaseUnavailable
 from flowfabric.postgres import call, embedded
 from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from flowfabric.testing import clock
 
@@ -69,7 +70,7 @@ class Server:
         return name
 
     @asynccontextmanager
-    async def _administered(self) -> AsyncIterator[call.Connection]:
+    async def _administered(self) -> AsyncIterator[Connection]:
         try:
             async with _connected(self.url("postgres")) as conn:
                 yield conn
@@ -142,7 +143,7 @@ def _cared_for(data: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _connected(url: str) -> AsyncIterator[call.Connection]:
+async def _connected(url: str) -> AsyncIterator[Connection]:
     async with Database(Config(), url).own_connection() as conn:
         yield conn
 

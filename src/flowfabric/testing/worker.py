@@ -39,7 +39,7 @@ class AttentiveWorker(Worker):
             if self.running is not None and self.running.done():
                 await self.running  # which says why
             self._acted.clear()
-            self._pauses.hint()
+            self._pauses.shorten()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_LOOK):
                     await self._acted.wait()

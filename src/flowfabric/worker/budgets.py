@@ -1,34 +1,29 @@
 """Spending of runs: reports of many in one call, reservations one by one."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from flowfabric.app import App
 from flowfabric.engine import budgets, steps
 from flowfabric.errors import FlowFabricError
-from flowfabric.handler.budgets import Amounts
 from flowfabric.handler.journal import Place
+from flowfabric.handler.runtime import Amounts
 from flowfabric.model import Claim, Reserved, Settled, Step, Usage, UsageReport
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
+from flowfabric.worker.leased import LeasedCalls
 
 Answer = TypeVar("Answer", Usage, Reserved, Settled)
 
 
-class Persist(Protocol):
-    """Makes a call for as long as a lease lasts."""
-
-    async def __call__(self, claim: Claim, call: Callable[[], Awaitable[Any]], /) -> Any: ...
-
-
-class Spending:
+class Budgets:
     """Tells the engine what runs spend. `ended` hears of those that a hard limit has ended."""
 
-    def __init__(self, app: App, persist: Persist, ended: Callable[[Claim], None]) -> None:
+    def __init__(self, app: App, leased: LeasedCalls, ended: Callable[[Claim], None]) -> None:
         self._app = app
-        self._persist = persist
+        self._leased = leased
         self._ended = ended
         self._report = Batch(self._report_all, in_flight=2)
 
@@ -38,7 +33,7 @@ class Spending:
 
     async def report(self, claim: Claim, report: UsageReport) -> Usage:
         """Count what was used."""
-        answer: Usage = await self._persist(claim, lambda: self._report(report))
+        answer: Usage = await self._leased.persist(claim, lambda: self._report(report))
         return self._heard(claim, answer)
 
     async def reserve(self, claim: Claim, budget: str, estimate: Amounts, ttl: timedelta, key: str) -> Reserved:
@@ -49,7 +44,7 @@ class Spending:
                 conn, budget, estimate, fence=claim.fence, ttl=ttl, dedup_key=key, namespace=claim.namespace
             )
 
-        answer: Reserved = await self._persist(claim, lambda: self._app.database.run(reserve, repeat=True))
+        answer: Reserved = await self._leased.run(claim, reserve)
         return self._heard(claim, answer)
 
     async def settle(self, claim: Claim, reservation_id: UUID, actual: Amounts, place: Place | None) -> Settled:
@@ -62,7 +57,7 @@ class Spending:
                     await steps.save_step(conn, saved)
                 return await budgets.settle(conn, reservation_id, actual, fence=claim.fence)
 
-        answer: Settled = await self._persist(claim, lambda: self._app.database.run(settle, repeat=True))
+        answer: Settled = await self._leased.run(claim, settle)
         self._app.notifier.send(lanes=answer.lanes)
         return self._heard(claim, answer)
 

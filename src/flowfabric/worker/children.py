@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,30 +18,26 @@ from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import ChildToSubmit, Claim, FoundChild, Options
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
+from flowfabric.worker.leased import LeasedCalls
 
 log = logging.getLogger("flowfabric.worker")
 
 
-class Persist(Protocol):
-    """Makes a call for as long as a lease lasts."""
-
-    async def __call__(self, claim: Claim, call: Callable[[], Awaitable[FoundChild]], /) -> FoundChild: ...
-
-
-class Families:
+class Children:
     """Submits children, many in one transaction, and tells parents of ends."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, leased: LeasedCalls) -> None:
         self._app = app
+        self._leased = leased
         self._submit = Batch(self._submit_all, size=lambda child: len(child.submission.payload or b""), in_flight=2)
-        self._telling: asyncio.Task[None] | None = None
-        self._untold = False
+        self._notifying: asyncio.Task[None] | None = None
+        self._pending = False
 
     async def close(self) -> None:
         """Return when everything that was asked for has been done."""
         await self._submit.close()
-        if self._telling is not None:
-            await asyncio.wait([self._telling])
+        if self._notifying is not None:
+            await asyncio.wait([self._notifying])
 
     def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
         """What a handler submits; by name with what this app knows of the task, if it does."""
@@ -53,7 +49,7 @@ class Families:
             return known.with_options(**options).child_call(**kwargs)
         return child_call(Options(task=task), payloads.encode(kwargs), options)
 
-    async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall, persist: Persist) -> ExecutionId:
+    async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
         """Submit a child, or find the one that this place of the journal has. An id that is taken is passed over."""
         partitions = self._app.config.execution_partitions
         for generation in count():
@@ -65,7 +61,7 @@ class Families:
                 submission=replace(asked.submission, flow=claim.flow_id),
                 on_parent_end=asked.on_parent_end,
             )
-            found = await persist(claim, lambda child=child: self._submit(child))  # type: ignore[misc]
+            found = await self._leased.persist(claim, lambda child=child: self._submit(child))  # type: ignore[misc]
             if found.outcome == "new":
                 return child.execution_id
             if found.outcome == "saved":
@@ -73,33 +69,35 @@ class Families:
         raise AssertionError("there are no numbers left")
 
     @property
-    def telling(self) -> bool:
+    def notifying(self) -> bool:
         """Whether some parent is being told of an end."""
-        return self._telling is not None and not self._telling.done()
+        return self._notifying is not None and not self._notifying.done()
 
     def ended(self, execution_id: ExecutionId) -> None:
         """Let the parent of what has ended here know at once, if it has one; what this misses, the sweep finds."""
         if not may_be_child(execution_id):
             return
-        self._untold = True
-        if not self.telling:
-            self._telling = asyncio.create_task(self._tell_parents(), name="families: tell parents")
+        self._pending = True
+        if not self.notifying:
+            self._notifying = asyncio.create_task(self._notify_parents(), name="children: notify parents")
 
-    async def _tell_parents(self) -> None:
-        while self._untold:
-            self._untold = False
+    async def _notify_parents(self) -> None:
+        while self._pending:
+            self._pending = False
             try:
                 swept = await self._app.database.run(children.deliver_child_ends)
             except Exception as error:
                 log.warning("parents hear later that children have ended: %s", error)
                 return
             self._app.notifier.send(lanes=swept.lanes)
-            self._app.tell_ended(swept.ended)
+            self._app.notify_ended(swept.ended)
 
     async def _submit_all(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
         found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True)
         taken = (
-            child.submission.terms.lane for child, one in zip(asked, found, strict=True) if isinstance(one, FoundChild)
+            child.submission.options.lane
+            for child, one in zip(asked, found, strict=True)
+            if isinstance(one, FoundChild)
         )
         self._app.notifier.send(lanes=taken)
         return found

@@ -18,6 +18,7 @@ import msgspec
 from flowfabric.engine import claims, workers
 from flowfabric.errors import FlowFabricError, Unavailable
 from flowfabric.model import Fence
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
 
@@ -93,7 +94,7 @@ class Heartbeat:
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
         watching = asyncio.create_task(self._watch())
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._stopping:
             began = time.monotonic()
             try:
@@ -102,8 +103,9 @@ class Heartbeat:
             except Exception as error:
                 self._failed(error)
             if not self._stopping:
-                pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(pause * 2, LONGEST_PAUSE)
-                await asyncio.sleep(pause)
+                if time.monotonic() - began > LONGEST_PAUSE:
+                    backoff.reset()
+                await backoff.wait()
         watching.cancel()
 
     def _failed(self, error: Exception) -> None:

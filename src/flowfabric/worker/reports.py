@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, assert_never
+from uuid import UUID
 
 from flowfabric.app import App
 from flowfabric.app.tasks import ChildCall, Task
@@ -17,9 +18,10 @@ from flowfabric.errors import (
     ExecutionNotFound,
     Fenced,
     FlowFabricError,
-    LeaseLost,
     Unavailable,
 )
+from flowfabric.handler.journal import Place
+from flowfabric.handler.runtime import Amounts
 from flowfabric.ids import ExecutionId
 from flowfabric.model import (
     Claim,
@@ -31,15 +33,21 @@ from flowfabric.model import (
     FailureReport,
     Fence,
     JournalEntry,
+    Reserved,
+    Settled,
     Step,
     Suspension,
+    Usage,
+    UsageReport,
     Wish,
 )
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
-from flowfabric.worker.budgets import Spending
-from flowfabric.worker.children import Families
-from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Waiting
+from flowfabric.worker.budgets import Budgets
+from flowfabric.worker.children import Children
+from flowfabric.worker.leased import PAUSE, LeasedCalls
+from flowfabric.worker.run import Completed, Failed, Lost, Outcome, PutOff, Suspended
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -49,7 +57,6 @@ Answer = TypeVar("Answer")
 
 MOST_CHILDREN = 10_000
 MOST_WAITS = 1_000
-PAUSE = 0.1
 SOON = timedelta(seconds=5)
 
 
@@ -58,30 +65,30 @@ class Reports:
 
     def __init__(self, app: App, *, holds: Callable[[Fence], bool], due: Callable[[datetime], None]) -> None:
         self._app = app
-        self._holds = holds
         self._due = due
         limit = app.config.payload_limit
         self._complete = self._merged(partial(attempts.complete_many, result_limit=limit))
         self._fail = self._merged(attempts.fail_many)
         self._delay = self._merged(attempts.delay_many)
         self._save = self._merged(partial(steps.save_step_many, result_limit=limit))
-        self._families = Families(app)
-        self.spending = Spending(app, self._persist, self._ended)
+        self._leased = LeasedCalls(app, holds)
+        self._children = Children(app, self._leased)
+        self._budgets = Budgets(app, self._leased, self._ended)
         self._soon: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Return when everything that was said has arrived."""
         for batch in (self._complete, self._fail, self._delay, self._save):
             await batch.close()
-        await self._families.close()
-        await self.spending.close()
+        await self._children.close()
+        await self._budgets.close()
         for late in tuple(self._soon):
             late.cancel()
 
     @property
-    def telling(self) -> bool:
+    def notifying(self) -> bool:
         """Whether some parent is being told that its child has ended."""
-        return self._families.telling
+        return self._children.notifying
 
     async def report(self, claim: Claim, outcome: Outcome) -> None:
         """Tell the engine how the run ended, whatever comes in between."""
@@ -104,7 +111,7 @@ class Reports:
             case Failed(class_, reason, traceback):
                 log.warning("%s of %s failed: %s", claim.task, claim.execution_id, traceback or reason)
                 await self.fail(claim, class_, reason, traceback)
-            case Waiting(wishes):
+            case Suspended(wishes):
                 await self.wait(claim, wishes)
             case PutOff(span, why):
                 await self.delay(claim, span, why)
@@ -116,7 +123,7 @@ class Reports:
     async def complete(self, claim: Claim, result: bytes) -> None:
         """Report the result; a reply that was lost is recognised as our own."""
         try:
-            await self._persist(claim, lambda: self._complete(Completion(fence=claim.fence, result=result)))
+            await self._leased.persist(claim, lambda: self._complete(Completion(fence=claim.fence, result=result)))
         except ExecutionNotActive as refused:
             if not _is_ours(claim.fence, refused):
                 raise
@@ -125,7 +132,7 @@ class Reports:
     async def fail(self, claim: Claim, class_: FailureClass, reason: str, traceback: str | None) -> None:
         """Report a failure; the policy decides what becomes of it."""
         failure = FailureReport(fence=claim.fence, class_=class_, reason=reason, traceback=traceback)
-        answer = await self._persist(claim, lambda: self._fail(failure))
+        answer = await self._leased.persist(claim, lambda: self._fail(failure))
         if answer.outcome == "failed":
             self._ended(claim)
         elif answer.due_at is not None:
@@ -149,9 +156,9 @@ class Reports:
             return
         # A run suspends once at most. With a key, a call whose reply was lost is answered as the first time.
         suspend = partial(waits.suspend_together, idempotency_key=f"run {claim.fence.epoch}")
-        answer = await self._call(claim, lambda conn: suspend(conn, claim.fence, asked))
+        answer = await self._leased.run(claim, lambda conn: suspend(conn, claim.fence, asked))
         if answer.outcome == "already_satisfied":
-            await self._persist(claim, lambda: self.hand_back(claim))
+            await self._leased.persist(claim, lambda: self.hand_back(claim))
         elif (span := _shortest(asked)) <= SOON:
             self._soon.add(late := asyncio.create_task(self._time_out_after(span), name="waits: time out soon"))
             late.add_done_callback(self._soon.discard)
@@ -162,33 +169,49 @@ class Reports:
         with suppress(Unavailable):
             swept = await self._app.database.run(waits.time_out_waits)
             self._app.notifier.send(lanes=swept.lanes)
-            self._app.tell_ended(swept.ended)
+            self._app.notify_ended(swept.ended)
 
     async def _sleep(self, claim: Claim, sleeps: Sequence[tuple[datetime, str, int]]) -> None:
         (until, name, occurrence), *others = sleeps
         for due_at, later, number in others:  # they begin now
             step = Step(fence=claim.fence, name=later, occurrence=number, due_at=due_at)
-            await self._persist(claim, partial(self._save, step))
+            await self._leased.persist(claim, partial(self._save, step))
         wanted = Delay(fence=claim.fence, until=until, name=name, occurrence=occurrence)
         self._due((await self._put_off(claim, wanted)).due_at)
 
     async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes:
         """Keep the result of a step and return the one that counts."""
         step = Step(fence=claim.fence, name=name, occurrence=occurrence, result=result)
-        answer = await self._persist(claim, lambda: self._save(step))
+        answer = await self._leased.persist(claim, lambda: self._save(step))
         return result if answer.outcome == "saved" else answer.result or b"null"
 
     def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
         """What a handler submits, by its task or by name."""
-        return self._families.read_call(task, args, kwargs)
+        return self._children.read_call(task, args, kwargs)
 
     async def submit_child(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
         """Submit a child once: whatever is repeated, the same place of a journal has the same child."""
-        return await self._families.submit(claim, name, occurrence, asked, self._persist)
+        return await self._children.submit(claim, name, occurrence, asked)
+
+    async def report_usage(self, claim: Claim, report: UsageReport) -> Usage:
+        """Charge a budget with what a run has used."""
+        return await self._budgets.report(claim, report)
+
+    async def reserve(self, claim: Claim, budget: str, estimate: Amounts, ttl: timedelta, key: str) -> Reserved:
+        """Reserve an amount of a budget, until the attempt ends at the latest."""
+        return await self._budgets.reserve(claim, budget, estimate, ttl, key)
+
+    async def settle(self, claim: Claim, reservation_id: UUID, actual: Amounts, place: Place | None) -> Settled:
+        """Charge the actual cost of a reservation, and save the step it belongs to, in one transaction."""
+        return await self._budgets.settle(claim, reservation_id, actual, place)
+
+    async def release(self, claim: Claim, reservation_id: UUID) -> None:
+        """Release a reservation of which nothing was spent."""
+        await self._budgets.release(claim, reservation_id)
 
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint:
         """Make a waitpoint ahead of its wait."""
-        return await self._call(
+        return await self._leased.run(
             claim, lambda conn: waits.create_waitpoint(conn, claim.fence, key, expires_in=expires_in)
         )
 
@@ -198,42 +221,31 @@ class Reports:
             return ()
         if claim.journal is not None and not claim.journal.more:
             return claim.journal.entries
-        return await self._call(claim, lambda conn: steps.read_journal(conn, claim.execution_id, begun=claim.journal))
+        return await self._leased.run(
+            claim, lambda conn: steps.read_journal(conn, claim.execution_id, begun=claim.journal)
+        )
 
     async def read_inputs(self, claim: Claim, names: Collection[str]) -> Claim:
         """A claim with what upstreams handed on, where it came without: what has these names, and the payload."""
         if not claim.more_inputs:
             return claim
         read = partial(flows.read_inputs, execution_id=claim.execution_id, names=[*names, "payload"])
-        return claim.handed(await self._call(claim, read))
+        return claim.handed(await self._leased.run(claim, read))
 
     async def clock(self) -> datetime:
         """What time it is, however long that takes to find out: a run that has lost its lease is cancelled here."""
+        backoff = Backoff(PAUSE, PAUSE)
         while True:
             with suppress(DatabaseUnavailable):
                 return await self._app.database.run(clock.clock, repeat=True)
-            await asyncio.sleep(PAUSE)
+            await backoff.wait()
 
     def _put_off(self, claim: Claim, wanted: Delay) -> Awaitable[Delayed]:
-        return self._persist(claim, lambda: self._delay(wanted))
-
-    def _call(self, claim: Claim, operation: Callable[[Connection], Awaitable[T]]) -> Awaitable[T]:
-        return self._persist(claim, lambda: self._app.database.run(operation, repeat=True))
-
-    async def _persist(self, claim: Claim, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call, again and again while the database is away: what was done is not given up before its lease."""
-        while True:
-            try:
-                return await call()
-            except DatabaseUnavailable as error:
-                if not self._holds(claim.fence):
-                    raise LeaseLost(f"the database was away for longer than the lease: {error.message}") from error
-                log.warning("%s of %s waits for the database: %s", claim.task, claim.execution_id, error.message)
-            await asyncio.sleep(PAUSE)
+        return self._leased.persist(claim, lambda: self._delay(wanted))
 
     def _ended(self, claim: Claim) -> None:
-        self._app.tell_ended([str(claim.execution_id)], follow=claim.flow_id is not None)
-        self._families.ended(claim.execution_id)
+        self._app.notify_ended([str(claim.execution_id)], follow=claim.flow_id is not None)
+        self._children.ended(claim.execution_id)
 
     def _merged(
         self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | FlowFabricError]]]

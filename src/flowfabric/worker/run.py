@@ -33,7 +33,7 @@ class Failed(msgspec.Struct, frozen=True):
     traceback: str | None = None
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class Suspended(msgspec.Struct, frozen=True):
     """The handler was unwound because it waits: for all of these, and of each for the first that is over."""
 
     wishes: Sequence[Sequence[Wish]]
@@ -50,7 +50,7 @@ class Lost(msgspec.Struct, frozen=True):
     """The lease is gone: anything we said would be false."""
 
 
-Outcome = Completed | Failed | Waiting | PutOff | Lost
+Outcome = Completed | Failed | Suspended | PutOff | Lost
 
 
 async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
@@ -65,10 +65,10 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     except Stop:
         return Lost()
     except Unwind:
-        return Waiting(context.asked)
+        return Suspended(context.asked)
     except BaseExceptionGroup as group:
         if group.split(Unwind)[1] is None:  # waits in a task group leave together
-            return Waiting(context.asked) if group.subgroup(Stop) is None else Lost()
+            return Suspended(context.asked) if group.subgroup(Stop) is None else Lost()
         return _failed(task, group)
     except asyncio.CancelledError as error:
         return Lost() if _is_cancelled() else _failed(task, error)

@@ -20,14 +20,12 @@ from flowfabric.handler.context import Context
 from flowfabric.model import Claim, Fence, Swept
 from flowfabric.postgres.notify import Notification
 from flowfabric.sweeps import run_sweeps, sweeps
-from flowfabric.worker.ahead import Ahead
+from flowfabric.worker.claiming import Pauses, Position, Prefetched
 from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.limits import Limits, time_left, within
-from flowfabric.worker.pauses import Pauses
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, PutOff, run
 from flowfabric.worker.threads import Threads
-from flowfabric.worker.turn import Turn
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -73,13 +71,13 @@ class Worker:
         self.lease = durations.read_span(lease)
         self._drain_time = durations.read_span(drain).total_seconds()
         self.sweeps = sweeps
-        self._ahead = Ahead(4 * concurrency if prefetch is None else prefetch)
+        self._prefetched = Prefetched(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
         self._names: set[str] = set()
         self._reporting: set[asyncio.Task[None]] = set()
         self._threads = Threads()
         self._limits = Limits(app.tasks.values())
-        self._turn = Turn()
+        self._position = Position()
         self._pauses = Pauses()
         self._full = False
         self._stopping = asyncio.Event()
@@ -88,12 +86,12 @@ class Worker:
     def stop(self) -> None:
         """Claim no more, let what runs finish for a while, hand the rest back."""
         self._stopping.set()
-        self._pauses.stir()
+        self._pauses.wake()
 
     @property
     def busy(self) -> bool:
         """Whether it holds anything: running, being reported or told to a parent, or claimed ahead. Once it runs."""
-        return bool(self._running or self._reporting or self._ahead or self._reports.telling)
+        return bool(self._running or self._reporting or self._prefetched or self._reports.notifying)
 
     async def run(self) -> None:
         """Work until `stop`; the database being away is waited out, never a reason to end.
@@ -114,7 +112,7 @@ class Worker:
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._lose)
         self._reports = Reports(self._app, holds=self._heartbeat.holds, due=self._pauses.due)
-        forget = self._app.notifier.listen(self._hinted)
+        forget = self._app.notifier.listen(self._notified)
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
@@ -144,12 +142,12 @@ class Worker:
 
     def _woken(self, swept: Swept) -> None:
         self._app.notifier.send(lanes=swept.lanes)
-        self._app.tell_ended(swept.ended)
+        self._app.notify_ended(swept.ended)
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
             self._pauses.begin()
-            self._ahead.add(await self._hand_back(self._ahead.stale()))
+            self._prefetched.add(await self._hand_back(self._prefetched.stale()))
             room = self._room()
             taken = await self._claim(room) if room else 0
             self._full = taken == room
@@ -160,8 +158,8 @@ class Worker:
 
     def _room(self) -> int:
         """How many to claim now; while there is work claimed ahead, not for the sake of a few."""
-        idle = self.concurrency - len(self._running) - len(self._ahead)
-        ahead = self._ahead.room()
+        idle = self.concurrency - len(self._running) - len(self._prefetched)
+        ahead = self._prefetched.room()
         if len(self._reporting) > MOST_REPORTING or (idle <= 0 and idle + ahead < max(ahead // 2, 1)):
             return 0
         return min(idle + ahead, 1_000)
@@ -169,7 +167,7 @@ class Worker:
     async def _claim(self, room: int) -> int:
         """Take what there is room for; nothing when the database is away."""
         asked_at = time.monotonic()
-        last = self._turn.last()
+        last = self._position.last()
         try:
             taken = await self._app.database.run(
                 lambda conn: claims.claim(
@@ -180,7 +178,7 @@ class Worker:
                     capabilities=self.capabilities,
                     take=room,
                     lease=self.lease,
-                    after_route=self._turn.route,
+                    after_route=self._position.route,
                     namespace=self.namespace,
                     last=last,
                 )
@@ -193,17 +191,17 @@ class Worker:
         except Exception:
             log.exception("%s cannot claim, trying again", self.instance)
             return 0
-        self._turn.took(taken, time.monotonic() - asked_at, looked=last is None)
+        self._position.moved(taken, time.monotonic() - asked_at, from_front=last is None)
         if taken:
             self._heartbeat.hold((claim.fence for claim in taken), asked_at)
-            self._ahead.add(taken)
+            self._prefetched.add(taken)
             self._fill()
         return len(taken)
 
     def _fill(self) -> None:
         """Begin as much of what is claimed as there are slots for."""
         while len(self._running) < self.concurrency and not self._stopping.is_set():
-            claim = self._ahead.take()
+            claim = self._prefetched.take()
             if claim is None:
                 return
             name = str(claim.execution_id)
@@ -221,7 +219,7 @@ class Worker:
         _, going = self._running.pop(claim.fence.lease_id)
         self._names.discard(name)
         self._reporting.add(going)
-        self._ahead.ended()
+        self._prefetched.ended()
         self._fill()
         if self._heartbeat.holds(claim.fence):
             await self._reports.report(claim, outcome)
@@ -233,7 +231,7 @@ class Worker:
         self._reporting.discard(going)
         self._fill()
         if self._full:
-            self._pauses.stir()
+            self._pauses.wake()
         if not going.cancelled() and (error := going.exception()) is not None:
             log.error("%s is left to its lease", going.get_name(), exc_info=error)
 
@@ -259,21 +257,21 @@ class Worker:
 
     def _lose(self, fence: Fence) -> None:
         """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""
-        self._ahead.drop(fence)
+        self._prefetched.drop(fence)
         claim, going = self._running.get(fence.lease_id, (None, None))
         if claim is not None and going is not None:
             log.warning("lost the lease of %s %s; its run is cancelled", claim.task, claim.execution_id)
             going.cancel()
 
-    def _hinted(self, hint: Notification) -> None:
-        if not set(self.lanes).isdisjoint(hint.lanes) or not (hint.lanes or hint.ended):
-            self._pauses.hint()
-        if not self._names.isdisjoint(hint.ended):
+    def _notified(self, notification: Notification) -> None:
+        if not set(self.lanes).isdisjoint(notification.lanes) or not (notification.lanes or notification.ended):
+            self._pauses.shorten()
+        if not self._names.isdisjoint(notification.ended):
             self._heartbeat.look()
 
     async def _drain(self) -> None:
         """Hand back what has not begun, and let what runs finish for a while."""
-        await self._hand_back(self._ahead.empty())
+        await self._hand_back(self._prefetched.empty())
         left = {going for _, going in self._running.values()} | self._reporting
         if left:
             log.info("%s claims no more and lets %d finish", self.instance, len(left))
@@ -287,7 +285,7 @@ class Worker:
             going.cancel()
         if ending := {going for _, going in left.values()} | self._reporting:
             await asyncio.wait(ending, timeout=UNWINDING)
-        await self._hand_back([*(claim for claim, _ in left.values()), *self._ahead.empty()])
+        await self._hand_back([*(claim for claim, _ in left.values()), *self._prefetched.empty()])
         await asyncio.to_thread(self._heartbeat.stop)
         await self._reports.close()
         self._threads.close()

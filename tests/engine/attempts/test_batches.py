@@ -8,7 +8,6 @@ from uuid import UUID
 import asyncpg
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 from hypothesis import HealthCheck, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, Fence
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
 from tests.given import Given, submission
 

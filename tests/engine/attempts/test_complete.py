@@ -5,12 +5,12 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import ExecutionNotActive, FlowFabricError, InvalidBody, InvalidText, LeaseLost, PayloadTooLarge
 from flowfabric.model import Completed, Completion, Outcome, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, InvalidTime, LeaseLost
 from flowfabric.model import Delay, Delayed, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given, submission

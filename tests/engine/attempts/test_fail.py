@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, InvalidBody, InvalidTime, LeaseLost
 from flowfabric.model import Failed, FailureClass, FailureReport, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 RETRY = {"retry": {"max_retries": 3, "backoff": {"type": "fixed", "delay_ms": 1_000}}}

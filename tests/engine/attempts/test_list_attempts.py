@@ -3,11 +3,11 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import ExecutionNotFound, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 RETRY = {"retry": {"max_retries": 9, "backoff": {"type": "fixed", "delay_ms": 0}}}

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, executions
 from flowfabric.model import Claim, Failed, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 VECTORS = msgspec.json.decode(Path(__file__).parents[2].joinpath("vectors.json").read_bytes())["backoff"]

@@ -2,12 +2,11 @@
 
 from datetime import UTC, datetime, timedelta
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import ExecutionNotActive, LeaseLost
 from flowfabric.model import PublicState
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 LONG = timedelta(hours=1)

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import budgets
 from flowfabric.model import Budget, Fence, Settled, Usage, UsageReport
+from flowfabric.postgres.driver import Connection
 
 TEAM = "team-a"
 

@@ -4,12 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import attempts, budgets, claims, executions, waits
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Outcome, PublicState, State, UsageReport
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, read, report_of, spend
 from tests.given import Given
 

@@ -4,13 +4,13 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import budgets, executions, routes
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import budget_id
 from flowfabric.model import Options, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.given import Given, submission
 

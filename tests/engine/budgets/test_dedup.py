@@ -1,11 +1,11 @@
 """Reports that come twice: by their key, or by their place in the journal."""
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
 from flowfabric.engine import attempts, budgets, claims, executions, steps
 from flowfabric.model import Usage
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
 from tests.given import Given
 

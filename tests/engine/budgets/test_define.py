@@ -5,10 +5,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import budgets
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, read, spend
 from tests.given import Given
 

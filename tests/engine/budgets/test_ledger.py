@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
 from flowfabric.engine import attempts, budgets, executions
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, read, settled, spend
 from tests.given import Given
 

@@ -5,11 +5,11 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import attempts, budgets, claims, executions, waits
 from flowfabric.model import Fence, Reserved, Suspension, Usage
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, read, settled, spend
 from tests.given import Given
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import budgets
 from flowfabric.ids import budget_id
 from flowfabric.model import Usage, UsageReport
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, read, report_of, spend
 from tests.given import Given
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions, holds, lanes, workers
@@ -22,6 +21,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import ExecutionId, uuid7
 from flowfabric.model import PublicState
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given, submission
 
@@ -48,7 +48,7 @@ async def test_work_is_submitted_claimed_and_completed(conn: Connection, given: 
 async def test_a_claim_brings_all_that_a_worker_needs(conn: Connection, given: Given) -> None:
     policy = {"attempt_timeout_ms": 60_000, "max_reclaim_count": 3}
     execution_id = await given.submitted(
-        kind="draw", lane="art", namespace="acme", payload=b"\0\x01", encoding="raw", priority=7, tags={"a.b": "c"},
+        task="draw", lane="art", namespace="acme", payload=b"\0\x01", encoding="raw", priority=7, tags={"a.b": "c"},
         policy=policy, deadline=timedelta(hours=1),
     )  # fmt: skip
     now = await testing.now(conn)

@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions, holds
 from flowfabric.errors import (
@@ -20,6 +19,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Fence, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 RETRY = {"retry": {"max_retries": 9, "backoff": {"type": "fixed", "delay_ms": 0}}}

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 from hypothesis import given as generated
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,7 +17,8 @@ from flowfabric.engine import claims, signing_keys
 from flowfabric.errors import InvalidGrant
 from flowfabric.ids import parse_execution_id
 from flowfabric.model import Grant
-from flowfabric.signing import Verdict
+from flowfabric.postgres.driver import Connection
+from flowfabric.signing import Verification
 from tests.given import Given
 
 VECTORS = msgspec.json.decode(Path(__file__).parents[2].joinpath("vectors.json").read_bytes())["grants"]
@@ -46,7 +46,7 @@ async def granted(conn: Connection, given: Given) -> list[Grant]:
     return await claims.issue_grant(conn, given.worker, instance=given.instance, lanes=["default"], take=2)
 
 
-def verify(given: Given, key: str) -> Verdict:
+def verify(given: Given, key: str) -> Verification:
     """What Python says of a key: read from the right, for the worker the grant was given to."""
     head, expiry, kid, digest = key.rsplit(":", 3)
     execution_id = head.removeprefix("pg:")
@@ -95,13 +95,13 @@ async def test_no_changed_key_is_accepted(conn: Connection, given: Given, grante
 
 async def test_python_accepts_no_changed_key_either(given: Given, granted: list[Grant]) -> None:
     one, two = [grant.grant_key for grant in granted]
-    assert verify(given, one) is verify(given, two) is Verdict.OK
+    assert verify(given, one) is verify(given, two) is Verification.OK
     digits = [
         f"{key[:at]}{digit:x}{key[at + 1 :]}" for key in (one, two) for at in range(-64, -1) for digit in range(16)
     ]
 
     for key in [*digits, *mixed(one, two)]:
-        assert (verify(given, key) is Verdict.OK) == (key in (one, two))
+        assert (verify(given, key) is Verification.OK) == (key in (one, two))
 
 
 @pytest.mark.parametrize("vector", VECTORS)

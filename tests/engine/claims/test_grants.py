@@ -7,13 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 from rich.pretty import pretty_repr
 
 from flowfabric import errors, signing, testing
 from flowfabric.engine import attempts, claims, executions, holds, lanes, signing_keys, waits
 from flowfabric.errors import GrantExpired, InvalidGrant, InvalidGrantLifetime, InvalidLease, InvalidWorker
 from flowfabric.model import Grant, PublicState, Suspension, Swept
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 SECRET = "5ecb0017" * 8

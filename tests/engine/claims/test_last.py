@@ -1,10 +1,10 @@
 """Going on from the last one taken: what is dead in front is passed over, and nothing that comes first is."""
 
 import asyncpg
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import claims, executions
 from flowfabric.model import Claim
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given, submission
 from tests.sql.reading import reading

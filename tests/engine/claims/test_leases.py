@@ -6,7 +6,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions, lanes
 from flowfabric.errors import (
@@ -20,6 +19,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Completion, FailureReport, PublicState, Renewed, Revoked
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given

@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions
 from flowfabric.ids import ExecutionId, uuid7
 from flowfabric.model import Claim
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import asyncpg
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.model import Event
+from flowfabric.postgres.driver import Connection
 
 RANGE = 1_000_000
 

@@ -3,9 +3,9 @@
 from uuid import uuid4
 
 import asyncpg
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import events, holds, lanes
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.events.log import append, writers
 from tests.given import Given

@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import (
     attempts,
@@ -25,6 +24,7 @@ from flowfabric.engine import (
 )
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model import Claim, EdgePolicy, EventFilter, EventKind, Suspension, Timing, UsageReport
+from flowfabric.postgres.driver import Connection
 from tests import sources
 from tests.given import Given, submission
 

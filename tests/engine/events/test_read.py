@@ -5,12 +5,12 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import events, executions, holds, lanes
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidName, InvalidText
 from flowfabric.ids import ExecutionId, encode_event_cursor
 from flowfabric.model import Event, EventFilter
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.events.log import append, append_many, begin, horizon, ids_of, jump
 from tests.given import Given

@@ -3,10 +3,10 @@
 from datetime import timedelta
 
 import msgspec
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, events, executions, holds, lanes, waits
 from flowfabric.model import Event, EventFilter, Suspension
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 from hypothesis import HealthCheck, example, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Options, Submission, SubmitOutcome, Submitted
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Server
 from tests.given import Given, submission
 
@@ -108,7 +108,7 @@ async def test_only_what_a_batch_writes_is_written_with_its_tags_and_its_event(c
     logged = await given.rows(
         "select detail ->> 'kind' as kind from flowfabric.events where execution is not null order by id"
     )
-    assert [row["kind"] for row in logged] == ["report", "report", "other"]
+    assert [row["task"] for row in logged] == ["report", "report", "other"]
     assert await given.count("executions") == await given.count("tickets") == 3
 
 
@@ -199,7 +199,7 @@ async def test_an_empty_batch_and_one_of_refusals_alone_ask_postgres_nothing(con
 
 @pytest.mark.parametrize("count", [1_000, 1_001])
 async def test_sql_takes_a_thousand_items_in_one_call(conn: Connection, given: Given, count: int) -> None:
-    call = 'select * from flowfabric.submit(array[\'{"kind": "k"}\'], $1, $2, $3)'
+    call = 'select * from flowfabric.submit(array[\'{"task": "k"}\'], $1, $2, $3)'
     items = ([1] * count, [0] * count, [ids.uuid7() for _ in range(count)])
 
     if count == 1_000:

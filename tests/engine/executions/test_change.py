@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions
 from flowfabric.errors import (
@@ -21,6 +20,7 @@ from flowfabric.errors import (
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import PriorityChange, PublicState
 from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, ended, stored

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions, holds, lanes
 from flowfabric.errors import ExecutionNotActive
 from flowfabric.ids import ExecutionId
 from flowfabric.model import PublicState
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given
 

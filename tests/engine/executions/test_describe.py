@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import executions, holds, lanes
 from flowfabric.errors import ExecutionNotFound
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Counts, Options, Outcome, PublicState, Result, State, Submission
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, ended, registered, stored
@@ -39,7 +39,7 @@ def vector(state: State, *names: str) -> list[str]:
 async def test_an_execution_is_described_as_it_was_asked_for(conn: Connection, given: Given) -> None:
     policy = {"max_reclaim_count": 3}
     options = Options(
-        kind="report",
+        task="report",
         namespace="team",
         lane="reports",
         needs={"llm", "gpu"},

@@ -4,11 +4,11 @@ import re
 from datetime import datetime, timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions, holds, lanes
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Explanation
+from flowfabric.postgres.driver import Connection
 from tests.engine.standins import claimed, ended, registered, stored
 from tests.given import Given
 

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids, testing
 from flowfabric.engine import executions, lanes
 from flowfabric.errors import FlowFabricError, LaneDraining
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, SubmitOutcome, Submitted
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked, stored
 from tests.given import Given, submission

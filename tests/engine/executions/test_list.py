@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from flowfabric.engine import executions
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
 from flowfabric.ids import ExecutionId, FlowId, parse_execution_id
 from flowfabric.model import Description, Page, PublicState, Summary
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Server
 from tests.engine.standins import claimed, ended, stored
 from tests.filled import copied
@@ -78,7 +78,7 @@ async def populate_one(given: Given, draw: random.Random) -> ExecutionId:
         execution_id=ExecutionId(draw.randrange(5), uuid.UUID(int=draw.getrandbits(128))),
         namespace=draw.choice(NAMESPACES),
         lane=draw.choice(LANES),
-        kind=draw.choice(KINDS),
+        task=draw.choice(KINDS),
         needs=draw.choice([[], [], ["c1"], ["c2"]]),
         tags=dict(draw.sample(TAGS, draw.randrange(3))),
     )
@@ -108,7 +108,7 @@ def expected(described: Sequence[Description], order: Order, filters: dict[str, 
         shown = {
             "namespace": one.namespace,
             "lane": one.lane,
-            "kind": one.kind,
+            "task": one.task,
             "flow": one.flow_id,
         }
         plain = all(str(filters[name]) == shown[name] for name in shown if name in filters)
@@ -138,7 +138,7 @@ FILTERS = st.fixed_dictionaries(
     optional={
         "namespace": st.sampled_from([*NAMESPACES, "none"]),
         "lane": st.sampled_from([*LANES, "none"]),
-        "kind": st.sampled_from([*KINDS, "none"]),
+        "task": st.sampled_from([*KINDS, "none"]),
         "states": st.lists(st.sampled_from(PublicState), max_size=4),
         "flow": st.sampled_from([*FLOWS, FlowId(1, uuid.UUID(int=3))]),
         "tag": st.sampled_from([*TAGS, ("app.owner", "lead")]),
@@ -206,8 +206,8 @@ async def test_a_page_holds_fifty_unless_asked_and_a_thousand_at_most(conn: Conn
     await given.submitted()
     await given.rows(
         """
-        insert into flowfabric.executions (partition, id, route, kind, created_at, outcome, ended_at, priority, attempt)
-        select 0, gen_random_uuid(), e.route, e.kind, e.created_at - i * interval '1 s', 'success', e.created_at, 0, 0
+        insert into flowfabric.executions (partition, id, route, task, created_at, outcome, ended_at, priority, attempt)
+        select 0, gen_random_uuid(), e.route, e.task, e.created_at - i * interval '1 s', 'success', e.created_at, 0, 0
         from flowfabric.executions e cross join generate_series(1, 1000) i
         """
     )
@@ -340,7 +340,7 @@ async def test_an_order_that_is_none_is_refused(conn: Connection) -> None:
     assert refused.value.fields == {"field": "order"}
 
 
-@pytest.mark.parametrize("name", ["namespace", "lane", "kind"])
+@pytest.mark.parametrize("name", ["namespace", "lane", "task"])
 async def test_a_filter_that_cannot_be_stored_is_refused(conn: Connection, name: str) -> None:
     with pytest.raises(InvalidText):
         await executions.list_executions(conn, **{name: "\0"})  # type: ignore[arg-type]
@@ -349,7 +349,7 @@ async def test_a_filter_that_cannot_be_stored_is_refused(conn: Connection, name:
 async def test_a_filter_that_matches_nothing_gives_nothing(conn: Connection, given: Given) -> None:
     await given.submitted(tags={"a.b": "c"})
 
-    for filters in [{"namespace": "?"}, {"lane": "'"}, {"kind": "$1"}, {"tag": ("a.b", "%")}, {"tag": ("no key", "c")}]:
+    for filters in [{"namespace": "?"}, {"lane": "'"}, {"task": "$1"}, {"tag": ("a.b", "%")}, {"tag": ("no key", "c")}]:
         assert await executions.list_executions(conn, **filters) == Page([])  # type: ignore[arg-type]
 
 

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import executions, lanes, routes
 from flowfabric.errors import FlowFabricError, InvalidCapabilities
 from flowfabric.model import Options
+from flowfabric.postgres.driver import Connection
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 

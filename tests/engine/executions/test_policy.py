@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError, InvalidPolicy
+from flowfabric.postgres.driver import Connection
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 

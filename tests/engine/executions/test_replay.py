@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions, lanes
@@ -18,6 +17,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import PublicState
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 RETRY = {"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 0}}}

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, ExecutionNotFound
 from flowfabric.ids import ExecutionId
 from flowfabric.model import SubmitOutcome
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given, submission
 

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids, testing
 from flowfabric.engine import executions, lanes
 from flowfabric.errors import FlowFabricError
 from flowfabric.model import PublicState, Submission, SubmitOutcome
+from flowfabric.postgres.driver import Connection
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 
@@ -157,8 +157,8 @@ async def test_a_payload_reads_back_byte_for_byte(conn: Connection, given: Given
 
 
 ACCEPTED: list[Option] = [
-    {"kind": "k" * 256},
-    {"kind": "ü" * 128},
+    {"task": "k" * 256},
+    {"task": "ü" * 128},
     {"lane": "l" * 64, "namespace": "n" * 64},
     {"lane": " ~", "namespace": "~ "},
     {"key": "k" * 256},
@@ -188,9 +188,9 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "write"),
     ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "write"),
     ({"execution_id": ""}, errors.InvalidId, "''", "write"),
-    ({"kind": ""}, errors.InvalidName, "''", "1 to 256 bytes"),
-    ({"kind": "k" * 257}, errors.InvalidName, "kkk", "1 to 256 bytes"),
-    ({"kind": "ü" * 128 + "x"}, errors.InvalidName, "üü", "1 to 256 bytes"),
+    ({"task": ""}, errors.InvalidName, "''", "1 to 256 bytes"),
+    ({"task": "k" * 257}, errors.InvalidName, "kkk", "1 to 256 bytes"),
+    ({"task": "ü" * 128 + "x"}, errors.InvalidName, "üü", "1 to 256 bytes"),
     ({"lane": ""}, errors.InvalidLane, "''", "1 to 64 printable"),
     ({"lane": "l" * 65}, errors.InvalidLane, "lll", "1 to 64 printable"),
     ({"lane": "größe"}, errors.InvalidLane, "größe", "1 to 64 printable"),
@@ -257,8 +257,8 @@ async def test_what_cannot_be_is_refused_with_the_value_and_a_remedy_and_nothing
 
 # Values no type checker lets through; the driver would fail the whole batch for most of them.
 MISTYPED: list[tuple[Option, type[FlowFabricError], str]] = [
-    ({"kind": None}, errors.InvalidName, "NULL"),
-    ({"kind": 3}, errors.InvalidBody, "kind '3'"),
+    ({"task": None}, errors.InvalidName, "NULL"),
+    ({"task": 3}, errors.InvalidBody, "task '3'"),
     ({"lane": 3}, errors.InvalidBody, "lane '3'"),
     ({"namespace": ["a"]}, errors.InvalidBody, "namespace"),
     ({"namespace": 3, "key": "k"}, errors.InvalidBody, "namespace '3'"),
@@ -326,7 +326,7 @@ NUL, SURROGATE = "a\0b", "a\ud800b"
 async def test_text_that_postgres_cannot_store_is_refused(conn: Connection, given: Given, bad: str) -> None:
     """Pitfall P19."""
     places: list[Option] = [
-        *[{field: bad} for field in ("kind", "lane", "namespace", "creator", "encoding", "key")],
+        *[{field: bad} for field in ("task", "lane", "namespace", "creator", "encoding", "key")],
         *[{field: ["good", bad]} for field in ("needs", "budgets", "quotas")],
         {"namespace": bad, "key": "k"},
         {"policy": {bad: 1}},
@@ -396,7 +396,7 @@ async def test_null_means_left_out(conn: Connection) -> None:
 async def test_an_unknown_field_of_the_terms_is_refused(conn: Connection, given: Given) -> None:
     [row] = await conn.fetch(
         "select refusal, detail from flowfabric.submit($1, '{1}', '{0}', $2)",
-        ['{"kind": "k", "colour": "red"}'],
+        ['{"task": "k", "colour": "red"}'],
         [ids.uuid7()],
     )
 

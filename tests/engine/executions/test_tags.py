@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidTagKey
 from flowfabric.model import Submitted, TagChange
+from flowfabric.postgres.driver import Connection
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 

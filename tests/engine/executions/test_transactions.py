@@ -7,11 +7,11 @@ from typing import Any
 
 import asyncpg
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
 from flowfabric.engine import executions, routes
 from flowfabric.model import Options, PublicState, SubmitOutcome
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked, stored
 from tests.given import Given, submission

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model import Claim, EdgePolicy, FailureClass
+from flowfabric.postgres.driver import Connection
 from tests.given import submission
 
 

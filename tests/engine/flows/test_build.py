@@ -3,11 +3,11 @@
 from uuid import uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import executions, flows
 from flowfabric.ids import FlowId, mint_execution_id, mint_flow_id
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import graph
 from tests.given import Given, submission
 

@@ -3,12 +3,12 @@
 from collections.abc import Awaitable, Callable
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import executions, flows, waits
 from flowfabric.ids import mint_execution_id, mint_flow_id
 from flowfabric.model import CancelPolicy, PublicState, Suspension
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given, submission
 

@@ -5,12 +5,12 @@ from datetime import timedelta
 from uuid import uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import executions, flows, holds
 from flowfabric.ids import mint_execution_id, mint_flow_id
 from flowfabric.model import EdgePolicy
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.engine.flows.test_build import counts
 from tests.given import Given

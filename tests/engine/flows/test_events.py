@@ -1,11 +1,11 @@
 """What the log tells of a flow, and how it is found there."""
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import events, executions, flows, schedules
 from flowfabric.ids import FlowId, mint_execution_id
 from flowfabric.model import Event, EventFilter, Link, Member, Timing
+from flowfabric.postgres.driver import Connection
 from tests.given import submission
 
 

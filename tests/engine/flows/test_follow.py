@@ -1,10 +1,9 @@
 """Following: what ends have brought about, for whoever tells others of it."""
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import executions, flows
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Followed
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given
 

@@ -1,10 +1,10 @@
 """Edge groups: how many upstreams must succeed, and what becomes of the others."""
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import attempts, executions
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given
 

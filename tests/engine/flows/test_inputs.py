@@ -1,11 +1,11 @@
 """Inputs: what upstreams hand on comes with a claim as far as it has room, and is read otherwise."""
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, flows
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Claim, Completion, Input, Link, Member
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given, submission
 

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import executions, flows
 from flowfabric.ids import mint_flow_id
 from flowfabric.model import EdgePolicy, FlowState, Member
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import graph
 from tests.given import Given, submission
 

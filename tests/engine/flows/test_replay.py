@@ -1,8 +1,7 @@
 """Replaying members of a flow."""
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import executions
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given
 

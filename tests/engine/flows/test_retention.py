@@ -1,8 +1,7 @@
 """Retention of flows: whole, or not at all."""
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import executions, flows
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.flows.scene import graph
 from tests.given import Given

@@ -1,10 +1,10 @@
 """Settling: what the end of a member means to those behind it."""
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.model import Input
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.flows.scene import graph
 from tests.given import Given, submission

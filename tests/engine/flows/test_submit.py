@@ -4,11 +4,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import claims, flows
 from flowfabric.model import EdgePolicy, Link, Member
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph
 from tests.given import Given, submission
 

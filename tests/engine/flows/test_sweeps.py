@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, budgets, children, claims, executions, waits, workers
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import ChildToSubmit, Suspension, UsageReport
+from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
 from tests.given import Given, submission
 

@@ -4,11 +4,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors
 from flowfabric.engine import attempts, claims, executions, lanes, quotas, routes, waits
 from flowfabric.model import FailureClass, Options, Quota, Suspension
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 SECOND = timedelta(seconds=1)

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import errors, ids
 from flowfabric.engine import quotas
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given
 

@@ -4,12 +4,12 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import calls
 from flowfabric.engine import attempts, budgets, claims, executions, holds, lanes, quotas, waits
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import Explanation, PublicState, UsageReport
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 LIMITED = [PublicState.RATE_LIMITED]

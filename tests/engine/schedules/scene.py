@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import schedules
 from flowfabric.model import ScheduleChange, Swept, Timing
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import asyncpg
-from flowfabric.postgres.driver import Connection, Row
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flowfabric import testing
 from flowfabric.engine import schedules
 from flowfabric.errors import DatabaseUnavailable
+from flowfabric.postgres.driver import Connection, Row
 from tests.conftest import SOAK
 from tests.engine.schedules.oracle import CHANGES, CRONS, expected
 from tests.engine.schedules.scene import DAY, MINUTE, at, create, fired, moment
@@ -85,7 +85,7 @@ class Play:
             pass
         right = expected(cron, tz, begin, end)
         assert await fired(given_, name) == right
-        [row] = await given_.rows("select count(*) from flowfabric.executions where kind = $1", name)
+        [row] = await given_.rows("select count(*) from flowfabric.executions where task = $1", name)
         assert forgetful or row["count"] == len(right)
         await schedules.delete_schedule(self.conns[0], name, by="test")
 

@@ -6,14 +6,14 @@ from hashlib import sha256
 from uuid import UUID
 
 import pytest
-from flowfabric.postgres.database import Database
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.config import Config
 from flowfabric.engine import attempts, executions, lanes, schedules
 from flowfabric.errors import LaneDraining, ScheduleNotFound
 from flowfabric.ids import mint_execution_id, parse_execution_id, partition_of
 from flowfabric.model import PublicState, ScheduleState
+from flowfabric.postgres.database import Database
+from flowfabric.postgres.driver import Connection
 from flowfabric.sweeps import run_once, sweeps
 from tests.conftest import Connect
 from tests.engine.schedules.scene import HOUR, MINUTE, at, create, fired, moment, sweep

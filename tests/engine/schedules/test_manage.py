@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import lanes, schedules
 from flowfabric.errors import (
@@ -28,6 +27,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import ScheduleChange, ScheduleState, Timing
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.schedules.scene import HOUR, at, create, fired, moment, sweep
 from tests.given import Given, submission
@@ -78,7 +78,7 @@ BAD: list[tuple[type[FlowFabricError], dict[str, Any]]] = [
     (InvalidName, {"name": "x" * 129}),
     (InvalidName, {"name": "näch"}),
     (InvalidText, {"name": "a\0"}),
-    (InvalidName, {"kind": ""}),
+    (InvalidName, {"task": ""}),
     (InvalidNamespace, {"namespace": "\n"}),
     (InvalidLane, {"lane": ""}),
     (InvalidText, {"lane": "\0"}),

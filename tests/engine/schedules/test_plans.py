@@ -1,7 +1,6 @@
 """What a sweep reads: what is due, however many schedules there are."""
 
 from flowfabric.postgres.driver import Connection
-
 from tests.engine.schedules.scene import create, fired, sweep
 from tests.given import Given
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.engine import waits
 from flowfabric.ids import ExecutionId
 from flowfabric.model import BoundWaitpoint, Claim, SignalToSend, Suspended, Suspension
+from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
 APPROVE = {"kind": "single", "waitpoint": "w", "name": "approve"}

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import executions, waits
@@ -25,6 +24,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Claim
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.waits.scene import Waiting, approvals, state, to, waiting, wish
 from tests.given import Given

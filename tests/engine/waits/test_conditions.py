@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 from hypothesis import HealthCheck, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
 from flowfabric.engine import waits
 from flowfabric.model import Delivered
+from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
 from tests.engine.waits.scene import to, wish
 from tests.given import Given

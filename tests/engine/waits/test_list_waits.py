@@ -5,12 +5,12 @@ from hashlib import sha256
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions, waits
 from flowfabric.errors import ExecutionNotFound, InvalidBody, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Waitpoint
+from flowfabric.postgres.driver import Connection
 from tests.engine.waits.scene import ANY, APPROVE, OPERATOR_ONLY, to, waiting, wish
 from tests.given import Given
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidPolicy
+from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
 
 

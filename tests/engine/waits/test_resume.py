@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric.engine import attempts, executions, waits
 from flowfabric.errors import (
@@ -17,6 +16,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import Claim, Journal, PublicState
+from flowfabric.postgres.driver import Connection
 from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting, wish
 from tests.given import Given
 

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import signing
 from flowfabric.engine import attempts, executions, waits
@@ -28,7 +27,8 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Delivered, SignalToSend
-from flowfabric.signing import Verdict
+from flowfabric.postgres.driver import Connection
+from flowfabric.signing import Verification
 from tests.conftest import SOAK, Connect
 from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting
 from tests.given import Given
@@ -237,11 +237,11 @@ def test_no_forged_token_verifies() -> None:
     secret, execution_id, waitpoint_id = seed.randbytes(32), str(mint_execution_id()), uuid4()
     message = signing.waitpoint_message(execution_id, waitpoint_id)
     token = signing.sign(secret, "k1", message)
-    assert signing.verify(secret, "k1", message, token) is Verdict.OK
+    assert signing.verify(secret, "k1", message, token) is Verification.OK
 
     verdicts = {signing.verify(secret, "k1", message, tampered(token, message, seed)) for _ in range(FORGED)}
 
-    assert verdicts == {Verdict.MALFORMED, Verdict.WRONG_KID, Verdict.SIGNATURE_MISMATCH}
+    assert verdicts == {Verification.MALFORMED, Verification.WRONG_KID, Verification.SIGNATURE_MISMATCH}
 
 
 async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, given: Given) -> None:

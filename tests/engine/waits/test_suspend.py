@@ -7,7 +7,6 @@ from uuid import uuid4
 
 import msgspec
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, claims, executions, signing_keys, waits
@@ -30,6 +29,7 @@ from flowfabric.errors import (
 )
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import PublicState
+from flowfabric.postgres.driver import Connection
 from tests.engine.waits.scene import ANY, APPROVE, OPERATOR_ONLY, to, waiting, wish
 from tests.given import Given
 

@@ -3,12 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import testing
 from flowfabric.engine import attempts, executions, waits
 from flowfabric.errors import ExecutionNotSuspended, WaitpointClosed
 from flowfabric.model import PublicState, Swept
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.waits.scene import ANY, APPROVE, state, waiting, wish
 from tests.given import Given

@@ -7,7 +7,6 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
-from flowfabric.postgres.driver import Connection
 
 from flowfabric import signing
 from flowfabric.engine import claims, signing_keys, waits
@@ -23,6 +22,7 @@ from flowfabric.errors import (
     WaitpointClosed,
 )
 from flowfabric.model import Claim, CreatedWaitpoint
+from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.waits.scene import to, waiting, wish

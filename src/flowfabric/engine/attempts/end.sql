@@ -42,7 +42,7 @@ declare
     judged record;
 begin
     if flows is null or flows <> '{}' then
-        perform flowfabric._lock_flows(complete.partitions, complete.ids, complete.flows);
+        perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows);
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
@@ -105,7 +105,7 @@ declare
     judged record;
 begin
     if flows is null or flows <> '{}' then
-        perform flowfabric._lock_flows(fail.partitions, fail.ids, fail.flows);
+        perform flowfabric._lock_for_end(fail.partitions, fail.ids, fail.flows);
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);

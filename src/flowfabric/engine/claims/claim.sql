@@ -68,7 +68,7 @@ begin
                   t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding,
                   c.policy, c.namespace, c.resumed, c.instance as previous_instance
     ), noted as (
-        insert into flowfabric.events (at, task, partition, execution, route, tags, flow, detail)
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
                     'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
                     'attempt_type', l.attempt_type, 'resumed', l.resumed)

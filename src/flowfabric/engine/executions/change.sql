@@ -40,7 +40,7 @@ declare
     ended flowfabric.outcome;
 begin
     perform flowfabric._check_by(cancel.by);
-    perform flowfabric._lock_flows(array[cancel.partition], array[cancel.id]);
+    perform flowfabric._lock_for_end(array[cancel.partition], array[cancel.id]);
     select t.* into ticket from flowfabric.tickets t where t.partition = cancel.partition and t.id = cancel.id for update;
     if not found then
         select e.outcome into ended from flowfabric.executions e where e.partition = cancel.partition and e.id = cancel.id;

@@ -68,7 +68,7 @@ begin
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
         select w.partition, w.id, now, now + w.retention from written w
     ), noted as (
-        insert into flowfabric.events (at, task, partition, execution, route, tags, flow, by, detail)
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, told, w.partition, w.id, w.route, w.tags, w.flow, _end.by,
                flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure) || _end.detail
         from written w where w.ties is null
@@ -94,7 +94,7 @@ begin
         perform flowfabric._close_waits(ended.tied_partitions, ended.tied, ended.suspensions, _end.outcome);
         perform flowfabric._return_reservations(ended.tied_partitions, ended.tied);
         -- The end is the last thing that the log tells of an execution.
-        insert into flowfabric.events (at, task, partition, execution, route, tags, flow, by, detail)
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, told, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
                flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure) || _end.detail
         from unnest(ended.tied_partitions, ended.tied) as x (partition, id)

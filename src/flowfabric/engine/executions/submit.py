@@ -14,7 +14,7 @@ from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId
 from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted
 from flowfabric.postgres import call
-from flowfabric.postgres.driver import Connection
+from flowfabric.postgres.driver import Connection, Row
 
 CREATED = SubmitOutcome.CREATED
 
@@ -64,7 +64,7 @@ async def _send(
     return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
 
 
-def _answer(row: call.Row, item: Item, partitions: int) -> Submitted | FlowFabricError:
+def _answer(row: Row, item: Item, partitions: int) -> Submitted | FlowFabricError:
     outcome = row["outcome"]
     if outcome == "created":
         return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))

@@ -451,7 +451,7 @@ begin
                'eligible_now', 'waiting_for_worker'
         from recorded
     )
-    insert into flowfabric.events (at, task, partition, execution, route, detail)
+    insert into flowfabric.events (at, kind, partition, execution, route, detail)
     select flowfabric.clock(), 'execution_submitted', partition, id, route, jsonb_build_object('task', task) from recorded;
     return found;
 end $$;

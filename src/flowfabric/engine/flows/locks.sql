@@ -55,7 +55,7 @@ end $$;
 -- locked here together with those of the call, and then the budgets in which any of them has something set aside.
 --
 --   locks    the flows, in key order; the tickets, in key order; the budgets of what they had set aside, in key order
-create or replace function flowfabric._lock_flows(partitions int[], ids uuid[], flows uuid[] default null)
+create or replace function flowfabric._lock_for_end(partitions int[], ids uuid[], flows uuid[] default null)
 returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -63,15 +63,15 @@ declare
     held record;
     stake record;
 begin
-    if _lock_flows.flows is null then
+    if _lock_for_end.flows is null then
         select array_agg(t.partition) as partitions, array_agg(t.flow) as flows into held
-        from unnest(_lock_flows.partitions, _lock_flows.ids) as x (partition, id)
+        from unnest(_lock_for_end.partitions, _lock_for_end.ids) as x (partition, id)
         cross join lateral (
             select t.partition, t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
         where t.flow is not null;
     else
         select array_agg(x.partition::smallint) as partitions, array_agg(x.flow) as flows into held
-        from unnest(_lock_flows.partitions, _lock_flows.flows) as x (partition, flow) where x.flow is not null;
+        from unnest(_lock_for_end.partitions, _lock_for_end.flows) as x (partition, flow) where x.flow is not null;
     end if;
     if held.flows is null then
         return;
@@ -82,10 +82,10 @@ begin
     if stake.ids is not null then
         perform from (
             select distinct x.partition, x.id
-            from unnest(stake.partitions || _lock_flows.partitions, stake.ids || _lock_flows.ids) as x (partition, id)
+            from unnest(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids) as x (partition, id)
             order by x.partition, x.id) x
         cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-        perform flowfabric._lock_at_stake(stake.partitions || _lock_flows.partitions, stake.ids || _lock_flows.ids);
+        perform flowfabric._lock_at_stake(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids);
     end if;
 end $$;
 
@@ -99,7 +99,7 @@ language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if exists (select from flowfabric.budgets b where b.id = any (_lock_flows_at_stake.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
-        perform flowfabric._lock_flows(_lock_flows_at_stake.partitions, _lock_flows_at_stake.ids);
+        perform flowfabric._lock_for_end(_lock_flows_at_stake.partitions, _lock_flows_at_stake.ids);
     end if;
 end $$;
 

@@ -214,7 +214,7 @@ begin
     schedule := flowfabric._lock_schedule(fire_schedule.namespace, fire_schedule.name);
     loop
         if schedule.overlap = 'replace' then
-            perform flowfabric._lock_flows(array[schedule.last_partition], array[schedule.last_execution]);
+            perform flowfabric._lock_for_end(array[schedule.last_partition], array[schedule.last_execution]);
             perform from flowfabric.tickets t
             where t.partition = schedule.last_partition and t.id = schedule.last_execution for update;
         end if;

@@ -1,0 +1,146 @@
+"""Set-based calls: arrays in, one answer per item out, and every error back to the item it belongs to."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from flowfabric.errors import FlowFabricError
+from flowfabric.model import Fence, Swept
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection, Row
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+Sent = TypeVar("Sent")
+
+MOST_ITEMS = 1_000
+MOST_BYTES = 8 * 1_048_576
+
+
+class Act(NamedTuple):
+    """What one item of a call does under its lease: the item's value for each array, by the array's name."""
+
+    fence: Fence
+    values: Mapping[str, object] = {}
+    weight: int = 0
+
+
+def only(answers: Sequence[T | FlowFabricError]) -> T:
+    """The answer of a batch of one; raises it when it is a refusal."""
+    [answer] = answers
+    if isinstance(answer, FlowFabricError):
+        raise answer
+    return answer
+
+
+async def each(
+    items: Sequence[Item],
+    read: Callable[[Item], Sent],
+    send: Callable[[Sequence[Sent]], Awaitable[Sequence[T | FlowFabricError]]],
+    weigh: Callable[[Sent], int] = lambda _: 0,
+) -> list[T | FlowFabricError]:
+    """Send items and answer each in its place, up to 1 000 of them or 8 MiB in one statement.
+
+    An item that `read` refuses is not sent and harms no other.
+    """
+    answers: list[T | FlowFabricError] = []
+    for chunk in _chunks([_read(read, item) for item in items], weigh):
+        good = [item for item in chunk if not isinstance(item, FlowFabricError)]
+        answered = iter(await send(good) if good else ())
+        answers += [item if isinstance(item, FlowFabricError) else next(answered) for item in chunk]
+    return answers
+
+
+async def each_fenced(
+    conn: Connection,
+    function: str,
+    items: Sequence[Item],
+    read: Callable[[Item], Act],
+    answer: type[T],
+    /,
+    ends: bool = False,
+    **arguments: object,
+) -> list[T | FlowFabricError]:
+    """Call a function that acts under leases, and answer each item in its place.
+
+    One that `ends` executions, or gives their flows members, is told which flows they are in.
+    """
+
+    async def send(acts: Sequence[Act]) -> list[T | FlowFabricError]:
+        flows = {"flows": _flows(acts)} if ends else {}
+        return await _send(conn, function, acts, answer, {**arguments, **flows})
+
+    return await each(items, read, send, lambda act: act.weight)
+
+
+def read_answers(answered: Sequence[Row], answer: type[T]) -> list[T | FlowFabricError]:
+    """The answers of a set-based function, in the order of its items."""
+    return [_answer(row, answer) for row in sorted(answered, key=lambda row: int(row["item"]))]
+
+
+async def sweep(conn: Connection, function: str, /, limit: int, passing: int, **arguments: object) -> Swept:
+    """Run one pass of a sweep over at most `limit` rows, passing over the first few."""
+    swept = await call.row(conn, function, take=limit, passing=passing, **arguments)
+    return Swept(moved=swept["moved"], lanes=swept["lanes"] or (), ended=swept["ended"] or ())
+
+
+def _read(read: Callable[[Item], Sent], item: Item) -> Sent | FlowFabricError:
+    try:
+        return read(item)
+    except FlowFabricError as refused:
+        return refused
+
+
+def _chunks(
+    items: Sequence[Sent | FlowFabricError], weigh: Callable[[Sent], int]
+) -> Iterator[Sequence[Sent | FlowFabricError]]:
+    """Runs of at most so many items and bytes; an item over that goes alone."""
+    starts, size = [0], 0
+    for number, item in enumerate(items):
+        weight = 0 if isinstance(item, FlowFabricError) else weigh(item)
+        if number - starts[-1] == MOST_ITEMS or (size + weight > MOST_BYTES and number > starts[-1]):
+            starts.append(number)
+            size = 0
+        size += weight
+    for start, end in pairwise([*starts, len(items)]):
+        yield items[start:end]
+
+
+async def _send(
+    conn: Connection, function: str, acts: Sequence[Act], answer: type[T], arguments: Mapping[str, object]
+) -> list[T | FlowFabricError]:
+    fences = [act.fence for act in acts]
+    answered = await call.rows(
+        conn,
+        function,
+        partitions=[_known(fence.execution_id.partition, 31) for fence in fences],
+        ids=[fence.execution_id.uuid for fence in fences],
+        lease_ids=[fence.lease_id for fence in fences],
+        epochs=[_known(fence.epoch, 63) for fence in fences],
+        attempts=[_known(fence.attempt, 31) for fence in fences],
+        **{name: [act.values[name] for act in acts] for name in acts[0].values},
+        **arguments,
+    )
+    in_order = sorted(answered, key=lambda row: int(row["item"]))
+    return [_answer(row, answer) for row, _ in zip(in_order, acts, strict=True)]
+
+
+def _flows(acts: Sequence[Act]) -> list[UUID | None]:
+    """The flow of each; nothing at all where none is in one, which spares the engine a look."""
+    flows = [act.fence.flow for act in acts]
+    return flows if any(flows) else []
+
+
+def _known(number: int | None, bits: int) -> int | None:
+    """A number as Postgres holds it: one that is too large for that was never given out, and -1 is not either."""
+    return number if number is None or 0 <= number < 1 << bits else -1
+
+
+def _answer(row: Row, answer: type[T]) -> T | FlowFabricError:
+    if row["refusal"] is not None:
+        return call.refusal(row["refusal"], row["detail"])
+    detail = msgspec.json.decode(row["detail"], type=dict[str, object]) if row["detail"] else {}
+    return msgspec.convert({"outcome": row["outcome"], **detail}, answer)
