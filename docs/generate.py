@@ -1,4 +1,4 @@
-"""Write the reference pages that follow from the code; with `--check`, only say which of them are out of date."""
+"""Write the reference pages that are generated from the code; with `--check`, only report the outdated ones."""
 
 import ast
 import inspect
@@ -27,40 +27,69 @@ EMITTING = re.compile(
 
 ERRORS = """# Errors
 
-A call that is refused changes nothing and raises a `FlowFabricError`, whose class says what is wrong. The name is the same in
-every layer: `LaneNotFound` in Python, `lane_not_found` in SQL, over HTTP and from the command. The family gives the
-HTTP status and the SQLSTATE. `error.code` is the name, `error.message` the sentence, and `error.fields` what else there
-is to know.
+Catch an error by its class, or by its family:
 
-`DatabaseUnavailable` is the one refusal that leaves open whether the call happened: the connection may have been lost
-after the commit and before the answer. Operations that say they are safe to repeat may be repeated then.
+```python
+from flowfabric import FlowFabricError, NotFound
+
+try:
+    await execution.cancel(by="ada")
+except NotFound:
+    ...
+except FlowFabricError as error:
+    print(error.code, error.message, error.fields)
+```
+
+Every error is a `FlowFabricError`. A call that raises one has changed nothing. The class says what is wrong, and has
+the same name in every layer: `LaneNotFound` in Python, `lane_not_found` in SQL, in JSON and in the output of `ff`.
+The family determines the HTTP status and the SQLSTATE. `error.code` is the name, `error.message` says what is wrong
+and what to do, and `error.fields` has further values, such as the `cause`.
+
+There is one exception: after `DatabaseUnavailable` the call may or may not have taken effect, because the connection
+may have been lost after the commit and before the answer. Repeat the call if the operation is documented as safe to
+repeat.
 """
 
 SETTINGS = """# Settings
 
-A setting is taken from the argument of its name, then from its environment variable, then from its default. A value
-that cannot be read is refused at the start, with the name of its variable.
+Set a value as an argument or as an environment variable:
 
-| Setting | Variable | Default | What it is |
+```python
+app = App(url="postgresql://app@db.example/app", pool_size=10)
+```
+
+```sh
+export FLOWFABRIC_URL=postgresql://app@db.example/app FLOWFABRIC_POOL_SIZE=10
+```
+
+The argument has precedence over the environment variable, and that over the default. An invalid value raises at the
+start, and the message names its variable.
+
+| Setting | Variable | Default | Meaning |
 |---|---|---|---|
 """
 
 COMMANDS = """# Commands
 
-All that `ff` can do. [The command](../concepts/command.md) says what holds for all of them. Every one takes:
+Every command of `ff`, with its options and an example. [The command](../concepts/command.md) explains what they have in
+common. All of them take these options:
 
-| Option | |
+| Option | Meaning |
 |---|---|
-| `--url URL` | where Postgres is, instead of `FLOWFABRIC_URL`; with neither, the embedded one in `./.flowfabric` |
-| `--json` | answer in JSON, and refuse in it |
-| `-h`, `--help` | what it does, with an example |
+| `--url URL` | the URL of Postgres, instead of `FLOWFABRIC_URL`; with neither, the embedded one in `./.flowfabric` |
+| `--json` | print answers and errors as JSON |
+| `-h`, `--help` | show the help text, with an example |
 """
 
 EVENTS = """# Kinds of events
 
-What the [log](../concepts/events.md) can hold, and the operations that write it. Those that run by themselves are the
-sweeps. A kind that begins with `execution_`, `lease_`, `attempt_`, `grant_`, `waitpoint_`, `suspension_`, `signal_`,
-`priority_` or `tag_` is about an execution, and has its namespace, lane and tags.
+Filter the [event log](../concepts/events.md) by kind: `EventFilter(kinds=["execution_failed"])`, or
+`ff events tail --kind execution_failed`.
+
+The table lists every [event](../glossary.md#event) that the log can contain, and the operations that write it. Some of
+these operations are [sweeps](../concepts/sweeps.md) (background maintenance jobs). An event whose kind begins with
+`execution_`, `lease_`, `attempt_`, `grant_`, `waitpoint_`, `suspension_`, `signal_`, `priority_` or `tag_` is about an
+execution, and has its namespace, lane and tags.
 
 | Kind | Written by |
 |---|---|
@@ -84,7 +113,7 @@ def _families() -> Iterator[str]:
         yield f"## {family.__name__}, {family.status}\n\n{family.__doc__}\n"
         if members:
             lines = [f"| `{kind.__name__}` | `{kind.code}` | {_cell(kind.__doc__)} |" for kind in members]
-            yield "\n".join(["| Class | Code | What it says |", "|---|---|---|", *lines]) + "\n"
+            yield "\n".join(["| Class | Code | Meaning |", "|---|---|---|", *lines]) + "\n"
 
 
 def _settings() -> Iterator[str]:
@@ -95,7 +124,7 @@ def _settings() -> Iterator[str]:
 
 
 def _kinds() -> Iterator[str]:
-    """What the headers of the SQL functions say they emit."""
+    """The kinds of events, from the `emits` clauses in the headers of the SQL functions."""
     writers: dict[str, set[str]] = defaultdict(set)
     for file in ENGINE.rglob("*.sql"):
         for said, function in EMITTING.findall(file.read_text()):
@@ -106,7 +135,7 @@ def _kinds() -> Iterator[str]:
 
 
 def _commands(command: click.Command = ff, path: str = "ff") -> Iterator[str]:
-    """The commands below this one, each with what its help says."""
+    """The commands below this one, each with its help text."""
     if not isinstance(command, click.Group):
         yield from _command(command, path)
         return
@@ -129,7 +158,7 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
 
 
 def _help(command: click.Command) -> str:
-    """What the help says, with its example as such."""
+    """The help text, with its example as a code block."""
     said, _, example = inspect.cleandoc(command.help or "").partition("\b\nExample:\n")
     said = re.sub(r"(?<!\n)\n(?!\n)", " ", said.strip())
     return f"{said}\n\n```\n{textwrap.dedent(example).rstrip()}\n```" if example else said
@@ -150,7 +179,7 @@ def _spelling(option: click.Option) -> str:
 
 
 def _meaning(option: click.Option) -> str:
-    """Its help, with the default that it would show."""
+    """The help text of an option, with its default."""
     said = re.sub(r"  \[default: (.*)\]$", r" Default: \1.", option.help or "")
     if isinstance(option.show_default, str):
         return f"{said} Default: {option.show_default}."
@@ -158,7 +187,7 @@ def _meaning(option: click.Option) -> str:
 
 
 def _docstrings() -> dict[str, str]:
-    """What is written below each setting."""
+    """The docstring below each setting."""
     tree = ast.parse(Path(config.__file__).read_text())
     [body] = [node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Config"]
     said: dict[str, str] = {}
@@ -174,7 +203,7 @@ def _cell(text: str | None) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Write what is out of date, or fail with a list of it."""
+    """Write the outdated pages; with `--check`, fail with a list of them."""
     stale = {name: text for name, text in pages().items() if _read(REFERENCE / name) != text}
     if "--check" in arguments and stale:
         sys.exit(f"out of date: {', '.join(stale)}; run `make docs`")

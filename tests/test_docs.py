@@ -1,4 +1,4 @@
-"""The reference pages are what the code says."""
+"""The reference pages match the code."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ def test_the_generated_pages_are_up_to_date() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_every_refusal_is_in_the_docs() -> None:
+def test_every_error_is_in_the_docs() -> None:
     page = (REFERENCE / "errors.md").read_text()
 
     assert [code for code, kind in errors.by_code().items() if f"| `{kind.__name__}` | `{code}` |" not in page] == []

@@ -1,4 +1,4 @@
-"""The pages people work from name only what exists."""
+"""The pages of the documentation name only things that exist, and link to each other and to the glossary."""
 
 import ast
 import re
@@ -19,12 +19,14 @@ from tests.sources import ROOT, shown
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((DOCS / "how-to").glob("*.md"))]
 PAGES += sorted((DOCS / "concepts").glob("*.md"))
-PAGES.remove(DOCS / "benchmarks.md")  # they have variables of their own
-NO_REFUSALS = {"execution_id", "execution_deadline"}  # which read like one
+PAGES.remove(DOCS / "benchmarks.md")  # the benchmarks have their own environment variables
+LINKED = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+NOT_ERRORS = {"execution_id", "execution_deadline"}  # names that look like the code of an error
 EXAMPLES = ROOT / "examples"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+each_linked_page = pytest.mark.parametrize("page", LINKED, ids=shown)
 
 
 def test_every_promise_names_a_test_that_exists() -> None:
@@ -62,7 +64,7 @@ def test_every_option_exists(page: Path) -> None:
 
 
 def _command(context: click.Context, line: str) -> tuple[click.Command, list[str]]:
-    """The command that a line calls, and the words behind it."""
+    """The command that a line calls, and the words after it."""
     command: click.Command = ff
     words = line.split("  #")[0].split()[1:]
     while isinstance(command, click.Group) and words and (found := command.get_command(context, words[0])):
@@ -78,7 +80,7 @@ def test_every_extra_exists(page: Path) -> None:
         assert set(given.split(",")) <= extras, given
 
 
-def test_the_readme_names_what_is_installed_with_it() -> None:
+def test_the_readme_names_the_packages_of_the_core_install() -> None:
     [said] = re.findall(r"The core install is four small packages:\n(.*?)\. ", (ROOT / "README.md").read_text())
     [*needed] = (re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"])
 
@@ -93,16 +95,16 @@ def test_every_variable_exists(page: Path) -> None:
 
 
 @each_page
-def test_every_refusal_exists(page: Path) -> None:
+def test_every_error_code_exists(page: Path) -> None:
     said = set(re.findall(r"`((?:schema|waitpoint|approval|execution|shape|database)_[a-z_]+)`", page.read_text()))
 
-    assert said - errors.by_code().keys() - set(EventKind) - NO_REFUSALS == set()
+    assert said - errors.by_code().keys() - set(EventKind) - NOT_ERRORS == set()
 
 
 @each_page
 def test_python_is_python(page: Path) -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        # Lines out of a coroutine stand alone on a page.
+        # A block may be part of a coroutine.
         ast.parse("async def page():\n" + textwrap.indent(block, "    "))
 
 
@@ -122,8 +124,43 @@ def test_a_page_with_an_example_leads_to_it(page: str, example: str) -> None:
     assert f"(../../examples/{example})" in (DOCS / "how-to" / f"{page}.md").read_text()
 
 
+@each_linked_page
+def test_every_link_leads_to_a_file_and_an_anchor_that_exist(page: Path) -> None:
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(link)
+
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "concepts").glob("*.md")), ids=shown)
+def test_every_concept_page_links_to_the_glossary(page: Path) -> None:
+    assert "](../glossary.md#" in _prose(page)
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page: a repeated heading is numbered."""
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", text).strip().replace(" ", "-")
+        names = (slug, *(f"{slug}-{number}" for number in range(1, 100)))
+        anchors.add(next(name for name in names if name not in anchors))
+    return anchors
+
+
+def _prose(page: Path) -> str:
+    """The text of a page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
 def _code(page: Path) -> str:
-    """What stands in backticks or in a block."""
+    """The text of a page in backticks or in a code block."""
     text = page.read_text()
     assert text.count("```") % 2 == 0, shown(page)
     blocks = re.findall(r"```\w*\n(.*?)```", text, re.DOTALL)
