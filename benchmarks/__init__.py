@@ -1,1 +1,1 @@
-"""Benchmarks: what one machine does, as ratios within one run. Run them with `make bench`."""
+"""Benchmarks: performance of one machine, as ratios within one run. Run them with `make bench`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [scenario …]`: a line of JSON per result on standard output, a table for people besides."""
+"""`python -m benchmarks [scenario …]`: a line of JSON per result on standard output, a table on standard error."""
 
 import argparse
 import asyncio
@@ -50,24 +50,24 @@ def main() -> int:
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("scenario", nargs="*", help="which to run, with those they are compared with; see --list")
-    parser.add_argument("--list", action="store_true", help="say which scenarios there are, and run none")
-    parser.add_argument("--all", action="store_true", help="run the slow ones too")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="how often each is run (3)")
+    parser.add_argument("scenario", nargs="*", help="scenarios to run, with those they are compared with; see --list")
+    parser.add_argument("--list", action="store_true", help="list the scenarios and exit")
+    parser.add_argument("--all", action="store_true", help="also run the slow scenarios")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="how often to run each scenario (3)")
     parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="0.01 does a hundredth of everything (1)")
     parser.add_argument("--data", type=Path, metavar="DIR", help="a directory on the disk to measure (a temporary one)")
     parser.add_argument("--not-durable", action="store_true",
-                        help="let Postgres not wait for the disk: only to see that all works")  # fmt: skip
+                        help="do not wait for the disk: only to check that everything works")  # fmt: skip
     parser.add_argument("--peers", type=Path, metavar="DIR", default=default_home(),
-                        help=f"where peers are installed (${VARIABLE}, or %(default)s)")  # fmt: skip
+                        help=f"directory of the installed peers (${VARIABLE}, or %(default)s)")  # fmt: skip
     parser.add_argument("--peer", action="append", metavar="NAME", help="only this peer; may be repeated")
-    parser.add_argument("--no-peers", action="store_true", help="measure no peer")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table into this page, between its markers")
+    parser.add_argument("--no-peers", action="store_true", help="do not measure peers")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="write the table into this page, at its markers")
     return parser
 
 
 def choose(names: Sequence[str]) -> list[Scenario]:
-    """The scenarios asked for and all they are compared with, in the order of the list."""
+    """The requested scenarios and those they are compared with, in the order of the list."""
     wanted = set(names)
     for scenario in reversed(SCENARIOS):
         if scenario.name in wanted:
@@ -76,7 +76,7 @@ def choose(names: Sequence[str]) -> list[Scenario]:
 
 
 def present(home: Path, names: Sequence[str] | None) -> list[Peer]:
-    """The peers that can be run; says why the others cannot."""
+    """The peers that can run. Prints why the others cannot."""
     chosen = [peer for peer in PEERS if names is None or peer.name in names]
     for peer in chosen:
         if reason := peer.missing(home):
@@ -85,7 +85,7 @@ def present(home: Path, names: Sequence[str] | None) -> list[Peer]:
 
 
 def publish(rows: Sequence[dict[str, object]], failures: Sequence[Failure], page: Path | None) -> None:
-    """Lines for a machine, a table for people, and the page if one is asked for."""
+    """Print JSON lines and a table, and write the page if one is given."""
     for row in rows:
         print(report.line(row), flush=True)
     for failure in failures:
@@ -96,12 +96,12 @@ def publish(rows: Sequence[dict[str, object]], failures: Sequence[Failure], page
 
 
 def status(found: Sequence[Result], failures: Sequence[Failure], scale: float) -> int:
-    """1 when a goal was missed or a peer failed. A run made smaller only shows that all works: it has no goals."""
+    """1 if a goal was missed or a peer failed. A scaled-down run has no goals: it only shows that everything works."""
     return 1 if failures or (scale >= 1 and any(result.missed for result in found)) else 0
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's loop where it is installed, as a worker would use it."""
+    """The loop of uvloop if it is installed, as in a worker."""
     if find_spec("uvloop"):
         import uvloop
 

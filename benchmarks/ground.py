@@ -1,4 +1,4 @@
-"""What a scenario stands on: a Postgres of its own with full durability, and a fresh database for every measurement."""
+"""The environment of a scenario: a Postgres with full durability, and a fresh database for every measurement."""
 
 import platform
 import tempfile
@@ -22,7 +22,7 @@ SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_sync_method"
 
 
 class Ground:
-    """One fresh, migrated database, the watch that measures what is done on it, and what else there is to tell."""
+    """One fresh, migrated database, the timer of the measurement, and the other figures it reports."""
 
     def __init__(self, config: Config, url: str, *, directory: Path, scale: float = 1.0) -> None:
         self.config = config
@@ -33,29 +33,29 @@ class Ground:
         self.figures: dict[str, float] = {}
 
     def scaled(self, count: int, *, least: int = 1) -> int:
-        """How many of so many to do in this run: `--scale` makes them fewer, to see that all works."""
+        """The count for this run, reduced by `--scale`."""
         return max(round(count * self.scale), least)
 
     def tell(self, **figures: float) -> None:
-        """Have figures besides the one that counts written down."""
+        """Record additional figures."""
         self.figures.update(figures)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Only what happens in here is measured."""
+        """Measure the time spent in this block."""
         start = time.perf_counter()
         yield
         self.seconds += time.perf_counter() - start
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[Database]:
-        """The engine's own connections."""
+        """The connections of the engine."""
         async with Database(self.config, self.url) as database:
             yield database
 
     @asynccontextmanager
     async def raw(self) -> AsyncIterator[asyncpg.Connection]:
-        """A bare connection, for what Postgres does without us."""
+        """A bare connection, to measure Postgres without the engine."""
         conn = await asyncpg.connect(self.url)
         try:
             yield conn
@@ -64,7 +64,7 @@ class Ground:
 
 
 async def prepare(server: embedded.Server) -> None:
-    """Make the database that every measurement starts from a copy of."""
+    """Create the template database that every measurement copies."""
     await _execute(server, f"create database {TEMPLATE}")
     conn = await asyncpg.connect(server.url(TEMPLATE))
     try:
@@ -80,7 +80,7 @@ async def fresh(
 ) -> AsyncIterator[Ground]:
     """A database for one measurement, and a directory on the same disk.
 
-    A checkpoint first, so that none pays for what the one before has written.
+    A checkpoint comes first, so that no measurement pays for the writes of the one before.
     """
     await _execute(server, f"create database {name} template {template} strategy file_copy")
     await _execute(server, "checkpoint")
@@ -92,7 +92,7 @@ async def fresh(
 
 
 async def circumstances(server: embedded.Server, load: float) -> Mapping[str, object]:
-    """What somebody who compares two results has to know; the load is what the machine did before the run."""
+    """What one has to know to compare two results; `load` is the load of the machine before the run."""
     conn = await asyncpg.connect(server.url())
     try:
         settings = {name: await conn.fetchval("select current_setting($1)", name) for name in SETTINGS}

@@ -1,4 +1,4 @@
-"""Measuring: every scenario once, for us and for each peer that can do it, then all again."""
+"""Measuring: run every scenario once, for FlowFabric and for each peer that supports it, then all again."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from flowfabric.postgres import embedded
 
 
 class Plan(NamedTuple):
-    """What is to be measured."""
+    """What to measure."""
 
     scenarios: Sequence[Scenario]
     peers: Sequence[Peer]
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A scenario that somebody did not finish; the others go on."""
+    """A scenario that an engine did not finish; the others continue."""
 
     scenario: str
     engine: str
@@ -33,7 +33,7 @@ class Failure(NamedTuple):
 
 
 async def measure(server: embedded.Server, plan: Plan) -> tuple[list[Result], list[Failure]]:
-    """Do it all, round by round: what slows the machine for a while slows everybody."""
+    """Run everything round by round, so that a temporarily slow machine affects all scenarios."""
     await prepare(server)
     rounds: dict[Key, list[Run | None]] = {}
     about: dict[Key, Mapping[str, object]] = {}
@@ -57,7 +57,7 @@ async def measure(server: embedded.Server, plan: Plan) -> tuple[list[Result], li
 
 
 async def _one(server: embedded.Server, plan: Plan, scenario: Scenario, peer: Peer | None) -> side.Played:
-    """One run of ours, or of a peer."""
+    """One run of FlowFabric or of a peer."""
     template = TEMPLATE if peer is None else EMPTY
     name = f"measured_{scenario.name}"
     async with fresh(server, name, data=plan.data, scale=plan.scale, template=template) as ground:

@@ -1,6 +1,6 @@
-"""Reports: a result as a machine reads it, as people read it in a terminal, and as a page of the docs has it.
+"""Reports: a result as a line of JSON, as a table in the terminal, and as a table in the docs.
 
-`python -m benchmarks.report RESULTS PAGE` puts the table of a file of results into a page, between its two markers.
+`python -m benchmarks.report RESULTS PAGE` writes the table of a results file into a page, between its two markers.
 """
 
 import sys
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
 def row(result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
-    """All there is to know of a result: what a line of JSON holds."""
+    """Everything about a result, for one line of JSON."""
     return {
         "scenario": result.scenario.name,
         "engine": result.engine,
@@ -37,7 +37,7 @@ def row(result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _circumstances(result: Result, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions and settings of whoever was measured, and of the Postgres under it."""
+    """Versions and settings of the measured engine, and of the Postgres that it runs on."""
     theirs = result.about or {"versions": about["ours"], "settings": about["own_settings"], "on_postgres": True}
     server = about if theirs["on_postgres"] else {"versions": {}, "settings": {}}
     return {name: {**server[name], **_mapping(theirs[name])} for name in ("versions", "settings")}
@@ -48,7 +48,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The results as people read them."""
+    """The results as a table for the terminal."""
     lines = [f"\n{'scenario':24}{'engine':14}{'result':>12}  {'unit':18}{'spread':>7}{'stolen':>7}  compared"]
     for each in rows:
         missed = f"  MISSED {', '.join(each['missed'])}" if each["missed"] else ""
@@ -60,7 +60,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The results as a page of the docs has them."""
+    """The results as a Markdown table."""
     lines = [
         "| scenario | engine | result | unit | spread | stolen | compared | besides |",
         "|---|---|--:|---|--:|--:|---|---|",
@@ -76,16 +76,16 @@ def markdown(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def write(page: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Put the table into a page, between its markers. Raises `ValueError` when it has none."""
+    """Write the table into a page, between its markers. Raises `ValueError` if the page has none."""
     head, begin, rest = page.read_text().partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"{page} has no place for results; give it the lines {BEGIN} and {END}")
+        raise ValueError(f"{page} has no place for results; add the lines {BEGIN} and {END}")
     page.write_text(f"{head}{BEGIN}\n\n{markdown(rows)}\n\n{END}{tail}")
 
 
 def read(results: Path) -> list[dict[str, Any]]:
-    """The rows of a file of results; of those of one scenario and engine the last."""
+    """The rows of a results file; for each scenario and engine, the last one."""
     rows = [msgspec.json.decode(each) for each in results.read_text().splitlines() if each.startswith("{")]
     return [*{(each["scenario"], each["engine"]): each for each in rows if "value" in each}.values()]
 
@@ -107,7 +107,7 @@ def _rounded(value: float) -> float:
 
 
 def _digits(ratio: float) -> float:
-    """Four digits of it, however small: a ratio says as much at 0.01 as at 100."""
+    """Round to four significant digits, because small ratios matter as much as large ones."""
     return float(f"{ratio:.4g}")
 
 

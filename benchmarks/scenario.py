@@ -1,4 +1,4 @@
-"""A scenario: something to do on a fresh database, and what it is compared with."""
+"""A scenario: what to measure on a fresh database, and what to compare it with."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
@@ -16,38 +16,38 @@ class Scenario(NamedTuple):
     name: str
     about: str
     run: Callable[[Ground], Awaitable[int]]
-    """Does it, the part that counts inside `ground.timed()`, and says how many it did."""
+    """Runs the scenario, with the measured part inside `ground.timed()`, and returns how many items it processed."""
     unit: str = "executions/s"
     against: Mapping[str, float | None] = {}
-    """The scenarios of the same run it is compared with, and how many times as fast it must be, if it must."""
+    """The scenarios of the same run to compare with, and the required ratio, if there is one."""
     figure: str | None = None
-    """Which of the figures it tells is the one that counts; how many it did in a second, where none is named."""
+    """Which of its figures is the result; if None, the number of items per second."""
     less_is_better: bool = False
     for_peers: int = 0
-    """How many of it peers that can do the same are asked to do; 0 for what is ours alone."""
+    """How many items peers process; 0 if peers do not take part."""
     slow: bool = False
-    """It takes minutes: left out of a run that names nothing."""
+    """It takes minutes, so a run without named scenarios skips it."""
     engine: str = OURS
 
 
 class Run(NamedTuple):
-    """What one run came to: what counts, and whatever else it told."""
+    """The result of one run: its value and its other figures."""
 
     value: float
     figures: Mapping[str, float]
     stolen: float = 0.0
-    """How much of the processors other machines took meanwhile."""
+    """The share of processor time that other virtual machines took meanwhile."""
 
 
 class Result(NamedTuple):
-    """What a scenario came to, round by round, for us or for a peer."""
+    """The results of a scenario, round by round, for FlowFabric or a peer."""
 
     scenario: Scenario
     engine: str
     runs: Sequence[Run]
     ratios: Mapping[str, float]
     about: Mapping[str, object] = {}
-    """What a peer says of itself: its versions, its settings, and whether it stands on our Postgres."""
+    """What a peer reports about itself: its versions, its settings, and whether it runs on the measured Postgres."""
 
     @property
     def value(self) -> float:
@@ -55,23 +55,23 @@ class Result(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """How far the runs lie apart, as a part of the middle one."""
+        """The range of the runs as a fraction of their median."""
         values = [run.value for run in self.runs]
         return (max(values) - min(values)) / self.value if self.value else 0.0
 
     @property
     def stolen(self) -> float:
-        """How much of the processors was taken by others, the middle one of the runs."""
+        """The share of processor time taken by others, as the median of the runs."""
         return median(run.stolen for run in self.runs)
 
     @property
     def figures(self) -> dict[str, float]:
-        """Each other figure, the middle one of the runs."""
+        """The other figures, each as the median of the runs."""
         return {name: median(run.figures[name] for run in self.runs) for name in self.runs[0].figures}
 
     @property
     def missed(self) -> list[str]:
-        """What it had to reach and did not."""
+        """The goals that were not reached."""
         goals = self.scenario.against if self.engine == self.scenario.engine else {}
         return [f"{goal:g}x {name}" for name, goal in goals.items() if goal and self.ratios.get(name, goal) < goal]
 
@@ -81,9 +81,9 @@ Rounds = Mapping[Key, Sequence[Run | None]]
 
 
 def results(scenarios: Sequence[Scenario], rounds: Rounds, about: Mapping[Key, Mapping[str, object]]) -> list[Result]:
-    """What was measured with its ratios: the middle one of those within each round.
+    """The results with their ratios: the median of the ratios within each round.
 
-    A scenario is compared with those it names and with each peer that did the same; a peer with the bare database.
+    A scenario is compared with those it names and with each peer that took part; a peer with the bare database.
     """
     found = []
     for scenario in scenarios:
@@ -110,6 +110,6 @@ def _ratios(scenario: Scenario, engine: str, scenarios: Sequence[Scenario], roun
 
 
 def _ratio(mine: Sequence[Run | None], theirs: Sequence[Run | None], less_is_better: bool) -> float | None:
-    """How many times as good, where both came to something."""
+    """How many times better `mine` is, over the rounds in which both have a value."""
     pairs = [(m.value, t.value) for m, t in zip(mine, theirs, strict=True) if m and t and m.value and t.value]
     return median((t / m if less_is_better else m / t) for m, t in pairs) if pairs else None

@@ -1,7 +1,7 @@
-"""Stamps: when each handler began, in memory that all processes share.
+"""Stamps: when each handler started, in memory that all processes share.
 
-So the start of a run is known without asking the engine that is measured. Imports nothing of ours: the programs that
-run peers use it too.
+So the start of a run is known without asking the measured engine. Imports nothing from FlowFabric, because the programs
+that run peers use it too.
 """
 
 import mmap
@@ -16,7 +16,7 @@ MOMENT = struct.Struct("d")
 
 
 class Stamps:
-    """A moment of the monotonic clock for each number; 0 where there is none yet."""
+    """A timestamp of the monotonic clock for each number; 0 if there is none yet."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,13 +26,13 @@ class Stamps:
 
     @classmethod
     def make(cls, path: Path, count: int) -> Self:
-        """Room for so many, all empty."""
+        """Create a file with room for this many stamps, all empty."""
         path.write_bytes(bytes(MOMENT.size * count))
         return cls(path)
 
     @classmethod
     def inherited(cls) -> Self | None:
-        """Those of the process that started this one, if it keeps any."""
+        """The stamps of the process that started this one, if it has any."""
         path = os.environ.get(VARIABLE)
         return cls(Path(path)) if path else None
 
@@ -40,20 +40,20 @@ class Stamps:
         return len(self._memory) // MOMENT.size
 
     def mark(self, number: int) -> None:
-        """It begins now."""
+        """Record that this number starts now."""
         MOMENT.pack_into(self._memory, MOMENT.size * number, time.monotonic())
 
     def at(self, number: int) -> float:
-        """When it began, or 0."""
+        """When this number started, or 0."""
         moment: float = MOMENT.unpack_from(self._memory, MOMENT.size * number)[0]
         return moment
 
     def reached(self) -> int:
-        """How many of the first have all begun."""
+        """How many numbers from 0 on have started without a gap."""
         while self._reached < len(self) and self.at(self._reached):
             self._reached += 1
         return self._reached
 
     def moments(self) -> list[float]:
-        """All there are so far, in order."""
+        """All timestamps so far, in order."""
         return sorted(moment for (moment,) in MOMENT.iter_unpack(self._memory[:]) if moment)

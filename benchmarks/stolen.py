@@ -1,25 +1,25 @@
-"""Stolen time: how much of the processors other machines on the same host take."""
+"""Stolen time: how much processor time other virtual machines on the same host take."""
 
 from pathlib import Path
 
 STAT = Path("/proc/stat")
-STEAL = 7  # its place behind the word `cpu`; guest times, which come behind it, are told in the first two already
+STEAL = 7  # its position after the word `cpu`; the guest times after it are included in the first two
 
 
 def ticks(stat: str) -> tuple[int, int]:
-    """What was stolen since the machine started, and how much time there was; nothing of nothing where none is told."""
+    """The stolen and the total ticks since the machine started; (0, 0) if the system does not report them."""
     counts = [int(count) for count in stat.partition("\n")[0].split()[1:]]
     return (counts[STEAL], sum(counts[: STEAL + 1])) if len(counts) > STEAL else (0, 0)
 
 
 class Stolen:
-    """Watches from when it is made."""
+    """Measures from its creation on."""
 
     def __init__(self) -> None:
         self._before = self._now()
 
     def share(self) -> float:
-        """What has been stolen since, as a part of all time of all processors."""
+        """The stolen share of all processor time since then."""
         stolen, total = (now - then for now, then in zip(self._now(), self._before, strict=True))
         return stolen / total if total else 0.0
 

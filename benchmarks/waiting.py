@@ -1,6 +1,6 @@
-"""Many executions that wait, made in one statement."""
+"""Create many waiting executions in one statement."""
 
-# So many that wait, like one that does; run in a database where one does.
+# Copies one waiting execution $1 times; the database must contain one.
 FILL = """
 with one as (
     select e as execution, t as ticket, s as suspension, w as waitpoint

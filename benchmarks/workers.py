@@ -23,27 +23,27 @@ TIMEOUT = 900.0
 
 @asynccontextmanager
 async def opened(ground: Ground) -> AsyncIterator[App]:
-    """The app of the tasks, open on the ground."""
+    """Open the app of the tasks on the database of this measurement."""
     tasks.app.config = Config.read(url=ground.url)
     async with tasks.app as app:
         yield app
 
 
 def stamped(ground: Ground, count: int) -> Stamps:
-    """Room for the stamps of so many runs; the workers that are started afterwards leave theirs there."""
+    """Create room for the stamps of this many runs; workers that start afterwards use it."""
     return Stamps.make(ground.directory / "stamps", count)
 
 
 @asynccontextmanager
 async def working(ground: Ground, processes: int, *options: str) -> AsyncIterator[list[Process]]:
-    """So many worker processes that are up, and stopped at the end."""
+    """Run this many worker processes and stop them at the end."""
     async with AsyncExitStack() as started:
         yield await asyncio.gather(*(started.enter_async_context(worker(ground, *options)) for _ in range(processes)))
 
 
 @asynccontextmanager
 async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIterator[Process]:
-    """One worker process, stopped at the end unless it has ended by then."""
+    """Run one worker process and stop it at the end, unless it has ended by then."""
     stamps = ground.directory / "stamps"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "flowfabric.cli", "worker", APP, *options),
@@ -61,7 +61,7 @@ async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIter
     try:
         said = await process.stdout.readline()
         if not said.startswith(b"working as "):
-            raise RuntimeError(f"a worker did not start; it said {said.decode()!r} and, on standard error, why")
+            raise RuntimeError(f"a worker did not start; its output was {said.decode()!r}, and standard error says why")
         yield process
     finally:
         if process.returncode is None:
@@ -70,16 +70,16 @@ async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIter
 
 
 async def until(reached: Callable[[], bool], pause: float = 0.005) -> None:
-    """Wait for what other processes do."""
+    """Wait until other processes have made a condition true."""
     async with asyncio.timeout(TIMEOUT):
-        while not reached():  # noqa: ASYNC110 - they tell nobody
+        while not reached():  # noqa: ASYNC110 - they send no notification
             await asyncio.sleep(pause)
 
 
 async def until_none(conn: Connection, query: str) -> None:
     """Wait until a query finds nothing."""
     async with asyncio.timeout(TIMEOUT):
-        while await conn.fetch(query):  # noqa: ASYNC110 - others move it
+        while await conn.fetch(query):  # noqa: ASYNC110 - other processes change it
             await asyncio.sleep(0.01)
 
 

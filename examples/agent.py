@@ -1,6 +1,6 @@
-"""An agent that researches, writes and asks before it publishes; and what becomes of it when its worker is killed.
+"""An agent that researches, writes and asks before it publishes, and that survives when its worker is killed.
 
-`make demo` tells the story. To play with it: `ff dev examples/agent.py:app`.
+`make demo` runs this program. To try the agent yourself: `ff dev examples/agent.py:app`.
 """
 
 import asyncio
@@ -16,22 +16,22 @@ app = App(budgets={"research": {"tokens": 1_000_000}})
 
 @app.task(lane="research", retries=3, timeout="10m", budgets=["research"])
 async def report(ctx: Context, topic: str) -> str:
-    """Three searches at once, a draft, a person's word, a translation, and out it goes."""
+    """Make three searches at once, write a draft, wait for approval, translate and publish."""
     questions = [f"{topic}: what", f"{topic}: why", f"{topic}: how"]
     notes = await asyncio.gather(*(ctx.step("search", search, question) for question in questions))
-    await ctx.report_usage("research", tokens=400 * len(notes))  # counts once, however often this runs
+    await ctx.report_usage("research", tokens=400 * len(notes))  # counted once, however often this line runs
     draft = await ctx.step("write", write, topic, notes)
     await ctx.report_usage("research", tokens=1_500)
-    verdict = await ctx.approval("publish", subject=draft, timeout="2d")  # holds nothing while it waits
+    verdict = await ctx.approval("publish", subject=draft, timeout="2d")  # uses no thread or connection while it waits
     if not verdict.approved:
         return "withdrawn"
-    child = await ctx.submit(translate, draft)  # an execution of its own, wherever there is room
+    child = await ctx.submit(translate, draft)  # a separate execution, on any worker
     return await ctx.step("publish", publish, await child.result())
 
 
 @app.task(lane="research", retries=3)
 async def translate(draft: str) -> str:
-    """A child: what its parent waits for, and holds nothing meanwhile."""
+    """A child execution. Its parent is suspended until it ends."""
     await model(f"translate {draft!r}")
     return f"{draft}, translated"
 
@@ -52,13 +52,13 @@ async def publish(draft: str) -> str:
 
 
 async def model(what: str) -> None:
-    """A call that takes a while and costs money: the reason why it should not be made twice."""
+    """Stand in for a slow, expensive call, which should not be made twice."""
     print(f"            [process {os.getpid()}] {what}", flush=True)
     await asyncio.sleep(0.4)
 
 
 class Worker:
-    """`ff worker examples/agent.py:app`, as a process of its own; what it prints is passed on."""
+    """Run `ff worker examples/agent.py:app` as a separate process and print its output."""
 
     async def __aenter__(self) -> "Worker":
         self._process = await asyncio.create_subprocess_exec(
@@ -76,7 +76,7 @@ class Worker:
         await self._process.wait()
 
     async def until(self, text: str) -> None:
-        """Pass on what it prints, until it has printed this."""
+        """Print its output until a line contains this text."""
         async for line in self._lines():
             print(line)
             if text in line:
@@ -93,7 +93,7 @@ class Worker:
 
 
 async def tell() -> None:
-    """Submit one report, kill the worker that runs it, start another, stop that too, and decide."""
+    """Submit one report, kill its worker, start another, stop that one while the report waits, and approve."""
     async with app:
         execution = await report.submit("tides")
         told("submitted", f"{execution.execution_id} {await sentence(execution)}")
@@ -106,7 +106,7 @@ async def tell() -> None:
         told("waits", f"and nothing runs any more: {await sentence(execution)}")
 
         await execution.approve("publish", by="ann", subject="Tides, in 3 chapters")
-        told("approved", "by ann, who was shown the draft; a worker goes on where it stopped")
+        told("approved", "by ann, who was shown the draft; a new worker resumes the report")
         async with Worker():
             result = await execution.result("1m")
         told("result", result)
@@ -115,7 +115,7 @@ async def tell() -> None:
 
 
 async def happened(execution: Execution[str], kind: str) -> None:
-    """Follow its life until this has happened."""
+    """Follow the events of an execution until one of this kind."""
     async for event in execution.events():
         if event.kind == kind:
             return

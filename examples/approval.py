@@ -1,6 +1,6 @@
-"""An approval: a task asks, and goes on when somebody has answered, be it in two days.
+"""An approval: a task asks for a decision and resumes when someone has answered, up to two days later.
 
-`ff dev examples/approval.py:app` in one terminal; in another
+`ff dev examples/approval.py:app` in one terminal; in another:
 
     python examples/approval.py ask tides
     python examples/approval.py list
@@ -27,7 +27,7 @@ async def publish(ctx: Context, topic: str) -> str:
 
 
 async def asked() -> dict[str, dict[str, str]]:
-    """What waits for an answer, by the execution that asks."""
+    """The open approvals: what is shown, by execution id."""
     async with app.database.connection() as conn:
         waiting = (await waits.list_suspended(conn, reason_code="waiting_for_approval")).items
     return {str(each.execution_id): json.loads(each.about or b"{}") for each in waiting}
@@ -42,7 +42,7 @@ async def main(command: str = "", *words: str) -> None:
                 for execution_id, draft in (await asked()).items():
                     print(f"{execution_id} asks to publish {draft['title']!r}: {draft['text']}")
             case "approve" | "reject", [execution_id, person]:
-                draft = (await asked())[execution_id]  # what is shown is what is decided on
+                draft = (await asked())[execution_id]  # the decision is bound to what was shown
                 execution = app.execution(execution_id)
                 decide = execution.approve if command == "approve" else execution.reject
                 await decide("publish", by=person, subject=draft)

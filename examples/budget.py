@@ -1,6 +1,7 @@
-"""A budget: what a model costs is counted as it is spent, and what might not fit is not begun.
+"""A budget: the cost of a model is counted as it is spent, and a call that might exceed the limit is not made.
 
-`ff dev examples/budget.py:app` in one terminal, `python examples/budget.py` in another. Then `ff budgets show team-a`.
+`ff dev examples/budget.py:app` in one terminal, `python examples/budget.py` in another. Then run
+`ff budgets describe team-a`.
 """
 
 import asyncio
@@ -16,13 +17,13 @@ app = App(
 
 @app.task(budgets=["team-a"], quotas=["model"])
 async def answer(ctx: Context, question: str) -> str:
-    ask = metered(ctx, "team-a", model, tokens=50)  # at most 50 tokens: set aside first, settled by what it really cost
+    ask = metered(ctx, "team-a", model, tokens=50)  # reserves 50 tokens, then settles the real cost
     response = await ctx.step("ask", ask, question)
     return str(response["text"])
 
 
 async def model(question: str) -> dict[str, object]:
-    """Stands for a vendor's client: its responses say what they cost."""
+    """Stands for a vendor's client, whose responses contain their cost."""
     return {"text": f"all about {question}", "usage": {"input_tokens": 10, "output_tokens": 5 * len(question)}}
 
 

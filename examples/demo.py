@@ -1,4 +1,4 @@
-"""A thousand executions on a Postgres of their own: taken in, looked at, held back, worked on and cancelled.
+"""A tour of the engine on an embedded Postgres: submit a thousand executions, read, hold, run and cancel some of them.
 
 Run it with `make demo`, as often as you like: the data stays under ./.flowfabric and grows by a thousand each time.
 """
@@ -29,8 +29,8 @@ DRAW = Options(task="picture", lane="pictures", needs=["gpu"])
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    config = Config.read(url=None)  # whatever FLOWFABRIC_URL says: a demo leaves your database alone
-    with step(f"Postgres is up, its data under {config.data}/"):
+    config = Config.read(url=None)  # ignores FLOWFABRIC_URL: the demo does not touch your database
+    with step(f"Postgres is running, with its data under {config.data}/"):
         server = embedded.start(config.data)
     with server:
         asyncio.run(tell(config, server.url()))
@@ -38,9 +38,9 @@ def main() -> None:
 
 
 async def tell(config: Config, url: str) -> None:
-    """The whole story, on one connection."""
+    """Run the whole tour on one connection."""
     async with Database(config, url) as database, database.connection() as conn:
-        with step("the schema is this version's"):
+        with step("the schema is migrated to this version"):
             await migrate.migrate(conn, config)
         await tidy(conn)
         taken = await submit(conn)
@@ -55,7 +55,7 @@ async def tell(config: Config, url: str) -> None:
 
 
 async def tidy(conn: Connection) -> None:
-    """Open the lane that an interrupted run may have left paused."""
+    """Resume the lane that an interrupted run may have left paused."""
     await lanes.configure_lane(conn, RESEARCH.lane)
     await lanes.resume_lane(conn, RESEARCH.lane, by="demo")
 
@@ -68,7 +68,7 @@ async def submit(conn: Connection) -> list[ExecutionId]:
 
 
 def submissions() -> Iterator[Submission]:
-    """Reports, some of them urgent; newsletters, to go out tomorrow; pictures, which need a GPU."""
+    """Reports, some of them urgent; newsletters, delayed until tomorrow; pictures, which need a GPU."""
     for number in range(COUNT):
         payload = b'{"number": %d}' % number
         match number % 10:
@@ -83,30 +83,30 @@ def submissions() -> Iterator[Submission]:
 
 
 async def submit_again(conn: Connection) -> None:
-    """A key makes a submission safe to repeat."""
+    """An idempotency key makes a submission safe to repeat."""
     once = Submission(options=RESEARCH, payload=b'{"topic": "tides"}', key="tides")
-    with step("the key 'tides' submitted five times"):
+    with step("the idempotency key 'tides' submitted five times"):
         answers = accepted(await executions.submit_many(conn, [once] * 5))
     created = sum(answer.outcome is SubmitOutcome.CREATED for answer in answers)
-    told(f"{created} created, {len(answers) - created} duplicates, all of them {answers[0].execution_id}")
+    told(f"{created} created, {len(answers) - created} duplicates, all with the id {answers[0].execution_id}")
 
 
 async def look(conn: Connection, taken: Sequence[ExecutionId]) -> None:
     chapter("Reading")
-    with step("the fifth, described"):
+    with step("the fifth execution described"):
         found = await executions.describe(conn, taken[4], payload=True)
     told(f"{found.task} {found.payload!r} in lane {found.lane}, priority {found.priority}, tags {dict(found.tags)}")
     told(f"{found.state.public_state}: {found.explanation.sentence}")
-    with step("a hundred of the customer acme, by tag"):
+    with step("a hundred executions of customer acme listed by tag"):
         page = await executions.list_executions(conn, tag=("demo.customer", "acme"), limit=100)
     told(f"{len(page.items)} found, the newest is {page.items[0].execution_id}")
-    with step("the delayed ones of lane mail, page by page"):
+    with step("the delayed executions of lane mail listed page by page"):
         sizes = [len(page.items) async for page in pages(conn, lane="mail", state=PublicState.DELAYED, most=4)]
     told(f"{sum(sizes)} on {len(sizes)} pages")
 
 
 async def pages(conn: Connection, *, lane: str, state: PublicState, most: int) -> AsyncIterator[Page[Summary]]:
-    """The first pages of a list."""
+    """Yield the first pages of a list."""
     cursor: str | None = None
     for _ in range(most):
         page = await executions.list_executions(conn, lane=lane, states=[state], cursor=cursor)
@@ -118,16 +118,16 @@ async def pages(conn: Connection, *, lane: str, state: PublicState, most: int) -
 
 async def hold_back(conn: Connection, execution_id: ExecutionId) -> None:
     chapter("Operating")
-    with step("one execution held, and let go"):
+    with step("one execution held, then released"):
         await holds.hold(conn, execution_id, by="demo", why="the customer called")
         held = await executions.explain(conn, execution_id)
         let_go = await holds.unhold(conn, execution_id, by="demo")
-    told(f"held:   {held.sentence}")
-    told(f"let go: {let_go.public_state}")
+    told(f"held:     {held.sentence}")
+    told(f"released: {let_go.public_state}")
 
 
 async def pause(conn: Connection) -> None:
-    with step("lane research paused: one row written, whatever waits in it"):
+    with step("lane research paused: one row written, however many executions wait"):
         await lanes.pause_lane(conn, "research", by="demo", why="the model is down")
 
 
@@ -140,16 +140,16 @@ async def explain(conn: Connection, taken: Sequence[ExecutionId]) -> None:
 
 
 async def work(conn: Connection) -> None:
-    """What a worker does, by hand."""
+    """Do by hand what a worker does."""
     chapter("Working")
-    with step("100 claimed under leases of 30 s, the urgent ones first"):
+    with step("100 executions claimed under leases of 30 s, the urgent ones first"):
         claimed = await claims.claim(conn, "demo", instance=uuid4().hex, lanes=["research"], take=100)
     first, *others = claimed
     told(f"the first:  {(await executions.explain(conn, first.execution_id)).sentence}")
-    with step("99 completed in one statement"):
+    with step("99 executions completed in one statement"):
         await attempts.complete_many(conn, [Completion(fence=claim.fence, result=b'"done"') for claim in others])
     told(f"the second: {(await executions.explain(conn, others[0].execution_id)).sentence}")
-    with step("the first failed, with a retry left"):
+    with step("the first execution failed, with a retry left"):
         await attempts.fail(conn, first.fence, "the model timed out", retry_after=timedelta(days=1))
     told(f"the first:  {(await executions.explain(conn, first.execution_id)).sentence}")
     try:
@@ -178,7 +178,7 @@ async def count(conn: Connection) -> None:
 
 
 def accepted(answers: Sequence[Submitted | FlowFabricError]) -> list[Submitted]:
-    """What was taken in; the demo submits nothing that could be refused."""
+    """The accepted submissions; the demo submits nothing that could be refused."""
     taken = [answer for answer in answers if isinstance(answer, Submitted)]
     assert len(taken) == len(answers), answers
     return taken
@@ -194,7 +194,7 @@ def told(line: str) -> None:
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say what was done and how long it took."""
+    """Print what was done and how long it took."""
     start = time.perf_counter()
     yield
     print(f"{(time.perf_counter() - start) * 1_000:8.1f} ms {what}")

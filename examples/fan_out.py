@@ -1,4 +1,4 @@
-"""Fan out: an execution submits many, steps aside until all have ended, adds up. `python examples/fan_out.py 200`."""
+"""Fan out: submit many children, suspend until all have ended, add up. Run `python examples/fan_out.py 200`."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ app = App()
 
 @app.task
 async def count_words(page: int) -> int:
-    """One page of a book. Page 13 cannot be read."""
+    """Count the words on one page of a book. Page 13 is unreadable."""
     if page == 13:
         raise ValueError("page 13 is torn out")
     return 250 + page % 7
@@ -19,7 +19,7 @@ async def count_words(page: int) -> int:
 
 @app.task
 async def count_book(ctx: Context, pages: int) -> str:
-    """All pages at once: one batch of children, one suspension, and this runs twice however many there are."""
+    """Count all pages at once: one batch of children and one suspension, so this runs twice, however many pages."""
     children = await asyncio.gather(*(ctx.submit(count_words, page) for page in range(1, pages + 1)))
     counted = await asyncio.gather(*map(words_on, children))
     readable = [words for words in counted if words is not None]

@@ -1,6 +1,6 @@
-"""A web API whose long work is done by workers. Needs `pip install fastapi uvicorn`.
+"""A web API that submits long work to workers. Needs `pip install fastapi uvicorn`.
 
-`ff worker fastapi_app.py:app` and `uvicorn fastapi_app:api`, both in this directory, with FLOWFABRIC_URL set.
+Run `ff worker fastapi_app.py:app` and `uvicorn fastapi_app:api` in this directory, with FLOWFABRIC_URL set.
 """
 
 from collections.abc import AsyncIterator
@@ -33,13 +33,15 @@ api = FastAPI(lifespan=lifespan)
 
 @api.exception_handler(FlowFabricError)
 async def refused(_: Request, refusal: FlowFabricError) -> JSONResponse:
-    """One handler turns every refusal into its status and code: 404 execution_not_found, 409 waitpoint_closed."""
+    """Turn every FlowFabric error into its status and code: 404 execution_not_found, 409 waitpoint_closed."""
     return JSONResponse({"error": refusal.code, "message": refusal.message}, status_code=refusal.status)
 
 
 @api.post("/reports", status_code=202)
 async def ask(topic: str) -> dict[str, str]:
-    execution = await report.with_options(key=f"report-{topic}").submit(topic)  # asked twice, it is made once
+    execution = await report.with_options(key=f"report-{topic}").submit(
+        topic
+    )  # a repeated request gets the same execution
     return {"id": str(execution.execution_id)}
 
 
@@ -54,6 +56,6 @@ async def look(execution_id: str) -> dict[str, object]:
 
 @api.post("/reports/{execution_id}/approval")
 async def approve(execution_id: str, shown: str, person: str) -> dict[str, str]:
-    """In earnest `person` is who has logged in, never what a caller says."""
+    """Approve the report. In a real application, take `person` from the login, never from the request."""
     delivered = await app.execution(execution_id).approve("publish", by=person, subject=shown)
     return {"outcome": delivered.outcome}

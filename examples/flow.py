@@ -1,4 +1,4 @@
-"""A flow: tasks that wait for each other, handed what those before them returned. `python examples/flow.py tides`."""
+"""A flow: tasks that wait for other tasks and receive their results. Run `python examples/flow.py tides`."""
 
 import asyncio
 import sys
@@ -21,7 +21,7 @@ async def count(lines: list[str]) -> int:
 
 @app.task
 async def ask(model: str, lines: list[str]) -> str:
-    """Two models are asked for a title; one of them is down."""
+    """Ask a model for a title. The slow model is down."""
     if model == "slow":
         raise ValueError("the slow model is down")
     return lines[0].upper()
@@ -29,7 +29,7 @@ async def ask(model: str, lines: list[str]) -> str:
 
 @app.task
 async def choose(quick: str = "", slow: str = "") -> str:
-    """Whichever came first; the other may be missing."""
+    """Return the title that arrived first; the other may be missing."""
     return quick or slow
 
 

@@ -1,4 +1,4 @@
-"""Retries: what fails is tried again, unless no retry would mend it.
+"""Retries: a failed attempt is retried, unless the error is marked as non-retryable.
 
 `ff dev examples/retries.py:app` in one terminal, `python examples/retries.py` in another.
 """
@@ -13,7 +13,7 @@ app = App()
 @app.task(retries=5, backoff="100ms", non_retryable=[LookupError])
 async def forecast(ctx: Context, city: str) -> str:
     if city == "Atlantis":
-        raise LookupError("there is no Atlantis")  # would be so again: not worth a retry
+        raise LookupError("there is no Atlantis")  # non-retryable: it would fail the same way again
     if ctx.attempt < 3:
         raise ConnectionError("the weather service is down")
     return f"it rains in {city}"

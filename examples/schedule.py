@@ -1,4 +1,4 @@
-"""Work that comes round: a report on weekday mornings, and a pulse every second. `python examples/schedule.py`."""
+"""Schedules: a report on weekday mornings and a pulse every second. Run `python examples/schedule.py`."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ async def pulse() -> None:
 
 async def main() -> None:
     async with app:
-        worker = Worker(app)  # makes the schedules, sweeps, and runs what they submit
+        worker = Worker(app)  # creates the schedules, runs the sweeps and the tasks
         working = asyncio.create_task(worker.run())
         for number in range(1, 4):
             await pulses.get()

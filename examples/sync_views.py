@@ -1,4 +1,4 @@
-"""Plain sync code, as in Django or Flask: views that submit work and look at it without awaiting anything.
+"""Sync code, as in Django or Flask: views that submit work and read its state without `await`.
 
 `ff dev examples/sync_views.py:app` in one terminal, `python examples/sync_views.py` in another.
 """
@@ -15,25 +15,25 @@ opened = ExitStack()
 
 @functools.cache
 def flow() -> Blocking[App]:
-    """The app, open from its first use to the end of the process: after a web server has forked, not before."""
+    """Open the app at its first use, after a web server has forked, and keep it open until the process ends."""
     atexit.register(opened.close)
     return opened.enter_context(app.sync())
 
 
 @app.task(lane="mail", retries=5, backoff="1m")
-def send_welcome(ctx: Blocking[Context], address: str) -> str:  # handlers may be sync, too: they run in threads
+def send_welcome(ctx: Blocking[Context], address: str) -> str:  # sync handlers run in threads
     text = ctx.step("write", lambda: f"Welcome, {address.partition('@')[0]}!")
     return f"sent to {address}: {text}"
 
 
 def sign_up(address: str) -> str:
-    """A view. In Django, call this in `transaction.on_commit` when it follows from rows of your own."""
+    """A view. In Django, call this in `transaction.on_commit` if it depends on rows that the view has written."""
     execution = flow()(send_welcome).with_options(key=f"welcome-{address}").submit(address)
     return str(execution.execution_id)
 
 
 def progress(execution_id: str) -> str:
-    """Another view."""
+    """A view that says what an execution is waiting for."""
     return f"{flow().execution(execution_id).explain().sentence}"
 
 

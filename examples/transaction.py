@@ -1,4 +1,4 @@
-"""One transaction for your own table and the work that follows from it: both happen, or neither.
+"""One transaction for your own table and the work that follows from it: both are committed, or neither.
 
 `ff dev examples/transaction.py:app` in one terminal, `python examples/transaction.py` in another.
 """
@@ -21,12 +21,12 @@ async def ship(order: int) -> str:
 
 
 async def place_order(customer: str) -> str:
-    async with app.database.transaction() as conn:  # or a connection of your own, from asyncpg
+    async with app.database.transaction() as conn:  # or your own asyncpg connection
         [row] = await conn.fetch("insert into orders (customer) values ($1) returning id", customer)
         submitted = await executions.submit(conn, ship.submission(row["id"]))
         if not customer.isalpha():
-            raise ValueError(f"{customer!r} is no customer: neither the order nor the shipping has happened")
-    await app.wake("shipping")  # nothing is told before the commit; without this a worker finds it a moment later
+            raise ValueError(f"{customer!r} is not a valid name; neither the order nor its execution was committed")
+    await app.wake("shipping")  # optional: without it, a worker finds the work at its next poll
     return str(submitted.execution_id)
 
 
@@ -38,8 +38,8 @@ async def main() -> None:
             try:
                 execution_id = await place_order(customer)
                 print(await app.execution(execution_id).result("1m"))
-            except ValueError as refused:
-                print(refused)
+            except ValueError as error:
+                print(error)
         async with app.database.connection() as conn:
             orders = await conn.fetch("select customer from orders")
             ships = (await executions.list_executions(conn, lane="shipping")).items

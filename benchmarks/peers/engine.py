@@ -1,4 +1,4 @@
-"""What a peer is to the scenarios. Each runs on its own Python, so nothing here imports anything of ours."""
+"""The interface of a peer. Each peer runs on its own Python, so this module imports nothing from FlowFabric."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,22 +9,22 @@ Mark = Callable[[int], None]
 
 
 class Engine:
-    """An engine as its users hold it.
+    """An engine as its users use it.
 
-    Three tasks take a number and mark it when they begin: `nothing` returns it, `steps` saves ten steps, `waiter` waits
-    for a signal first and marks the number then. A peer that cannot do something leaves the method as it is here, and
-    its entry in the list names no scenario that needs it.
+    Three tasks take a number and mark it when they start: `nothing` returns it, `steps` saves ten steps, `waiter` waits
+    for a signal first and marks the number then. A peer that cannot do something does not override the method, and its
+    entry in the list names no scenario that needs it.
     """
 
     versions: ClassVar[Sequence[str]] = ()
-    """Packages whose versions are told with the results."""
+    """Packages whose versions are reported with the results."""
     on_postgres: ClassVar[bool] = False
-    """It stands on the Postgres that we stand on."""
+    """Whether it runs on the same Postgres as FlowFabric."""
     pushes: ClassVar[bool] = False
-    """It hands work out itself: workers have to be there before anything can be submitted."""
+    """Whether it pushes work to workers, which must run before anything can be submitted."""
 
     scenario: str = ""
-    """What is being played: the best settings for a flood are not those for a trickle."""
+    """The current scenario: the best settings depend on the load."""
 
     def __init__(self, url: str, directory: Path) -> None:
         self.url = url
@@ -34,24 +34,24 @@ class Engine:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Let go of whatever was opened."""
+        """Close everything that was opened."""
 
     def settings(self, processes: int) -> dict[str, object]:
-        """How its workers are run when there are so many processes: the best we know."""
+        """The best known settings of its workers for this many processes."""
         return {}
 
     async def install(self) -> None:
-        """Make its tables, or whatever it needs, in an empty place."""
+        """Create its tables, or what else it needs, in an empty database or directory."""
 
     async def settle(self) -> None:
-        """Bring it to rest after many were submitted."""
+        """Let it settle after many submissions."""
 
     async def submit(self, task: str, number: int) -> Any:
-        """Submit one, and return what its result is asked by."""
+        """Submit one, and return what `result` needs."""
         raise NotImplementedError
 
     async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
-        """Submit many in the fastest way there is."""
+        """Submit many in the fastest way available."""
         raise NotImplementedError
 
     async def result(self, submitted: Any) -> None:
@@ -63,10 +63,10 @@ class Engine:
         await self.result(await self.submit(task, number))
 
     async def ready(self) -> None:
-        """Return when the workers that were started can be pushed to."""
+        """Return when work can be pushed to the started workers."""
 
     async def ended(self) -> int:
-        """How many have ended well."""
+        """How many have ended successfully."""
         raise NotImplementedError
 
     async def suspended(self) -> int:
@@ -78,7 +78,7 @@ class Engine:
         raise NotImplementedError
 
     async def signal_many(self, numbers: Sequence[int]) -> None:
-        """Send many in the fastest way there is."""
+        """Send many signals in the fastest way available."""
         for number in numbers:
             await self.signal(number)
 
@@ -87,9 +87,9 @@ class Engine:
         raise NotImplementedError
 
     async def pin(self) -> None:
-        """Open a transaction with a snapshot and leave it idle."""
+        """Open a transaction with a snapshot and keep it idle."""
         raise NotImplementedError
 
     async def work(self, mark: Mark, processes: int) -> None:
-        """Run tasks for ever, as one of so many processes."""
+        """Run tasks for ever, as one of this many processes."""
         raise NotImplementedError

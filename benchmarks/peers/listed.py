@@ -1,4 +1,4 @@
-"""The list of peers: what each is installed from, and which scenarios it can do."""
+"""The list of peers: their packages, and the scenarios they support."""
 
 import os
 import shutil
@@ -20,20 +20,20 @@ class Peer(NamedTuple):
     packages: Sequence[str]
     scenarios: Sequence[str]
     share: float = 1.0
-    """Of the large counts: what is slower does less, so that a run ends."""
+    """The share of the large counts that it processes: slower engines do less, so that a run ends."""
     npm: Sequence[str] = ()
     program: str | None = None
-    """A server that has to be on the PATH, or in `bin` under the directory of the peers."""
+    """A server that must be on the PATH, or in `bin` under the directory of the peers."""
 
     def part(self, scenario: str, count: int) -> int:
-        """How many of so many it does. The depth of a backlog is never cut, nor what is few anyway."""
+        """Its share of a count. Small counts and the depth of a backlog are never reduced."""
         return round(count * self.share) if count > 1_000 and not scenario.startswith("backlog") else count
 
     def python(self, home: Path) -> Path:
         return home / self.name / "bin" / "python"
 
     def missing(self, home: Path) -> str | None:
-        """Why it cannot be run, or nothing."""
+        """Why it cannot run, or None."""
         if not self.python(home).exists():
             return f"not in {home}; install it with: python -m benchmarks.peers setup {home} {self.name}"
         if self.program and shutil.which(self.program, path=search_path(home)) is None:
@@ -44,7 +44,7 @@ class Peer(NamedTuple):
 
 
 def default_home() -> Path:
-    """Where peers are looked for unless told otherwise: outside the project, whose dependencies they are not."""
+    """The default directory of the peers: outside the project, because they are not dependencies of it."""
     return Path(os.environ.get(VARIABLE) or Path.home() / ".cache" / "flowfabric-peers")
 
 

@@ -1,4 +1,4 @@
-"""The scenarios that peers play, by the names ours have."""
+"""The scenarios as peers run them, under the same names."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ BACKLOG = 2_000
 
 @asynccontextmanager
 async def attended(stage: Stage, processes: int = 1) -> AsyncIterator[None]:
-    """With workers where nothing can be submitted without them."""
+    """Run workers if the engine needs them before anything can be submitted."""
     if not stage.engine.pushes:
         yield
         return
@@ -53,7 +53,7 @@ async def submit_bulk(stage: Stage) -> None:
 
 
 def draining(task: str, processes: int) -> Play:
-    """From the first that begins to the last that has ended."""
+    """Measure from the first start to the last end."""
 
     async def run(stage: Stage) -> None:
         if stage.engine.pushes:
@@ -70,7 +70,7 @@ def draining(task: str, processes: int) -> Play:
 
 
 async def pushed(stage: Stage, task: str, processes: int) -> None:
-    """From the first that is submitted: the engine does not wait for the last before it hands them out."""
+    """Measure from the first submission, because the engine starts work before the last one."""
     async with attended(stage, processes):
         with stage.timed():
             await stage.engine.submit_many(task, range(stage.count))
@@ -94,7 +94,7 @@ async def idle_latency(stage: Stage) -> None:
 
 
 async def half_load_latency(stage: Stage) -> None:
-    """First what one worker does when it is given all it can do, then half of that, evenly."""
+    """Measure the capacity of one worker first, then offer half of it, evenly."""
     room = 2 * (WARM + stage.count + IN_FLIGHT)
     stamps = stage.stamps(room)
     engine, numbers = stage.engine, iter(range(room))
@@ -133,7 +133,7 @@ async def size(stage: Stage) -> None:
 
 
 async def backlog(stage: Stage) -> None:
-    """The first of many, by their starts; where there are no more than those, all of them to the end."""
+    """Measure the first starts of a backlog; if the backlog is not larger than that, measure all of it to the end."""
     window = max(round(WINDOW * stage.asked.scale), 2)
     if stage.count <= window:
         await draining("nothing", 2)(stage)
@@ -147,7 +147,7 @@ async def backlog(stage: Stage) -> None:
 
 
 def going_on(pinned: bool) -> Play:
-    """Work that keeps coming for a while, beside an idle snapshot or not."""
+    """Submit work continuously for a while, with or without an idle snapshot beside it."""
 
     async def run(stage: Stage) -> None:
         seconds = max(PINNED_SECONDS * stage.asked.scale, 1.0)
@@ -176,7 +176,7 @@ def going_on(pinned: bool) -> Play:
 
 @asynccontextmanager
 async def waiting(stage: Stage) -> AsyncIterator[None]:
-    """All of them wait. Some engines only say that a run has begun; those get a while to reach the wait."""
+    """Wait until all are waiting. Engines that only report that a run has started get a while longer."""
     if not stage.engine.pushes:
         await stage.submit_many("waiter", range(stage.count))
     async with stage.working(1):
@@ -184,14 +184,14 @@ async def waiting(stage: Stage) -> AsyncIterator[None]:
             await stage.engine.ready()
             await stage.engine.submit_many("waiter", range(stage.count))
         async with asyncio.timeout(TIMEOUT):
-            while await stage.engine.suspended() < stage.count:  # noqa: ASYNC110 - its workers move it
+            while await stage.engine.suspended() < stage.count:  # noqa: ASYNC110 - its workers change it
                 await asyncio.sleep(0.05)
         await asyncio.sleep(2)
         yield
 
 
 async def signals(stage: Stage) -> None:
-    """Many that wait, signalled as fast as that goes, until all have ended."""
+    """Signal many waiting runs as fast as possible, until all have ended."""
     stamps = stage.stamps(stage.count)
     async with waiting(stage):
         with stage.timed():
@@ -201,7 +201,7 @@ async def signals(stage: Stage) -> None:
 
 
 async def signal_latency(stage: Stage) -> None:
-    """One signal at a time: how soon the handler goes on."""
+    """Send one signal at a time and measure how soon the handler resumes."""
     stamps = stage.stamps(stage.count)
     delays = []
     async with waiting(stage):

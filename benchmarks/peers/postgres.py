@@ -1,4 +1,4 @@
-"""Peers whose only server is the Postgres that we are measured on."""
+"""Peers whose only server is the measured Postgres."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from benchmarks.peers.engine import Engine
 
 
 class OnPostgres(Engine):
-    """Has a connection of its own, to count and to tidy."""
+    """A peer with its own connection for counting and vacuuming."""
 
     on_postgres = True
 

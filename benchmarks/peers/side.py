@@ -1,4 +1,4 @@
-"""Our side of a peer: starts its program on its own Python and reads what it came to."""
+"""Our side of a peer: starts its program on its own Python and reads the result."""
 
 import asyncio
 import json
@@ -17,18 +17,18 @@ TIMEOUT = 1_800
 
 
 class PeerFailed(Exception):
-    """A peer did not finish a scenario; the message is the end of what it said."""
+    """A peer did not finish a scenario; the message is the end of its error output."""
 
 
 class Played(NamedTuple):
-    """A run of a peer, and what it says of itself."""
+    """A run of a peer, and what it reports about itself."""
 
     run: Run
     about: dict[str, Any]
 
 
 async def play(peer: Peer, scenario: Scenario, ground: Ground, home: Path) -> Played:
-    """Have a peer do a scenario in an empty database. Raises `PeerFailed`."""
+    """Let a peer run a scenario in an empty database. Raises `PeerFailed`."""
     asked = {
         "peer": peer.name, "scenario": scenario.name, "url": ground.url, "directory": str(ground.directory),
         "amount": ground.scaled(peer.part(scenario.name, scenario.for_peers)), "scale": ground.scale,
@@ -45,10 +45,10 @@ async def play(peer: Peer, scenario: Scenario, ground: Ground, home: Path) -> Pl
     try:
         said, complained = await asyncio.wait_for(process.communicate(), TIMEOUT)
     except TimeoutError:
-        raise PeerFailed(f"not done after {TIMEOUT} s") from None
+        raise PeerFailed(f"not finished after {TIMEOUT} s") from None
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: whatever it has left
+            os.killpg(process.pid, signal.SIGKILL)  # its own session: everything it has left behind
     if process.returncode != 0 or not said.strip():
         raise PeerFailed("\n".join(complained.decode(errors="replace").splitlines()[-15:]))
     return _read(scenario, json.loads(said.splitlines()[-1]))

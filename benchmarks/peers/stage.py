@@ -1,4 +1,4 @@
-"""Runs on a peer's Python: does one scenario with it and prints what that came to, or is one of its workers."""
+"""Runs on a peer's Python: runs one scenario and prints its result, or is one of its workers."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ from benchmarks.stamps import VARIABLE, Stamps
 
 TIMEOUT = 900.0
 WARM = 20
-GAP = (0.002, 0.012)  # seconds between two, so that they do not fall into step with a poll
+GAP = (0.002, 0.012)  # seconds between two calls, so that they do not synchronize with a poll
 
 
 class Asked(NamedTuple):
-    """What a process of a peer is started with, as JSON."""
+    """The arguments of a peer's process, passed as JSON."""
 
     peer: str
     scenario: str
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
 
 class Stage:
-    """One scenario, played by one peer."""
+    """One scenario, run by one peer."""
 
     def __init__(self, engine: Engine, asked: Asked) -> None:
         self.engine = engine
@@ -59,7 +59,7 @@ class Stage:
 
     @asynccontextmanager
     async def working(self, processes: int) -> AsyncIterator[None]:
-        """So many worker processes, which end when their standard input does."""
+        """Run this many worker processes, which end when their standard input closes."""
         self.settings = self.engine.settings(processes)
         asked = json.dumps(self.asked._replace(processes=processes))
         command = [sys.executable, "-m", "benchmarks.peers.stage", "work", asked]
@@ -77,12 +77,12 @@ class Stage:
 
     async def until(self, reached: Callable[[], bool], pause: float = 0.005) -> None:
         async with asyncio.timeout(TIMEOUT):
-            while not reached():  # noqa: ASYNC110 - another process moves it
+            while not reached():  # noqa: ASYNC110 - another process changes it
                 await asyncio.sleep(pause)
 
     async def until_ended(self, count: int) -> None:
         async with asyncio.timeout(TIMEOUT):
-            while await self.engine.ended() < count:  # noqa: ASYNC110 - its workers move it
+            while await self.engine.ended() < count:  # noqa: ASYNC110 - its workers change it
                 await asyncio.sleep(0.01)
 
     async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
@@ -95,15 +95,15 @@ def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
 
 
 async def _watch(workers: Sequence[subprocess.Popen[bytes]]) -> None:
-    """A worker that dies would leave everybody waiting."""
-    while all(worker.poll() is None for worker in workers):  # noqa: ASYNC110 - processes tell nobody
+    """Exit if a worker dies; otherwise this process would wait for ever."""
+    while all(worker.poll() is None for worker in workers):  # noqa: ASYNC110 - processes send no notification
         await asyncio.sleep(0.2)
     print("a worker of the peer has died", file=sys.stderr, flush=True)
     os._exit(1)
 
 
 async def work(engine: Engine, asked: Asked) -> None:
-    """Be a worker until the one that started this is gone, however it went."""
+    """Be a worker until the parent process has ended for any reason."""
 
     def leave_with_parent() -> None:
         sys.stdin.buffer.read()
@@ -116,7 +116,7 @@ async def work(engine: Engine, asked: Asked) -> None:
 
 
 async def play(engine: Engine, asked: Asked) -> None:
-    """Do the scenario and print its result."""
+    """Run the scenario and print its result."""
     from benchmarks.peers.plays import PLAYS
 
     async with engine:
@@ -151,7 +151,7 @@ def main() -> None:
     engine.scenario = asked.scenario
     asyncio.run(play(engine, asked) if verb == "play" else work(engine, asked))
     sys.stdout.flush()
-    os._exit(0)  # some leave threads behind that would keep the process
+    os._exit(0)  # some libraries leave threads behind that would keep the process alive
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The scenarios, a file each. A new one is added to this list, behind those it is compared with."""
+"""The scenarios, one file each. Add a new one to this list, after those it is compared with."""
 
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios import (

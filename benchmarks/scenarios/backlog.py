@@ -1,4 +1,4 @@
-"""The first of a backlog, small and large, run by two worker processes: how much waits behind must not matter."""
+"""The first executions of a small and a large backlog, run by two workers: the depth must not matter."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ AT_ONCE = 10_000
 
 
 def running(backlog: int) -> Callable[[Ground], Awaitable[int]]:
-    """From the first handler that begins to that of the last of the window; to the end where there are no more."""
+    """Measure from the first start to the last start of the window; to the last end if there are no more executions."""
 
     async def run(ground: Ground) -> int:
         count = ground.scaled(backlog, least=2)

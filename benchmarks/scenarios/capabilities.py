@@ -1,4 +1,4 @@
-"""Work that needs one of ten sets of capabilities, beside work that nobody here can do."""
+"""Work that needs one of ten sets of capabilities, beside work that no worker here can run."""
 
 from benchmarks import tasks
 from benchmarks.ground import Ground
@@ -6,7 +6,7 @@ from benchmarks.scenario import Scenario
 from benchmarks.workers import opened, until_none, working
 from flowfabric.engine import lanes
 
-COUNT = 40_000  # of which half are run: as many as in a plain drain
+COUNT = 40_000  # half of them are run: as many as in a plain drain
 COVERED = tasks.SETS // 2
 LEFT = """
 select from flowfabric.tickets where phase = 'active'
@@ -20,7 +20,7 @@ limit 1
 
 
 async def run(ground: Ground) -> int:
-    """Two workers cover half of the sets; the work of the other half stays, in front of and between theirs."""
+    """Run two workers that cover half of the sets; the work of the other half stays before and between theirs."""
     each = ground.scaled(COUNT // tasks.SETS)
     skills = ",".join(["common", *(f"skill-{index}" for index in range(COVERED))])
     async with (

@@ -1,4 +1,4 @@
-"""A parent that submits a thousand children and waits for all of them: from its submission to its result."""
+"""A parent that submits a thousand children and waits for all of them, from its submission to its result."""
 
 from benchmarks import tasks
 from benchmarks.ground import Ground

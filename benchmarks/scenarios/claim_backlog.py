@@ -1,4 +1,4 @@
-"""A claim of 100 in front of a small and of a large backlog, which must cost about the same."""
+"""A claim of 100 from a small and from a large backlog, which must cost about the same."""
 
 import os
 from collections.abc import Awaitable, Callable
@@ -15,7 +15,7 @@ SUBMISSION = Submission(options=Options(task="benchmark"), payload=b"{}")
 
 
 def claiming(backlog: int) -> Callable[[Ground], Awaitable[int]]:
-    """Claims that are rolled back, so that each finds the same backlog."""
+    """Roll every claim back, so that each finds the same backlog."""
 
     async def run(ground: Ground) -> int:
         calls = ground.scaled(CLAIMS)

@@ -1,4 +1,4 @@
-"""A claim of 100 when 5,000 customers wait, each with a budget of its own: turn by turn, and at what price."""
+"""A claim of 100 when 5,000 customers wait, each with their own budget: the cost of turns between them."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
@@ -12,7 +12,7 @@ CLAIMS = 50
 
 
 async def run(ground: Ground) -> int:
-    """Claims one after the other, each starting behind the customer served last."""
+    """Claim repeatedly, each time starting after the customer that was served last."""
     count, calls = ground.scaled(COUNT, least=200), ground.scaled(CLAIMS, least=2)
     customers = min(CUSTOMERS, count)
     options = [Options(task="benchmark", budgets=[f"customer {number}"]) for number in range(customers)]

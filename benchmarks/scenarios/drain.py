@@ -1,4 +1,4 @@
-"""Executions claimed and completed, so many at a time, until none is left."""
+"""Claim and complete executions in batches until none is left."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ async def drain(conn: Connection, instance: str, take: int) -> None:
 
 
 def draining(take: int, connections: int) -> Callable[[Ground], Awaitable[int]]:
-    """All of it, by so many workers at once."""
+    """Drain everything on this many connections at once."""
 
     async def work(database: Database, number: int) -> None:
         async with database.connection() as conn:

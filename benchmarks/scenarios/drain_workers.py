@@ -1,4 +1,4 @@
-"""Executions of real tasks, run by worker processes until none is left."""
+"""Real tasks, run by worker processes until none is left."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -17,7 +17,7 @@ RUNS_OF_STEPS = 1_000
 def draining(
     task: Task[..., Any], call: Callable[[int], tuple[Any, ...]], count: int, processes: int
 ) -> Callable[[Ground], Awaitable[int]]:
-    """All of it, by so many worker processes. They are up and idle, and the lane is paused, until the watch runs."""
+    """Drain everything with this many worker processes, which are idle on a paused lane until the timer starts."""
 
     async def run(ground: Ground) -> int:
         calls = [call(number) for number in range(ground.scaled(count))]

@@ -1,4 +1,4 @@
-"""Following the log: how soon an event arrives after its commit, and how many arrive when many write."""
+"""Following the event log: the delay after a commit, and the rate with many writers."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 
 DELIVERIES = 200
-PAUSE = 0.05  # seconds without an event before each
+PAUSE = 0.05  # idle seconds before each event
 COUNT = 200_000 if os.environ.get("FLOWFABRIC_SOAK") == "1" else 50_000
 WRITERS = 32
 AT_ONCE = 25
@@ -37,7 +37,7 @@ async def following(database: Database) -> AsyncIterator[tuple[Notifier, EventLo
 
 @asynccontextmanager
 async def unrelated(ground: Ground, is_open: bool) -> AsyncIterator[None]:
-    """A transaction that writes to a table of its own and stays open."""
+    """A transaction that writes to an unrelated table and stays open."""
     async with ground.raw() as conn:
         await conn.execute("create table unrelated (number int)")
         if is_open:
@@ -46,7 +46,7 @@ async def unrelated(ground: Ground, is_open: bool) -> AsyncIterator[None]:
 
 
 def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
-    """One event after the other into a log that is idle otherwise."""
+    """Append one event after the other to an otherwise idle log."""
 
     async def run(ground: Ground) -> int:
         async with (
@@ -73,7 +73,7 @@ def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
 
 
 def following_many(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
-    """All events of many writers, from the first commit to the last arrival."""
+    """Follow all events of many writers, from the first commit to the last arrival."""
 
     async def write(ground: Ground, count: int) -> None:
         async with ground.raw() as conn:
@@ -100,7 +100,7 @@ def following_many(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
 
 delivery = Scenario(
     name="events_delivery",
-    about="commit to delivery when idle, with hints",
+    about="commit to delivery when idle, with notifications",
     run=delivering(False),
     unit="ms, p50",
     figure="delivery_p50_ms",

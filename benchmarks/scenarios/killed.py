@@ -1,4 +1,4 @@
-"""A worker killed with `kill -9`: how soon what it ran begins again elsewhere."""
+"""A worker killed with `kill -9`: how soon its executions start on another worker."""
 
 import asyncio
 import time
@@ -19,14 +19,14 @@ EARLY = (
 
 
 def killing(lease: str, **environment: str) -> Callable[[Ground], Awaitable[int]]:
-    """A victim that holds some, a survivor that waits for them, one pair after the other."""
+    """Kill a worker that holds some executions while another one waits, one pair after the other."""
 
     async def run(ground: Ground) -> int:
         rounds = ground.scaled(ROUNDS)
         stamps = stamped(ground, 2 * HELD * rounds)
         delays: list[float] = []
         async with opened(ground) as app:
-            async with app.database.connection() as conn:  # a server that has just started takes nobody for dead
+            async with app.database.connection() as conn:  # a server that has just started considers no worker dead
                 [row] = await conn.fetch(EARLY)
                 await asyncio.sleep(row["seconds"])
             for number in range(rounds):
@@ -53,7 +53,7 @@ async def one(
 
 direct = Scenario(
     name="killed",
-    about="killed to begun again, a lease of 30 s: the lock of the dead process tells",
+    about="kill to restart, a lease of 30 s: the lock of the dead process reveals it",
     run=killing("30s"),
     unit="ms, p99",
     figure="return_p99_ms",
@@ -61,7 +61,7 @@ direct = Scenario(
 )
 pooled = Scenario(
     name="killed_pooled",
-    about="the same with the settings of a pooler and a lease of 5 s, which has to lapse",
+    about="the same with the settings of a pooler and a lease of 5 s, which has to expire",
     run=killing("5s", FLOWFABRIC_POOLER="true"),
     unit="ms, p99",
     figure="return_p99_ms",

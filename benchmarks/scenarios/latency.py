@@ -1,4 +1,4 @@
-"""How long from submitting to the start and to the result, on an idle worker and on one with half of what it can do."""
+"""The time from submission to start and to result, on an idle worker and on a worker at half of its capacity."""
 
 import asyncio
 import random
@@ -14,11 +14,11 @@ COUNT = 300
 OFFERED = 10_000
 WARM = 20
 IN_FLIGHT = 50
-GAP = (0.002, 0.012)  # seconds between two, so that they do not fall into step with a poll
+GAP = (0.002, 0.012)  # seconds between two calls, so that they do not synchronize with a poll
 
 
 async def once() -> tuple[float, float]:
-    """Seconds from submitting to the start, and to the result."""
+    """Return the seconds from submission to start and to result."""
     submitted_at = time.monotonic()
     began_at = await (await tasks.began.submit()).result()
     return began_at - submitted_at, time.monotonic() - submitted_at
@@ -36,7 +36,7 @@ async def idle(ground: Ground) -> int:
 
 
 async def half_load(ground: Ground) -> int:
-    """First what one worker does when it is given all it can do, then half of that, evenly."""
+    """Measure the capacity of one worker first, then offer half of it, evenly."""
     count = ground.scaled(OFFERED)
     async with opened(ground), working(ground, 1):
         for _ in range(WARM):
@@ -52,7 +52,7 @@ async def half_load(ground: Ground) -> int:
 
 
 async def most(count: int) -> float:
-    """How many a second when as many as that are always under way."""
+    """The rate per second with `IN_FLIGHT` executions always in progress."""
 
     async def caller() -> None:
         for _ in range(max(count // IN_FLIGHT, 1)):
@@ -81,7 +81,7 @@ idle_latency = Scenario(
 )
 half_load_latency = Scenario(
     name="half_load_latency",
-    about="the same while the worker has half of what it can do",
+    about="the same while the worker runs at half of its capacity",
     run=half_load,
     unit="ms to start, p50",
     figure="start_p50_ms",

@@ -1,7 +1,7 @@
-"""Where the time of one execution on an idle worker goes, part by part, from the call that submits it to its result.
+"""Where the time of one execution on an idle worker goes, part by part, from the submit call to the result.
 
-Moments come from three clocks that are one on a machine: ours, the handler's and the database's, which the events
-have. A hint is taken to reach the worker when it reaches us, who listen on the same channel.
+Times come from three clocks that are the same on one machine: the caller's, the handler's, and the database's, from the
+events. We assume that a notification reaches the worker when it reaches the caller, which listens on the same channel.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ EVENTS = "select kind, extract(epoch from at)::float8 as at from flowfabric.even
 KINDS = ("execution_submitted", "lease_acquired", "execution_completed")
 PARTS = (
     "submit_call_ms",  # from the call until the function runs in the database
-    "submit_commit_ms",  # until the call has returned, the submission on disk
-    "hint_ms",  # until the hint is heard
+    "submit_commit_ms",  # until the call has returned: the submission is on disk
+    "hint_ms",  # until the notification has been received
     "claim_call_ms",  # until the worker's claim runs in the database
-    "claim_commit_ms",  # until the handler begins
+    "claim_commit_ms",  # until the handler starts
     "complete_call_ms",  # the handler, and until its completion runs in the database
-    "complete_hint_ms",  # until its commit and its hint have reached us
+    "complete_hint_ms",  # until its commit and its notification have reached the caller
     "result_ms",  # until the result is read
 )
 
 
 class Hearing:
-    """When the last hint about work, and about an end, was heard."""
+    """When the notification about new work, and the one about the end, were received."""
 
     def __init__(self) -> None:
         self.work = self.end = 0.0
@@ -59,7 +59,7 @@ async def run(ground: Ground) -> int:
 
 
 async def once(app: App, conn: Connection) -> list[float]:
-    """The seconds of each part."""
+    """Return the seconds of each part."""
     await asyncio.sleep(random.uniform(*GAP))
     hearing = Hearing()
     forget = app.notifier.listen(hearing.heard)
@@ -71,7 +71,7 @@ async def once(app: App, conn: Connection) -> list[float]:
     forget()
     events = {each["kind"]: each["at"] for each in await conn.fetch(EVENTS, execution.execution_id.uuid)}
     submitting, claiming, completing = (events[kind] for kind in KINDS)
-    # A poll may have been faster than the hint.
+    # A poll may have been faster than the notification.
     hinted_at, told_at = hearing.work or submitted_at, hearing.end or ended_at
     moments = (
         called_at, submitting, submitted_at, hinted_at, claiming, began_at, completing, told_at, ended_at,

@@ -1,14 +1,14 @@
-"""What the log costs: claiming and completing with it, against the same without."""
+"""The cost of the event log: claim and complete with it, compared with the same without it."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios.drain import draining
 
-LEAST = 5 / 6  # of the rate without: the log may add a fifth to the time
+LEAST = 5 / 6  # of the rate without the log, which may add a fifth to the time
 
 
 async def drain_without(ground: Ground) -> int:
-    """In this database nothing is appended."""
+    """Drain in a database where events are not appended."""
     async with ground.raw() as conn:
         definition = await conn.fetchval("select pg_get_functiondef('flowfabric._append_each'::regproc)")
         head, mark, _ = definition.partition("AS $function$")

@@ -1,4 +1,4 @@
-"""Executions that wait for ever: what each costs the worker that ran it, and the disk."""
+"""Executions that wait for ever: what each one costs in worker memory and on disk."""
 
 import subprocess
 
@@ -30,14 +30,14 @@ async def run(ground: Ground) -> int:
 
 
 def resident(pid: int) -> int:
-    """The bytes of memory that a process holds."""
+    """The resident memory of a process in bytes."""
     said = subprocess.run(["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True).stdout
     return int(said) * 1_024
 
 
 scenario = Scenario(
     name="parked",
-    about=f"{COUNT:,} that wait: memory of the worker for each",
+    about=f"{COUNT:,} waiting executions: worker memory for each",
     run=run,
     unit="bytes of memory",
     figure="memory_bytes",

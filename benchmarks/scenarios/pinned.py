@@ -1,4 +1,4 @@
-"""Work that keeps coming while a transaction elsewhere holds an old snapshot, so that nothing dead can be swept up."""
+"""Continuous work beside a transaction with an old snapshot, so that vacuum cannot remove dead rows."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ AT_ONCE = 500
 
 @asynccontextmanager
 async def snapshot(ground: Ground, is_open: bool) -> AsyncIterator[None]:
-    """An idle transaction that sees the database as it was."""
+    """An idle transaction with an old snapshot."""
     async with ground.raw() as conn:
         if is_open:
             await conn.execute("begin isolation level repeatable read; select txid_current()")
@@ -26,7 +26,7 @@ async def snapshot(ground: Ground, is_open: bool) -> AsyncIterator[None]:
 
 
 def going_on(pinned: bool) -> Callable[[Ground], Awaitable[int]]:
-    """One worker that always has some thousand to do."""
+    """Keep one worker busy with a constant backlog."""
 
     async def run(ground: Ground) -> int:
         seconds = max(SECONDS * ground.scale, 1.0)
@@ -55,7 +55,7 @@ def going_on(pinned: bool) -> Callable[[Ground], Awaitable[int]]:
 
 unpinned = Scenario(
     name="unpinned",
-    about="two minutes of work that keeps coming, one worker process",
+    about="two minutes of continuous work, one worker process",
     run=going_on(False),
     against={"raw_drain": None},
     for_peers=1,

@@ -1,4 +1,4 @@
-"""What Postgres itself does: a thousand rows per statement into a narrow table with a primary key."""
+"""The bare loop: insert a thousand rows per statement into a narrow table with a primary key."""
 
 from uuid import uuid4
 

@@ -1,4 +1,4 @@
-"""What Postgres itself does: rows of a narrow table taken 100 at a time, skipping locked ones, and deleted."""
+"""The bare loop: take 100 rows of a narrow table at a time with `skip locked`, and delete them."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import RAW, Scenario

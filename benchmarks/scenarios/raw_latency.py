@@ -1,4 +1,4 @@
-"""What Postgres itself does: a row and a notification from one connection, taken and answered by another."""
+"""The bare loop: one connection inserts a row and notifies; another takes the row and replies."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ where n.id in (select r.id from narrow r where not r.taken order by r.id limit 1
 
 
 class Side:
-    """A connection that hears what is said on its channel."""
+    """A connection that listens on its channel."""
 
     def __init__(self, conn: asyncpg.Connection) -> None:
         self.conn = conn
@@ -62,7 +62,7 @@ async def run(ground: Ground) -> int:
 
 scenario = Scenario(
     name="raw_latency",
-    about="a row and a notification, taken and answered by another connection, one at a time",
+    about="a row and a notification, taken and replied to by another connection, one at a time",
     run=run,
     unit="ms to start, p50",
     figure="start_p50_ms",

@@ -1,4 +1,4 @@
-"""What Postgres itself does: a row inserted and committed, then the next."""
+"""The bare loop: insert and commit one row after the other."""
 
 from uuid import uuid4
 

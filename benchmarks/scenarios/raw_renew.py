@@ -1,4 +1,4 @@
-"""What Postgres itself does: the expiry of 10,000 rows moved in one statement."""
+"""The bare loop: update the expiry of 10,000 rows in one statement."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import RAW, Scenario

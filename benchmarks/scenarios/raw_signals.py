@@ -1,4 +1,4 @@
-"""What Postgres itself does: rows that wait are marked ready 100 at a time, with what they waited for, and taken."""
+"""The bare loop: mark 100 waiting rows ready at a time, with their answer, and take them."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import RAW, Scenario

@@ -1,4 +1,4 @@
-"""What Postgres itself does: rows of a narrow table taken, ten rows inserted for each, committed, and deleted."""
+"""The bare loop: take rows of a narrow table, insert ten rows for each with a commit each, and delete them."""
 
 import asyncio
 

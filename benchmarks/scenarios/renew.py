@@ -1,4 +1,4 @@
-"""Leases kept: 10,000 live ones renewed in one call, as a process does for all it runs."""
+"""Renew 10,000 leases in one call, as a worker does for everything it runs."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario

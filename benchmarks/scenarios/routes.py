@@ -1,4 +1,4 @@
-"""A claim of 100 when all work is of one route, and when there are 5,000 with work waiting in each."""
+"""A claim of 100 when all work is in one route, and when 5,000 routes have work."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,7 +12,7 @@ CLAIMS = 50
 
 
 def claiming(routes: int) -> Callable[[Ground], Awaitable[int]]:
-    """Claims one after the other, each starting behind the route served last."""
+    """Claim repeatedly, each time starting after the route that was served last."""
 
     async def run(ground: Ground) -> int:
         count, calls = ground.scaled(COUNT, least=200), ground.scaled(CLAIMS, least=2)

@@ -1,4 +1,4 @@
-"""Executions that wait in real handlers, brought back by signals: how many a second, and how soon one goes on."""
+"""Signals that resume real waiting handlers: how many per second, and how soon one resumes."""
 
 import asyncio
 import random
@@ -29,13 +29,13 @@ join flowfabric.steps s on s.execution = e.id and s.partition = e.partition
 
 
 class Number(msgspec.Struct):
-    """What a waiter was submitted with."""
+    """The payload of a waiter."""
 
     number: int
 
 
 async def suspended(app: App, conn: Connection, count: int) -> list[SignalToSend]:
-    """So many that wait, and for each, by its number, the signal that brings it back."""
+    """Create this many waiting executions and return the signal that resumes each, by number."""
     await tasks.waiter.submit_many([(number,) for number in range(count)])
     await until_none(conn, NOT_SUSPENDED)
     signals: dict[int, SignalToSend] = {}
@@ -50,7 +50,7 @@ async def suspended(app: App, conn: Connection, count: int) -> list[SignalToSend
 
 
 async def many(ground: Ground) -> int:
-    """Signals as fast as that goes, until all that waited have ended."""
+    """Send signals as fast as possible, until all executions have ended."""
     count = ground.scaled(COUNT)
     stamped(ground, count)
     async with opened(ground) as app, working(ground, 1), app.database.connection() as conn:
@@ -62,7 +62,7 @@ async def many(ground: Ground) -> int:
 
 
 async def single(ground: Ground) -> int:
-    """One signal at a time, until the handler goes on."""
+    """Send one signal at a time and measure until the handler resumes."""
     count = ground.scaled(SINGLE)
     stamps = stamped(ground, count)
     async with opened(ground) as app, working(ground, 1), app.database.connection() as conn:
@@ -76,7 +76,7 @@ async def delay(app: App, stamps: Stamps, number: int, signal: SignalToSend) -> 
     await asyncio.sleep(random.uniform(*GAP))
     sent_at = time.monotonic()
     await app.signal(signal)
-    await until(lambda: stamps.at(number) > 0)  # the stamp tells when; to look all the time would take a processor
+    await until(lambda: stamps.at(number) > 0)  # the stamp has the exact time; a busy loop would occupy a core
     return stamps.at(number) - sent_at
 
 
@@ -90,7 +90,7 @@ rate = Scenario(
 )
 latency = Scenario(
     name="signal_latency",
-    about="one signal at a time, until the handler goes on",
+    about="one signal at a time, until the handler resumes",
     run=single,
     unit="ms to handler, p50",
     figure="handler_p50_ms",

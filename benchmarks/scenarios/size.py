@@ -1,4 +1,4 @@
-"""What an execution takes on disk: while it waits, and once it has ended, its record, attempt and events together."""
+"""The size of an execution on disk: while it waits, and after its end, with its record, attempt and events."""
 
 from benchmarks import tasks
 from benchmarks.ground import Ground
@@ -11,7 +11,7 @@ COUNT = 20_000
 
 
 async def size(conn: Connection) -> int:
-    """Bytes of the database, once what is dead is swept up."""
+    """The size of the database in bytes, after a vacuum."""
     await conn.execute("vacuum")
     [row] = await conn.fetch("select pg_database_size(current_database()) as bytes")
     return int(row["bytes"])
@@ -51,7 +51,7 @@ raw = Scenario(
 )  # fmt: skip
 scenario = Scenario(
     name="size",
-    about="bytes on disk for each execution that has ended",
+    about="bytes on disk for each ended execution",
     run=run,
     unit="bytes",
     figure="bytes",

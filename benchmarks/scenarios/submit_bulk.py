@@ -1,4 +1,4 @@
-"""Executions submitted ten thousand to a call, which go to Postgres a thousand to a statement."""
+"""Submit ten thousand executions per call, which go to Postgres a thousand per statement."""
 
 from benchmarks import tasks
 from benchmarks.ground import Ground
@@ -20,4 +20,4 @@ async def run(ground: Ground) -> int:
     return calls * at_once
 
 
-scenario = Scenario(name="submit_bulk", about="10,000 to a call", run=run, against={"raw_bulk": None}, for_peers=COUNT)
+scenario = Scenario(name="submit_bulk", about="10,000 per call", run=run, against={"raw_bulk": None}, for_peers=COUNT)

@@ -1,4 +1,4 @@
-"""The same calls made by 200 callers at once in one process, which share their round trips."""
+"""Submissions by 200 concurrent callers in one process, which share their round trips."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Executions submitted by one caller, one call after the other."""
+"""Submissions by one caller, one call after the other."""
 
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario

@@ -1,4 +1,4 @@
-"""Suspended executions that signals bring back, and what one signal costs beside few and many others that wait."""
+"""Signals that resume suspended executions, and the cost of one signal beside few and many waiting executions."""
 
 from collections.abc import Awaitable, Callable
 
@@ -19,7 +19,7 @@ WISH = Suspension(condition={"kind": "single", "waitpoint": "answer", "name": "g
 
 
 async def suspended(conn: asyncpg.Connection, amount: int) -> list[SignalToSend]:
-    """So many that wait, and for each the signal that brings it back."""
+    """Create this many waiting executions and return the signal that resumes each."""
     await executions.submit_many(conn, [SUBMISSION] * amount)
     signals = []
     async with conn.transaction():
@@ -34,7 +34,7 @@ async def suspended(conn: asyncpg.Connection, amount: int) -> list[SignalToSend]
 
 
 async def resume(ground: Ground) -> int:
-    """A batch of signals, then a claim of what they brought back."""
+    """Send a batch of signals, then claim the resumed executions."""
     count = ground.scaled(RESUMED // AT_ONCE) * AT_ONCE
     async with ground.raw() as conn:
         signals = await suspended(conn, count)
@@ -48,7 +48,7 @@ async def resume(ground: Ground) -> int:
 
 
 def delivering(others: int) -> Callable[[Ground], Awaitable[int]]:
-    """One signal at a time, to one of so many that wait; all in one transaction, so that no commit is measured."""
+    """Send one signal at a time beside many waiting executions, in one transaction, so that no commit is measured."""
 
     async def run(ground: Ground) -> int:
         sent = ground.scaled(SENT)
@@ -67,7 +67,7 @@ def delivering(others: int) -> Callable[[Ground], Awaitable[int]]:
 
 resumed = Scenario(
     name="waits",
-    about="100 signals, then a claim of the 100 that go on",
+    about="100 signals, then a claim of the 100 resumed executions",
     run=resume,
     unit="resumed/s",
     against={"raw_signals": None},

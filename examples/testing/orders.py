@@ -1,4 +1,4 @@
-"""A tiny app to be tested: an order is charged, and a large one needs somebody's consent."""
+"""A small app to test: an order is charged, and a large order needs an approval first."""
 
 from flowfabric import App, Context, PermanentError
 
@@ -6,7 +6,7 @@ app = App()
 
 
 class Bank:
-    """Where the money comes from; the tests put another in its place."""
+    """The payment service; the tests replace it."""
 
     async def charge(self, customer: str, amount: int) -> str:
         return f"{customer} paid {amount}"
@@ -18,7 +18,7 @@ bank = Bank()
 @app.task(lane="orders", retries=3, backoff="1m")
 async def charge(ctx: Context, customer: str, amount: int) -> str:
     if amount <= 0:
-        raise PermanentError(f"an amount of {amount} cannot be charged")
+        raise PermanentError(f"cannot charge an amount of {amount}")
     return await ctx.step("charge", bank.charge, customer, amount)
 
 
@@ -26,8 +26,8 @@ async def charge(ctx: Context, customer: str, amount: int) -> str:
 async def place_large_order(ctx: Context, customer: str, amount: int) -> str:
     verdict = await ctx.approval("consent", subject={"customer": customer, "amount": amount}, timeout="30d")
     if verdict.timed_out:
-        return "lapsed"
+        return "timed out"
     if not verdict.approved:
-        return f"refused by {verdict.by[0]}"
-    await ctx.sleep("2d", name="time to change one's mind")
+        return f"rejected by {verdict.by[0]}"
+    await ctx.sleep("2d", name="cancellation period")
     return await ctx.step("charge", bank.charge, customer, amount)

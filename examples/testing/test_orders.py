@@ -1,4 +1,4 @@
-"""Tests of the tiny app. Run `pytest` in this directory; an embedded Postgres comes up by itself."""
+"""Tests of the small app. Run `pytest` in this directory; an embedded Postgres starts automatically."""
 
 import orders
 import pytest
@@ -8,7 +8,7 @@ from flowfabric import ExecutionFailed
 
 
 class DownAtFirst(orders.Bank):
-    """A bank that is not to be reached for a while."""
+    """A bank that is unreachable for the first few calls."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -21,7 +21,7 @@ class DownAtFirst(orders.Bank):
         return await super().charge(customer, amount)
 
 
-async def test_a_bank_that_is_down_is_asked_again(run_now, monkeypatch):
+async def test_a_charge_is_retried_while_the_bank_is_down(run_now, monkeypatch):
     bank = DownAtFirst(failures=2)
     monkeypatch.setattr(orders, "bank", bank)
 
@@ -29,7 +29,7 @@ async def test_a_bank_that_is_down_is_asked_again(run_now, monkeypatch):
     assert bank.calls == 3
 
 
-async def test_after_four_tries_it_is_over(run_now, monkeypatch):
+async def test_a_charge_fails_after_four_attempts(run_now, monkeypatch):
     bank = DownAtFirst(failures=9)
     monkeypatch.setattr(orders, "bank", bank)
 
@@ -38,12 +38,12 @@ async def test_after_four_tries_it_is_over(run_now, monkeypatch):
     assert bank.calls == 4
 
 
-def test_what_cannot_be_charged_is_not_tried_again(run_now):
-    with pytest.raises(ExecutionFailed, match="an amount of 0 cannot be charged"):
+def test_an_invalid_amount_is_not_retried(run_now):
+    with pytest.raises(ExecutionFailed, match="cannot charge an amount of 0"):
         run_now(charge, "ada", 0)
 
 
-async def test_a_large_order_is_charged_two_days_after_the_consent(app_worker, engine, clock):
+async def test_a_large_order_is_charged_two_days_after_its_approval(app_worker, engine, clock):
     await app_worker(app)
     order = await place_large_order.submit("ada", 9000)
 
@@ -53,19 +53,19 @@ async def test_a_large_order_is_charged_two_days_after_the_consent(app_worker, e
     assert await order.result() == "ada paid 9000"
 
 
-async def test_without_an_answer_a_large_order_lapses_after_thirty_days(app_worker, clock):
+async def test_without_an_answer_a_large_order_times_out_after_thirty_days(app_worker, clock):
     await app_worker(app)
     order = await place_large_order.submit("ada", 9000)
 
     await clock.advance("29d")
     assert await order.state() == "suspended"
     await clock.advance("1d")
-    assert await order.result() == "lapsed"
+    assert await order.result() == "timed out"
 
 
-def test_a_large_order_is_refused(app_worker, engine):
+def test_a_large_order_is_rejected(app_worker, engine):
     sync = app_worker(app)
     order = sync(place_large_order).submit("ada", 9000)
 
     engine.reject(order, by="grace")
-    assert order.result() == "refused by grace"
+    assert order.result() == "rejected by grace"

@@ -29,7 +29,7 @@ class Adapter(OnPostgres):
 
     async def __aenter__(self) -> Self:
         self._app: Any = AsyncAbsurd(self.url, queue_name=QUEUE)
-        # An app holds one connection, which takes one call at a time: for many callers there are some more.
+        # An app has one connection, which takes one call at a time, so many callers get several apps.
         self._apps: asyncio.LifoQueue[Any] = asyncio.LifoQueue()
         for _ in range(CONNECTIONS):
             self._apps.put_nowait(AsyncAbsurd(self.url, queue_name=QUEUE))
@@ -58,14 +58,14 @@ class Adapter(OnPostgres):
             self._apps.put_nowait(app)
 
     async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
-        """Its library spawns one at a time only; its function can be called for many in one statement."""
+        """Call its SQL function for many in one statement, because its library spawns only one at a time."""
         for start in range(0, len(numbers), AT_ONCE):
             some = [{"number": number} for number in numbers[start : start + AT_ONCE]]
             await self.value(SPAWN, json.dumps(some), QUEUE, task)
 
     async def result(self, submitted: Any) -> None:
-        """Its own waiting call asks every 50 ms at first; this asks oftener."""
-        while (found := await self._app.fetch_task_result(submitted)) is None or found.state != "completed":  # noqa: ASYNC110 - its workers move it
+        """Poll more often than its own waiting call, which starts at 50 ms."""
+        while (found := await self._app.fetch_task_result(submitted)) is None or found.state != "completed":  # noqa: ASYNC110 - its workers change it
             await asyncio.sleep(0.002)
 
     async def ended(self) -> int:

@@ -30,7 +30,7 @@ class Adapter(OnPostgres):
         await super().__aexit__(*exc)
 
     def settings(self, processes: int) -> dict[str, object]:
-        # A backlog is taken by a few polls; frequent ones only stand in the way of the work.
+        # A few polls take a whole backlog; frequent polls only slow down the work.
         polling = 0.005 if "latency" in self.scenario else 0.1
         at_once = 100 if self.scenario == "ten_steps" else 200 if processes > 1 else None
         return {"worker_concurrency": at_once, "polling_interval_sec": polling, "pool": 20}
@@ -44,7 +44,7 @@ class Adapter(OnPostgres):
         return await self._client.enqueue_async(options, number)
 
     async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
-        """There is no call for many: as many to a transaction."""
+        """Send many in one transaction, because there is no bulk call."""
 
         def send() -> None:
             for start in range(0, len(numbers), AT_ONCE):

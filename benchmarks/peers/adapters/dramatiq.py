@@ -1,4 +1,4 @@
-"""Dramatiq: a queue on Redis, with results in Redis. Redis writes to disk before it answers, as Postgres does."""
+"""Dramatiq: a queue on Redis, with results in Redis. Redis writes to disk before it replies, as Postgres does."""
 
 import asyncio
 import subprocess
@@ -53,7 +53,7 @@ class Adapter(Engine):
         return self._nothing.send(number)
 
     async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
-        """There is no call for many."""
+        """Send one by one, because there is no bulk call."""
         for number in numbers:
             self._nothing.send(number)
 

@@ -1,4 +1,4 @@
-"""PgQueuer: a queue on Postgres. It keeps how a job ended, no results, no steps, no waits."""
+"""PgQueuer: a queue on Postgres. It keeps the final status of a job, but no results, steps or waits."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ class Adapter(OnPostgres):
             await self._queries.enqueue([task] * len(payloads), payloads, [0] * len(payloads))
 
     async def result(self, submitted: Any) -> None:
-        """Its own watcher waits for 50 ms to gather changes; asking for the status is faster."""
+        """Poll for the status, which is faster than its own watcher, which collects changes for 50 ms."""
         while [status for _, status in await self._queries.job_status([submitted])] != ["successful"]:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

@@ -1,4 +1,4 @@
-"""Procrastinate: a queue on Postgres. It keeps how a job ended, no results, no steps, no waits."""
+"""Procrastinate: a queue on Postgres. It keeps the final status of a job, but no results, steps or waits."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ class Adapter(OnPostgres):
             await self._app.configure_task(task).batch_defer_async(*jobs)
 
     async def result(self, submitted: Any) -> None:
-        """There is no call that waits for an end."""
+        """Poll for the status, because there is no call that waits."""
         while (await self._app.job_manager.get_job_status_async(submitted)).value != "succeeded":  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 

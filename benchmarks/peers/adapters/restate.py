@@ -1,4 +1,4 @@
-"""Restate: a server of its own, with its own log on disk, that pushes invocations to handlers over HTTP."""
+"""Restate: a separate server with its own log on disk, which pushes invocations to handlers over HTTP."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ class Adapter(Engine):
         await self._until_answers(f"{self._at('ingress')}/restate/health")
 
     async def ready(self) -> None:
-        """Its workers are known once the server has asked them what they serve."""
+        """Register the workers: the server asks them what they serve."""
         await self._until_answers(f"{self._at('handlers')}/health")
         uri = self._at("handlers")
         await self._post(f"{self._at('admin')}/deployments", {"uri": uri, "force": True, "use_http_11": False})
@@ -68,11 +68,11 @@ class Adapter(Engine):
         return (await self._post(f"{self._at('ingress')}/{SERVICE}/{task}/send", number))["invocationId"]
 
     async def call(self, task: str, number: int) -> None:
-        """One request does both."""
+        """Submit and wait in one request."""
         await self._post(f"{self._at('ingress')}/{SERVICE}/{task}", number)
 
     async def submit_many(self, task: str, numbers: Sequence[int]) -> None:
-        """There is no request for many: as many at once as there are connections."""
+        """Send on all connections at once, because there is no bulk request."""
         await self._at_once([(f"{self._at('ingress')}/{SERVICE}/{task}/send", number) for number in numbers])
 
     async def ended(self) -> int:
@@ -116,7 +116,7 @@ class Adapter(Engine):
         async with self._http.post(url, json=body, headers={"accept": "application/json"}) as answer:
             text = await answer.text()
             if answer.status >= 300:
-                raise RuntimeError(f"{url} answered {answer.status}: {text[:300]}")
+                raise RuntimeError(f"{url} returned {answer.status}: {text[:300]}")
             return json.loads(text) if text else None
 
     async def _until_answers(self, url: str) -> None:
@@ -156,7 +156,7 @@ def _service(mark: Mark, awakeables: Path) -> Any:
 
 
 def _start(directory: Path, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The server that npm has put beside this Python."""
+    """Start the server that npm has installed beside this Python."""
     installed = Path(sys.prefix, "node_modules", "@restatedev")
     program = next(path for path in sorted(installed.glob("*/bin/restate-server")) if os.access(path, os.X_OK))
     command = [str(program), "--base-dir", str(directory / "restate"), "--no-logo"]
