@@ -1,4 +1,4 @@
-"""Children: found at their places, heard of by their parents, and gone with them."""
+"""Children: submitted once per place, their ends delivered to their parents, and cancelled with them."""
 
 import asyncio
 from contextlib import suppress
@@ -29,6 +29,7 @@ from flowfabric.model import (
     Wish,
 )
 from tests.conftest import Connect
+from tests.engine.executions.stored import blocked
 from tests.given import Given, submission
 
 NEW = FoundChild(outcome="new")
@@ -46,7 +47,7 @@ def asked(parent: Claim, occurrence: int = 1, *, ending: Any = "cancel", **optio
 
 
 async def born(given: Given, parent: Claim, many: int = 1, **options: Any) -> list[ExecutionId]:
-    """Children of a parent that runs, waiting for a worker of their lane."""
+    """Children of a running parent, waiting for a worker of their lane."""
     wanted = [asked(parent, number, **options) for number in range(1, many + 1)]
     async with given.conn.transaction():
         assert await children.find_children(given.conn, wanted) == [NEW] * many
@@ -62,7 +63,7 @@ async def waits_for(given: Given, parent: Claim, *of: ExecutionId, choice: int |
 
 
 async def completed(given: Given, result: bytes = b"1") -> Claim:
-    """The next child that waits, completed."""
+    """The next waiting child, claimed and completed."""
     [claim] = await given.claim(lanes=["nursery"])
     await attempts.complete(given.conn, claim.fence, result)
     return claim
@@ -77,7 +78,7 @@ async def answers(given: Given, parent: Claim) -> list[JournalEntry]:
     return [entry for entry in journal if entry.kind == "wait"]
 
 
-async def test_the_end_of_a_child_lets_its_parent_go_on_after_its_own_transaction(given: Given) -> None:
+async def test_the_end_of_a_child_resumes_its_parent_in_a_later_transaction(given: Given) -> None:
     parent = await given.claimed()
     [child] = await born(given, parent)
     assert await waits_for(given, parent, child) == "suspended"
@@ -98,19 +99,19 @@ async def test_the_end_of_a_child_lets_its_parent_go_on_after_its_own_transactio
     assert await given.count("child_ends") == 0
 
 
-async def test_a_parent_goes_on_when_the_last_of_its_children_has_ended(given: Given) -> None:
+async def test_a_parent_resumes_when_its_last_child_has_ended(given: Given) -> None:
     parent = await given.claimed()
     await waits_for(given, parent, *await born(given, parent, 3))
     for number in (1, 2, 3):
         await completed(given)
         await children.deliver_child_ends(given.conn)
         assert (await state(given, parent.execution_id) == "waiting") is (number == 3)
-        assert (await children.deliver_child_ends(given.conn)).moved == 0, "told once"
+        assert (await children.deliver_child_ends(given.conn)).moved == 0, "notified once"
 
     assert (await given.events(parent.execution_id)).count("execution_resumed") == 1
 
 
-async def test_a_child_that_ended_before_satisfies_the_wait_at_once(given: Given) -> None:
+async def test_a_child_that_has_already_ended_satisfies_the_wait_immediately(given: Given) -> None:
     parent = await given.claimed()
     [child] = await born(given, parent)
     await completed(given)
@@ -122,7 +123,7 @@ async def test_a_child_that_ended_before_satisfies_the_wait_at_once(given: Given
     assert (await given.ticket(parent.execution_id))["phase"] == "active"
 
 
-async def test_ends_of_children_leave_room_for_the_signals_that_a_parent_may_have(given: Given) -> None:
+async def test_ends_of_children_do_not_count_towards_the_signal_limit(given: Given) -> None:
     parent = await given.claimed(policy={"max_signals": 1})
     point = await waits.create_waitpoint(given.conn, parent.fence, "paid")
     for child in await born(given, parent, 2):
@@ -148,7 +149,7 @@ async def test_of_two_children_that_have_ended_the_first_wins(given: Given) -> N
     assert (entry.name, entry.signals[0].payload) == (f"child:{first}", b"1")
 
 
-async def test_a_wait_and_the_end_of_the_child_cannot_miss_each_other(given: Given, connect: Connect) -> None:
+async def test_a_wait_never_misses_the_end_of_its_child(given: Given, connect: Connect) -> None:
     parent = await given.claimed()
     [child] = await born(given, parent)
     other = await connect()
@@ -164,9 +165,7 @@ async def test_a_wait_and_the_end_of_the_child_cannot_miss_each_other(given: Giv
     assert await state(given, parent.execution_id) == "waiting"
 
 
-async def test_parents_and_children_that_end_together_do_not_wait_for_each_other(
-    given: Given, connect: Connect
-) -> None:
+async def test_parents_and_children_that_end_together_do_not_deadlock(given: Given, connect: Connect) -> None:
     parent = await given.claimed()
     [child] = await born(given, parent)
     await waits_for(given, parent, child)
@@ -174,7 +173,7 @@ async def test_parents_and_children_that_end_together_do_not_wait_for_each_other
     one, two = await connect(), await connect()
 
     async def end_child() -> None:
-        with suppress(ExecutionNotActive):  # the parent has taken it along
+        with suppress(ExecutionNotActive):  # cancelled with its parent
             await attempts.complete(one, running.fence)
         await children.deliver_child_ends(one)
 
@@ -188,7 +187,7 @@ async def test_parents_and_children_that_end_together_do_not_wait_for_each_other
     assert await given.count("child_ends") == 0
 
 
-async def test_a_place_has_one_child_however_often_it_is_asked_for(given: Given) -> None:
+async def test_a_place_in_the_journal_has_one_child_however_often_it_is_submitted(given: Given) -> None:
     parent = await given.claimed()
     [child] = await born(given, parent)
     stranger = await given.submitted(lane="other")
@@ -200,17 +199,18 @@ async def test_a_place_has_one_child_however_often_it_is_asked_for(given: Given)
     assert other == FoundChild(outcome="taken")
 
 
-async def test_only_its_own_children_can_be_waited_for(given: Given) -> None:
+async def test_an_execution_can_wait_only_for_its_own_children(given: Given) -> None:
     parent, other = await given.claimed(), await given.claimed()
     [child] = await born(given, other)
 
     async with given.nothing_changes():
         for stranger in (child, other.execution_id):
-            with pytest.raises(InvalidSuspension, match="is not its child"):
+            with pytest.raises(InvalidSuspension) as refused:
                 await waits_for(given, parent, stranger)
+            assert refused.value.fields == {"cause": "not_its_child"}
 
 
-async def test_a_stale_owner_submits_no_child(given: Given) -> None:
+async def test_a_stale_owner_cannot_submit_a_child(given: Given) -> None:
     parent = await given.claimed()
     await given.time_passes(minutes=1)
     await claims.expire_leases(given.conn)
@@ -221,7 +221,7 @@ async def test_a_stale_owner_submits_no_child(given: Given) -> None:
     assert isinstance(refused, LeaseLost)
 
 
-async def test_an_execution_with_all_its_steps_has_no_more_children(given: Given) -> None:
+async def test_children_count_towards_the_step_limit(given: Given) -> None:
     parent = await given.claimed()
     await given.conn.execute(
         "insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result) "
@@ -236,7 +236,7 @@ async def test_an_execution_with_all_its_steps_has_no_more_children(given: Given
 
 
 @pytest.mark.parametrize("end", ["failed", "cancelled", "expired"])
-async def test_children_go_with_a_parent_that_did_not_complete(given: Given, end: str) -> None:
+async def test_children_of_a_parent_that_did_not_complete_are_cancelled(given: Given, end: str) -> None:
     parent = await given.claimed(deadline=timedelta(hours=1))
     one, two = await born(given, parent, 2)
     if end == "failed":
@@ -254,7 +254,7 @@ async def test_children_go_with_a_parent_that_did_not_complete(given: Given, end
     assert (await given.event("execution_cancelled", one))["source"] == "parent_ended"
 
 
-async def test_children_that_may_run_on_and_those_of_a_completed_parent_stay(given: Given) -> None:
+async def test_let_run_children_and_children_of_a_completed_parent_keep_running(given: Given) -> None:
     cancelled, done = await given.claimed(), await given.claimed()
     [free] = await born(given, cancelled, ending="let_run")
     [left] = await born(given, done)
@@ -266,7 +266,7 @@ async def test_children_that_may_run_on_and_those_of_a_completed_parent_stay(giv
     assert await given.count("child_ends") == 0
 
 
-async def test_a_large_family_goes_in_passes_and_its_own_children_after_it(given: Given) -> None:
+async def test_a_large_family_is_cancelled_in_passes_with_its_grandchildren(given: Given) -> None:
     parent = await given.claimed()
     family = await born(given, parent, 7)
     [child] = await given.claim(lanes=["nursery"])
@@ -281,7 +281,7 @@ async def test_a_large_family_goes_in_passes_and_its_own_children_after_it(given
     assert await given.count("child_ends") == 0
 
 
-async def test_a_child_that_is_locked_goes_in_a_later_pass(given: Given, connect: Connect) -> None:
+async def test_a_locked_child_is_cancelled_in_a_later_pass(given: Given, connect: Connect) -> None:
     parent = await given.claimed()
     family = sorted(await born(given, parent, 3))
     await executions.cancel(given.conn, parent.execution_id)
@@ -296,7 +296,7 @@ async def test_a_child_that_is_locked_goes_in_a_later_pass(given: Given, connect
     assert await given.count("child_ends") == 0
 
 
-async def test_a_locked_parent_does_not_keep_others_from_hearing(given: Given, connect: Connect) -> None:
+async def test_a_locked_parent_does_not_delay_other_parents(given: Given, connect: Connect) -> None:
     locked, free = await given.claimed(), await given.claimed()
     for parent in (locked, free):
         await waits_for(given, parent, *await born(given, parent))
@@ -324,18 +324,18 @@ async def test_a_replay_waits_for_a_sweep_that_cancels_its_children(given: Given
     parent = await given.claimed()
     [child] = await born(given, parent)
     await executions.cancel(given.conn, parent.execution_id)
-    sweeper = await connect()
+    sweeper, replayer = await connect(), await connect()
     async with sweeper.transaction():
         await children.deliver_child_ends(sweeper)
-        replaying = asyncio.create_task(executions.replay(given.conn, parent.execution_id, by="ops"))
-        assert (await asyncio.wait([replaying], timeout=0.2))[0] == set()
+        replaying = asyncio.create_task(executions.replay(replayer, parent.execution_id, by="ops"))
+        await blocked(given, replayer, replaying)
     await replaying
 
     assert await state(given, child) == "cancelled"
     assert await steps.read_journal(given.conn, parent.execution_id) == []
 
 
-async def test_a_child_that_is_replayed_before_its_end_was_told_is_waited_for_again(given: Given) -> None:
+async def test_a_child_that_is_replayed_before_its_end_was_delivered_is_waited_for_again(given: Given) -> None:
     parent = await given.claimed()
     [child] = await born(given, parent)
     await waits_for(given, parent, child)
@@ -349,8 +349,8 @@ async def test_a_child_that_is_replayed_before_its_end_was_told_is_waited_for_ag
     assert [entry.signals[0].name for entry in await answers(given, parent)] == ["completed"]
 
 
-@pytest.mark.parametrize("removed", ["before the wait", "before its end was told"])
-async def test_a_child_whose_record_is_gone_is_not_waited_for(given: Given, removed: str) -> None:
+@pytest.mark.parametrize("removed", ["before the wait", "before its end was delivered"])
+async def test_a_wait_for_a_child_whose_record_was_removed_ends(given: Given, removed: str) -> None:
     parent = await given.claimed(lease=timedelta(hours=1))
     [child] = await born(given, parent, policy={"retention_ms": 1})
     if removed != "before the wait":
@@ -366,7 +366,7 @@ async def test_a_child_whose_record_is_gone_is_not_waited_for(given: Given, remo
     assert await given.count("child_ends") == 0
 
 
-async def test_the_end_of_a_child_whose_parent_is_gone_is_forgotten(given: Given) -> None:
+async def test_the_end_of_a_child_whose_parent_was_removed_is_deleted(given: Given) -> None:
     parent = await given.claimed(policy={"retention_ms": 1})
     await born(given, parent)
     await attempts.complete(given.conn, parent.fence)
@@ -378,7 +378,7 @@ async def test_the_end_of_a_child_whose_parent_is_gone_is_forgotten(given: Given
     assert await given.count("child_ends") == 0
 
 
-async def test_the_journal_has_large_results_of_children_in_pages(given: Given) -> None:
+async def test_the_journal_returns_large_results_of_children_in_pages(given: Given) -> None:
     parent = await given.claimed()
     await waits_for(given, parent, *await born(given, parent, 5))
     for number in range(5):

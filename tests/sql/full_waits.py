@@ -1,4 +1,4 @@
-"""Tables of waits as they are after a quiet night, and as they are at noon."""
+"""Empty and full tables of waits, to test plans that were made on empty tables and run on full ones."""
 
 from collections.abc import Awaitable
 from typing import Any
@@ -11,7 +11,7 @@ ROWS, OPEN = 6_000, 600
 TABLES = ["executions", "tickets", "suspensions", "waitpoints", "signals", "steps", "child_ends"]
 TABLES += ["budgets", "reservations", "spending"]
 
-# Of so many executions the first ones wait, the next ones run with a waitpoint made ahead, and the others have ended.
+# The first OPEN executions wait, the next OPEN run with a pending waitpoint, and the others have ended.
 FILL = f"""
 insert into flowfabric.lanes (name, since) values ('many', now());
 insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
@@ -105,7 +105,7 @@ drop table others;
 
 
 class Meter:
-    """Calls, and how many rows and index entries each has read: the most, where it was made more than once."""
+    """The most rows and index entries that each call has read, by its name."""
 
     def __init__(self, conn: asyncpg.Connection) -> None:
         self.conn = conn
@@ -118,7 +118,7 @@ class Meter:
 
 
 async def empty(conn: asyncpg.Connection) -> None:
-    """Leave the pages and nothing in them: what the planner is told of tables whose rows have been removed."""
+    """Delete all rows but keep the pages, and analyze: the planner now knows large tables without rows."""
     for table in [*TABLES, "attempts", "removals"]:
         await conn.execute(f"delete from flowfabric.{table}")
         await conn.execute(f"alter table flowfabric.{table} set (autovacuum_enabled = off)")
@@ -126,5 +126,5 @@ async def empty(conn: asyncpg.Connection) -> None:
 
 
 async def fill(conn: asyncpg.Connection) -> None:
-    """Much of everything, of which nobody tells the planner."""
+    """Fill all tables without an analyze, so that the planner still believes they are empty."""
     await conn.execute(FILL)

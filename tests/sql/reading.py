@@ -1,6 +1,6 @@
-"""What a call reads, as Postgres counts it."""
+"""How much a call reads, as Postgres counts it, and the table of calls that plan tests share."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -15,14 +15,31 @@ where c.relnamespace = 'flowfabric'::regnamespace and c.relname = any ($1)
 
 
 class Read(NamedTuple):
-    """Rows and index entries that were read, and how often a table was read whole."""
+    """Rows and index entries that were read, and the number of sequential scans."""
 
     rows: int
     whole: int
 
 
+class Plan(NamedTuple):
+    """A line in a table of plan tests: a call, its data, and the most rows and index entries it may read."""
+
+    fill: Callable[..., Awaitable[Any]]
+    """Makes the data that the call is about, without being measured; its result is passed to the call."""
+    call: Callable[[asyncpg.Connection, Any], Awaitable[Any]]
+    most: int
+    answers: Callable[[Any], object] = lambda _: True
+    """Whether the answer of the call is the expected one."""
+
+    async def check(self, conn: asyncpg.Connection, filled: Any, tables: Sequence[str]) -> None:
+        """Make the call, in a transaction, and check its answer and what it read."""
+        answer, read = await reading(conn, self.call(conn, filled), tables)
+        assert self.answers(answer), answer
+        assert (read.rows <= self.most, read.whole) == (True, 0), read
+
+
 async def reading(conn: asyncpg.Connection, call: Awaitable[Any], tables: Sequence[str]) -> tuple[Any, Read]:
-    """What a call answers, and what it read of these tables. In a transaction: the counters are exact within one."""
+    """The answer of a call, and what it read of these tables. Counters are exact only within one transaction."""
     before = await conn.fetchrow(READ, tables)
     answer = await call
     after = await conn.fetchrow(READ, tables)
@@ -30,7 +47,8 @@ async def reading(conn: asyncpg.Connection, call: Awaitable[Any], tables: Sequen
 
 
 async def pin(conn: asyncpg.Connection) -> None:
-    """Look at the database as it is now for as long as the connection is open, as an analyze beside a test does for a
-    moment: what changes after it leaves its old version to be read again, so that counts are at their highest, always.
+    """Keep a snapshot open until the connection closes, so that no old row version can be removed.
+
+    A concurrent analyze does the same for a moment. With the snapshot pinned, every test reads the highest counts.
     """
     await conn.execute("begin isolation level repeatable read; select 1")

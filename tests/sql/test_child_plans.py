@@ -1,23 +1,26 @@
-"""What a family reads: twice as many children are twice the work, never four times."""
+"""Plans of calls about children: twice as many children are twice the work, never four times."""
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
+import pytest
 from msgspec.structs import replace
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
-from flowfabric.model import ChildToSubmit, Claim, Completion, Wish
+from flowfabric.model import ChildToSubmit, Claim, Completion, SuspendedTogether, Wish
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
 from tests.given import Given, submission
-from tests.sql.test_wait_plans import reading
+from tests.sql.reading import Plan
+from tests.sql.test_wait_plans import TABLES
 
 MANY = 1_000 if SOAK else 300
-EACH = 40  # rows and index entries for one child, whatever is done with it
+EACH = 35  # rows and index entries per child, for any call
 
 
 async def family(conn: Connection, parent: Claim) -> list[ChildToSubmit]:
-    """Many children of one parent."""
+    """Submit many children of one parent, and adopt them."""
     asked = [
         ChildToSubmit(
             fence=parent.fence,
@@ -34,31 +37,85 @@ async def family(conn: Connection, parent: Claim) -> list[ChildToSubmit]:
     return asked
 
 
-async def read(conn: Connection, call: Any) -> int:
-    answer, counted = await reading(conn, call)
-    assert answer
-    return counted.rows
+class Family(NamedTuple):
+    """A parent and its children."""
+
+    parent: Claim
+    children: list[ExecutionId]
 
 
-async def test_a_large_family_is_submitted_waited_for_told_and_read_in_proportion(given: Given) -> None:
-    conn, parent = given.conn, await given.claimed()
-    async with conn.transaction():
-        assert await read(conn, family(conn, parent)) < MANY * EACH
-        found = await conn.fetch("select partition, id from flowfabric.executions where parent is not null")
-        born = [ExecutionId(row["partition"], row["id"]) for row in found]
-        wishes = [Wish(name=f"child:{child}", occurrence=1, what=child) for child in born]
-        assert await read(conn, waits.suspend_together(conn, parent.fence, wishes)) < MANY * EACH
-        taken = await claims.claim(conn, "w", instance="w-1", lanes=["nursery"], take=1_000)
-        await attempts.complete_many(conn, [Completion(fence=claim.fence) for claim in taken])
-        assert await read(conn, children.deliver_child_ends(conn, limit=1_000)) < MANY * EACH
-        assert await read(conn, steps.read_journal(conn, parent.execution_id)) < MANY * EACH
-        assert len(born) == len(taken) == MANY
+async def a_parent(given: Given) -> Claim:
+    return await given.claimed()
 
 
-async def test_a_large_family_is_cancelled_in_passes_that_read_no_more_than_they_move(given: Given) -> None:
-    conn, parent = given.conn, await given.claimed()
-    async with conn.transaction():
-        await family(conn, parent)
-        await executions.cancel(conn, parent.execution_id)
-        for _ in range(MANY // 100):
-            assert await read(conn, children.deliver_child_ends(conn, limit=100)) < 200 * EACH
+async def born(given: Given) -> Family:
+    parent = await a_parent(given)
+    await family(given.conn, parent)
+    found = await given.rows("select partition, id from flowfabric.executions where parent is not null")
+    assert len(found) == MANY
+    return Family(parent, [ExecutionId(row["partition"], row["id"]) for row in found])
+
+
+async def waited_for(conn: Connection, it: Family) -> SuspendedTogether:
+    wishes = [Wish(name=f"child:{child}", occurrence=1, what=child) for child in it.children]
+    return await waits.suspend_together(conn, it.parent.fence, wishes)
+
+
+async def completed(given: Given) -> Family:
+    it = await born(given)
+    await waited_for(given.conn, it)
+    taken = await claims.claim(given.conn, "w", instance="w-1", lanes=["nursery"], take=1_000)
+    assert len(taken) == MANY
+    await attempts.complete_many(given.conn, [Completion(fence=claim.fence) for claim in taken])
+    return it
+
+
+async def delivered(given: Given) -> Family:
+    it = await completed(given)
+    await children.deliver_child_ends(given.conn, limit=1_000)
+    return it
+
+
+def cancelled(after: int) -> Callable[[Given], Awaitable[Family]]:
+    """A family whose parent has been cancelled, after so many passes over its children."""
+
+    async def fill(given: Given) -> Family:
+        it = await born(given)
+        await executions.cancel(given.conn, it.parent.execution_id)
+        for _ in range(after):
+            await children.deliver_child_ends(given.conn, limit=100)
+        return it
+
+    return fill
+
+
+PLANS = {
+    "submit and adopt": Plan(a_parent, family, MANY * EACH, lambda asked: len(asked) == MANY),
+    "suspend_together": Plan(born, waited_for, MANY * EACH, lambda answer: answer.outcome == "suspended"),
+    "deliver_child_ends": Plan(
+        completed,
+        lambda conn, _: children.deliver_child_ends(conn, limit=1_000),
+        MANY * EACH,
+        lambda swept: swept.moved == MANY,
+    ),
+    "read_journal": Plan(
+        delivered,
+        lambda conn, it: steps.read_journal(conn, it.parent.execution_id),
+        MANY * EACH,
+        lambda journal: len(journal) == 2 * MANY,
+    ),
+} | {
+    f"deliver_child_ends to orphans, pass {number + 1}": Plan(
+        cancelled(after=number),
+        lambda conn, _: children.deliver_child_ends(conn, limit=100),
+        200 * EACH,
+        lambda swept: swept.moved == 100,
+    )
+    for number in range(MANY // 100)
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+async def test_a_call_reads_in_proportion_to_the_children_it_handles(given: Given, plan: Plan) -> None:
+    async with given.conn.transaction():
+        await plan.check(given.conn, await plan.fill(given), TABLES)

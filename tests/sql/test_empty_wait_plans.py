@@ -1,4 +1,4 @@
-"""Calls about waits, by plans that a session has made while there were none: they must serve full tables."""
+"""Plans that a session made while there were no waits must also read little when there are many."""
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -17,12 +17,12 @@ from tests.given import Given, submission
 from tests.sql.full_waits import OPEN, Meter, empty, fill
 from tests.sql.reading import pin
 
-FEW = OPEN  # to read what is open is to read each by its index and in its table
+FEW = OPEN  # a plan that scans all open waits reads twice as much: each in the index and in the table
 HOUR = timedelta(hours=1)
 
 
 async def claimed(m: Meter, amount: int = 1) -> list[Claim]:
-    """What a worker gets of its own lane: what was resumed, or else so many new ones."""
+    """What a worker claims in its own lane: the resumed executions, or else so many new ones."""
     taken: list[Claim] = await m("claim", claims.claim(m.conn, "w", instance="w-1", lanes=["few"], take=amount))
     if not taken:
         await executions.submit_many(m.conn, [submission(lane="few")] * amount)
@@ -66,7 +66,7 @@ async def a_wait_and_its_signal(m: Meter) -> None:
     await m("complete", attempts.complete_many(m.conn, [Completion(fence=it.fence)]))
 
 
-async def a_signal_that_comes_before_its_wait(m: Meter) -> None:
+async def a_signal_that_arrives_before_its_wait(m: Meter) -> None:
     [it] = await claimed(m)
     point = await m("create_waitpoint", waits.create_waitpoint(m.conn, it.fence, "w"))
     await waits.create_waitpoint(m.conn, it.fence, "other")
@@ -110,7 +110,7 @@ async def decisions(m: Meter) -> None:
     await executions.cancel(m.conn, it.execution_id)
 
 
-async def times_that_come(m: Meter) -> None:
+async def timeouts_and_expiries(m: Meter) -> None:
     for behavior in ("fail", "cancel", "expire", "auto_resume", "escalate"):
         for _ in range(2):
             await suspended(m, "suspend with a timeout", timeout=HOUR, timeout_behavior=behavior)
@@ -128,7 +128,7 @@ async def times_that_come(m: Meter) -> None:
 
 
 async def born(m: Meter, parent: Claim, *names: str) -> list[ExecutionId]:
-    """Children of a parent that runs."""
+    """Children of a running parent."""
     asked = [
         ChildToSubmit(
             fence=parent.fence,
@@ -147,7 +147,7 @@ async def born(m: Meter, parent: Claim, *names: str) -> list[ExecutionId]:
 
 
 def wishes(child: ExecutionId, until: datetime) -> list[Wish]:
-    """A signal, one of two others, a child and a sleep."""
+    """Five waits: a signal, two alternative signals, a child and a sleep."""
     asked = {key: Suspension(condition={**ANY, "waitpoint": key}, waitpoints=[key]) for key in ("w", "v", "u")}
     return [
         Wish(name="w", occurrence=1, what=asked["w"]),
@@ -159,7 +159,7 @@ def wishes(child: ExecutionId, until: datetime) -> list[Wish]:
 
 
 async def token_of(m: Meter, it: Claim, key: str) -> Any:
-    """A signal to a waitpoint of a wait that was asked for beside others."""
+    """A signal to a waitpoint of one of several waits."""
     row = await m.conn.fetchrow(
         "select w.id, flowfabric._waitpoint_token(w.partition, w.execution, w.id, w.kid) as token "
         "from flowfabric.waitpoints w where w.execution = $1 and w.key = $2",
@@ -214,7 +214,7 @@ async def parts_ended_by_others(m: Meter) -> None:
         await m("cancel", executions.cancel(m.conn, it.execution_id))
 
 
-async def what_was_set_aside(m: Meter) -> None:
+async def reservations(m: Meter) -> None:
     name = f"team-{mint_execution_id().uuid}"
     await budgets.create_budget(m.conn, name, hard_limits={"tokens": 100})
 
@@ -267,7 +267,7 @@ async def a_budget_that_is_used_up(m: Meter) -> None:
         await budgets.change_budget(m.conn, name, hard_limits={"tokens": 10}, by="ops")
 
 
-async def what_is_removed(m: Meter) -> None:
+async def removals(m: Meter) -> None:
     for it in await claimed(m, 10):
         await waits.create_waitpoint(m.conn, it.fence, "go")
         await executions.set_tag(m.conn, it.execution_id, "a.b", "c")
@@ -278,27 +278,27 @@ async def what_is_removed(m: Meter) -> None:
 
 STORIES: list[Callable[[Meter], Awaitable[None]]] = [
     a_wait_and_its_signal,
-    a_signal_that_comes_before_its_wait,
+    a_signal_that_arrives_before_its_wait,
     signals_to_several,
     decisions,
-    times_that_come,
+    timeouts_and_expiries,
     a_family_and_waits_together,
     parts_ended_by_others,
-    what_was_set_aside,
+    reservations,
     a_budget_that_is_used_up,
-    what_is_removed,
+    removals,
 ]
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-async def test_plans_made_without_waits_read_no_more_when_there_are_many(
+async def test_plans_made_without_waits_read_little_when_there_are_many(
     connect: Connect, given: Given, story: Callable[[Meter], Awaitable[None]]
 ) -> None:
     conn = await connect()
     await story(Meter(given.conn))
     await empty(given.conn)
     await pin(await connect())
-    for _ in range(7):  # after five a statement without a plan of its own gets one for good
+    for _ in range(7):  # Postgres switches to a generic plan after five executions
         async with conn.transaction():
             await story(Meter(conn))
     await fill(given.conn)

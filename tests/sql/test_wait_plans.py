@@ -1,4 +1,4 @@
-"""What waits read: as much beside a hundred thousand that wait as beside a hundred."""
+"""Plans of calls about waits: they read as much beside a hundred thousand waits as beside a hundred."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -16,24 +16,26 @@ from tests.conftest import SOAK, Connect, Server
 from tests.engine.waits.scene import ANY, Waiting, wish
 from tests.filled import copied, undone
 from tests.given import Given, submission
-from tests.sql.reading import Read
+from tests.sql.reading import Plan, Read
 from tests.sql.reading import reading as reading_of
 
 FEW, MANY = 100, 100_000 if SOAK else 20_000
 HOUR = timedelta(hours=1)
 
-reading = partial(reading_of, tables=["executions", "tickets", "suspensions", "waitpoints", "signals"])
+TABLES = ["executions", "tickets", "suspensions", "waitpoints", "signals"]
+
+reading = partial(reading_of, tables=TABLES)
 
 
 async def asked(conn: asyncpg.Connection, amount: int, **options: Any) -> list[Waiting]:
-    """So many that have just suspended."""
+    """So many executions that have just suspended."""
     await executions.submit_many(conn, [submission()] * amount)
     claimed = await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=amount)
     return [Waiting(claim, await waits.suspend(conn, claim.fence, wish(ANY, **options))) for claim in claimed]
 
 
 class Filled(NamedTuple):
-    """A database in which so many wait, and three of them with their tokens."""
+    """A database with many suspended executions; for three of them we know the tokens."""
 
     url: str
     ours: list[Waiting]
@@ -56,67 +58,105 @@ def filled(server: Server, template: str, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 async def full(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to it; what is done there is undone."""
+    """A connection to it, in a transaction that is rolled back."""
     async with undone(filled.url) as conn:
         yield conn
 
 
-async def test_a_signal_reads_no_more_however_many_wait(full: asyncpg.Connection, filled: Filled) -> None:
-    for one in filled.ours:
-        done, read = await reading(full, waits.deliver_signal(full, one.signal()))
-        assert isinstance(done, Delivered)
-        assert done.effect == "resume_condition_satisfied"
-        assert (read.rows <= 60, read.whole) == (True, 0), read
+async def nothing(conn: asyncpg.Connection, filled: Filled) -> Filled:
+    return filled
 
 
-async def test_a_signal_with_a_bad_token_reads_next_to_nothing(full: asyncpg.Connection, filled: Filled) -> None:
-    [told], read = await reading(full, waits.deliver_signals(full, [filled.ours[0].signal(token="bad")]))
+async def a_claim(conn: asyncpg.Connection, _: Filled) -> Claim:
+    await executions.submit(conn, submission())
+    [claim] = await claims.claim(conn, "w", instance="w-1", lanes=["default"])
+    return claim
 
-    assert told.code == "invalid_token"
-    assert (read.rows <= 4, read.whole) == (True, 0), read
+
+async def a_claim_with_a_waitpoint(conn: asyncpg.Connection, filled: Filled) -> Claim:
+    claim = await a_claim(conn, filled)
+    await waits.create_waitpoint(conn, claim.fence, "w")
+    return claim
 
 
-async def test_an_approval_and_a_resume_read_no_more_however_many_wait(
-    full: asyncpg.Connection, filled: Filled
+async def two_that_wait(conn: asyncpg.Connection, _: Filled) -> None:
+    assert len(await asked(conn, 2, timeout=HOUR, timeout_behavior="auto_resume")) == 2
+
+
+async def two_that_are_due(conn: asyncpg.Connection, filled: Filled) -> None:
+    await two_that_wait(conn, filled)
+    await conn.execute("select flowfabric.move_clock('1 hour')")
+
+
+async def two_that_timed_out(conn: asyncpg.Connection, filled: Filled) -> None:
+    await two_that_are_due(conn, filled)
+    assert (await waits.time_out_waits(conn)).moved == 2
+
+
+def signalled(number: int) -> Plan:
+    """A signal to one of the three known executions, after signals to those before it."""
+
+    async def earlier(conn: asyncpg.Connection, filled: Filled) -> Filled:
+        for one in filled.ours[:number]:
+            await waits.deliver_signal(conn, one.signal())
+        return filled
+
+    return Plan(
+        earlier,
+        lambda conn, filled: waits.deliver_signal(conn, filled.ours[number].signal()),
+        60,
+        lambda done: isinstance(done, Delivered) and done.effect == "resume_condition_satisfied",
+    )
+
+
+PLANS = {
+    "deliver_signal": signalled(0),
+    "deliver_signal, the second": signalled(1),
+    "deliver_signal, the third": signalled(2),
+    "deliver_signal with a bad token": Plan(
+        nothing,
+        lambda conn, filled: waits.deliver_signals(conn, [filled.ours[0].signal(token="bad")]),
+        4,
+        lambda answers: [one.code for one in answers] == ["invalid_token"],
+    ),
+    "deliver_approval": Plan(
+        nothing,
+        lambda conn, filled: waits.deliver_approval(conn, filled.ours[0].execution_id, "w", "approve", by="ann"),
+        60,
+    ),
+    "resume": Plan(nothing, lambda conn, filled: waits.resume(conn, filled.ours[1].execution_id, by="ann"), 60),
+    "create_waitpoint": Plan(a_claim, lambda conn, claim: waits.create_waitpoint(conn, claim.fence, "w"), 20),
+    "suspend": Plan(
+        a_claim_with_a_waitpoint,
+        lambda conn, claim: waits.suspend(conn, claim.fence, wish(ANY, timeout=HOUR)),
+        60,
+    ),
+    "time_out_waits, none due": Plan(
+        two_that_wait, lambda conn, _: waits.time_out_waits(conn), 15, lambda swept: swept.moved == 0
+    ),
+    "time_out_waits, two due": Plan(
+        two_that_are_due, lambda conn, _: waits.time_out_waits(conn), 80, lambda swept: swept.moved == 2
+    ),
+    "close_waitpoints, none due": Plan(
+        two_that_timed_out, lambda conn, _: waits.close_waitpoints(conn), 15, lambda swept: swept.moved == 0
+    ),
+    "list_suspended": Plan(
+        nothing,
+        lambda conn, _: waits.list_suspended(conn, limit=10),
+        20 * FEW,
+        lambda page: len(page.items) == 10,
+    ),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+async def test_a_call_reads_no_more_however_many_executions_wait(
+    full: asyncpg.Connection, filled: Filled, plan: Plan
 ) -> None:
-    approved, resumed, _ = filled.ours
-
-    _, read = await reading(full, waits.deliver_approval(full, approved.execution_id, "w", "approve", by="ann"))
-    assert (read.rows <= 60, read.whole) == (True, 0), read
-    _, read = await reading(full, waits.resume(full, resumed.execution_id, by="ann"))
-    assert (read.rows <= 60, read.whole) == (True, 0), read
+    await plan.check(full, await plan.fill(full, filled), TABLES)
 
 
-async def test_a_suspension_reads_no_more_however_many_wait(full: asyncpg.Connection) -> None:
-    await executions.submit(full, submission())
-    [claim] = await claims.claim(full, "w", instance="w-1", lanes=["default"])
-
-    _, read = await reading(full, waits.create_waitpoint(full, claim.fence, "w"))
-    assert (read.rows <= 20, read.whole) == (True, 0), read
-    _, read = await reading(full, waits.suspend(full, claim.fence, wish(ANY, timeout=HOUR)))
-    assert (read.rows <= 60, read.whole) == (True, 0), read
-
-
-async def test_sweeps_that_find_little_read_little(full: asyncpg.Connection) -> None:
-    late = await asked(full, 2, timeout=HOUR, timeout_behavior="auto_resume")
-    swept, read = await reading(full, waits.time_out_waits(full))
-    assert (swept.moved, read.rows <= 15, read.whole) == (0, True, 0), read
-    await full.execute("select flowfabric.move_clock('1 hour')")
-
-    swept, read = await reading(full, waits.time_out_waits(full))
-    assert (swept.moved, read.rows <= 40 * len(late), read.whole) == (2, True, 0), read
-    swept, read = await reading(full, waits.close_waitpoints(full))
-    assert (swept.moved, read.rows <= 15, read.whole) == (0, True, 0), read
-
-
-async def test_a_page_of_what_waits_reads_a_page(full: asyncpg.Connection) -> None:
-    page, read = await reading(full, waits.list_suspended(full, limit=10))
-
-    assert len(page.items) == 10
-    assert read.rows <= 20 * FEW
-
-
-async def test_a_long_life_does_not_make_the_next_wait_slower(connect: Connect, given: Given) -> None:
+async def test_earlier_waits_of_an_execution_do_not_make_the_next_one_slower(connect: Connect, given: Given) -> None:
     conn = await connect()
     async with conn.transaction():
         [first] = await asked(conn, 1)
@@ -132,7 +172,7 @@ async def test_a_long_life_does_not_make_the_next_wait_slower(connect: Connect, 
     assert await given.count("signals") == 2_001
 
 
-# Two thousand waits that are over, of the same execution.
+# Two thousand waits of the same execution that have ended.
 PAST = """
 insert into flowfabric.{table}
 select (jsonb_populate_record(o.*, jsonb_build_object(
@@ -149,7 +189,7 @@ from flowfabric.waitpoints w where w.state = 'closed'
 
 
 async def cycle(conn: asyncpg.Connection, amount: int) -> dict[str, Read]:
-    """Every call about waits once, on so many executions, and what each read."""
+    """Every call about waits, on so many executions, and what its last call read."""
     read: dict[str, Read] = {}
     await executions.submit_many(conn, [submission()] * amount)
     taken: list[Claim] = await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=amount)
@@ -171,9 +211,9 @@ async def cycle(conn: asyncpg.Connection, amount: int) -> dict[str, Read]:
     return read
 
 
-async def test_plans_made_on_empty_tables_serve_full_ones(connect: Connect, given: Given) -> None:
+async def test_plans_made_on_empty_tables_read_little_of_full_ones(connect: Connect, given: Given) -> None:
     conn = await connect()
-    for table in ("executions", "tickets", "suspensions", "waitpoints", "signals"):
+    for table in TABLES:
         await conn.execute(f"alter table flowfabric.{table} set (autovacuum_enabled = off)")
     async with conn.transaction():
         for _ in range(8):

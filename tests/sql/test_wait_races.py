@@ -1,4 +1,4 @@
-"""Races about a wait: a signal, a timeout, an operator and a cancellation meet on the ticket, and one wins."""
+"""Races on a wait: a signal, a timeout, an operator and a cancellation all lock the ticket, and one wins."""
 
 import asyncio
 import itertools
@@ -77,10 +77,10 @@ REFUSED: dict[tuple[str, str], type[Exception] | str] = {
 
 
 @pytest.mark.parametrize(("first", "second"), REFUSED)
-async def test_who_comes_second_is_told_what_the_first_did(
+async def test_the_second_call_learns_what_the_first_did(
     given: Given, connect: Connect, first: str, second: str
 ) -> None:
-    """Behaviour 78 and pitfall P39."""
+    """It waits for the ticket, checks the state again under the lock, and is refused with the matching error."""
     suspended = await waiting(given, timeout=HOUR)
     await given.time_passes(hours=1)
     one, two = await connect(), await connect()
@@ -89,16 +89,18 @@ async def test_who_comes_second_is_told_what_the_first_did(
         await MOVERS[first](suspended)(one)
         later = asyncio.ensure_future(MOVERS[second](suspended)(two))
         await blocked(given, two, later)
-    told: object = (await asyncio.gather(later, return_exceptions=True))[0]
+    answer: object = (await asyncio.gather(later, return_exceptions=True))[0]
 
     expected = REFUSED[first, second]
-    assert told == expected if isinstance(expected, str) else isinstance(told, expected)
+    assert answer == expected if isinstance(expected, str) else isinstance(answer, expected)
     assert await state(given.conn, suspended.execution_id) == ("cancelled" if expected == "cancelled" else ENDS[first])
 
 
 @pytest.mark.parametrize("first", ["signal", "resume", "cancel", "timeout"])
-async def test_a_sweep_leaves_a_wait_that_somebody_is_ending(given: Given, connect: Connect, first: str) -> None:
-    """Behaviour 77 and pitfall P31."""
+async def test_a_sweep_skips_a_wait_that_another_transaction_is_ending(
+    given: Given, connect: Connect, first: str
+) -> None:
+    """It neither waits for the lock nor acts on the wait afterwards."""
     suspended = await waiting(given, timeout=HOUR)
     await given.time_passes(hours=1)
     one, two = await connect(), await connect()
@@ -127,7 +129,7 @@ async def many_waiting(given: Given, amount: int) -> list[Waiting]:
 
 
 async def contend(conns: list[asyncpg.Connection], asked: list[Waiting], seed: random.Random) -> list[list[Any]]:
-    """A signal, a cancellation and the timeout for each, at once, each on a connection of its own."""
+    """Signals, cancellations and timeouts for all of them, concurrently, each kind on its own connection."""
     queues: list[list[Call]] = [
         [signal(one) for one in asked],
         [cancel(one) for one in asked],
@@ -135,7 +137,7 @@ async def contend(conns: list[asyncpg.Connection], asked: list[Waiting], seed: r
     ]
     for queue in queues:
         seed.shuffle(queue)
-    # The sweep takes one at a time, so that it comes in between.
+    # The sweep takes one at a time, so that it interleaves with the others.
     queues[2] = [lambda conn: waits.time_out_waits(conn, limit=1)] * len(asked)
 
     async def run(conn: asyncpg.Connection, queue: list[Call]) -> list[Any]:
@@ -145,7 +147,6 @@ async def contend(conns: list[asyncpg.Connection], asked: list[Waiting], seed: r
 
 
 async def test_of_a_signal_a_timeout_and_a_cancellation_exactly_one_wins(given: Given, connect: Connect) -> None:
-    """Behaviours 77 and 78; pitfall P39."""
     conns, seed, wins = [await connect() for _ in range(3)], random.Random(3), Counter[str]()
     for start in range(0, RACES, AT_ONCE):
         await given.rows("truncate flowfabric.events")
@@ -169,7 +170,7 @@ async def test_of_a_signal_a_timeout_and_a_cancellation_exactly_one_wins(given: 
 
 
 async def check_each(given: Given, asked: list[Waiting]) -> None:
-    """State and events agree: one mover and one closed waitpoint each; what went on may be cancelled afterwards."""
+    """State and events agree: one winner and one closed waitpoint each; a resumed execution may be cancelled later."""
     told = {row["execution"]: row["kinds"] for row in await given.rows(MOVED)}
     for one in asked:
         kinds = told[one.execution_id.uuid]
@@ -185,7 +186,7 @@ async def check_each(given: Given, asked: list[Waiting]) -> None:
 
 
 async def test_a_suspension_and_a_signal_never_miss_each_other(given: Given, connect: Connect) -> None:
-    """Behaviour 72 and pitfall P37."""
+    """Both lock the ticket, so in no interleaving is an execution suspended with a satisfying signal stored."""
     one, two = await connect(), await connect()
     for first_is_signal, commits in itertools.product((True, False), (True, False)):
         claim = await given.claimed()
@@ -209,8 +210,9 @@ async def test_a_suspension_and_a_signal_never_miss_each_other(given: Given, con
         await executions.cancel(given.conn, claim.execution_id, reason="done with", by="ops")
 
 
-async def test_suspensions_and_signals_at_full_speed_never_leave_one_waiting(given: Given, connect: Connect) -> None:
-    """Behaviour 72 and pitfall P37."""
+async def test_concurrent_suspensions_and_signals_never_leave_an_execution_waiting(
+    given: Given, connect: Connect
+) -> None:
     one, two = await connect(), await connect()
     for _ in range(30):
         claim = await given.claimed()
@@ -226,8 +228,9 @@ async def test_suspensions_and_signals_at_full_speed_never_leave_one_waiting(giv
         await executions.cancel(given.conn, claim.execution_id, reason="done with", by="ops")
 
 
-async def test_a_repeated_suspension_that_races_the_first_gets_its_answer(given: Given, connect: Connect) -> None:
-    """Behaviour 75."""
+async def test_a_repeated_suspension_that_races_the_first_returns_the_same_answer(
+    given: Given, connect: Connect
+) -> None:
     claim = await given.claimed()
     one, two = await connect(), await connect()
     wanted = wish(idempotency_key="once")
@@ -241,8 +244,7 @@ async def test_a_repeated_suspension_that_races_the_first_gets_its_answer(given:
     assert await given.count("suspensions") == 1
 
 
-async def test_a_signal_repeated_at_once_counts_once(given: Given, connect: Connect) -> None:
-    """Behaviour 63 and pitfall P38."""
+async def test_a_signal_that_is_repeated_concurrently_counts_once(given: Given, connect: Connect) -> None:
     counting = {"kind": "count", "n": 9, "of": "distinct_signals", "waitpoints": ["w"]}
     suspended = await waiting(given, counting)
     conns = [await connect() for _ in range(4)]
@@ -254,8 +256,7 @@ async def test_a_signal_repeated_at_once_counts_once(given: Given, connect: Conn
     assert len({one.signal_id for one in told}) == 1
 
 
-async def test_a_wait_that_is_over_is_not_ended_by_a_sweep_that_saw_it_before(given: Given, connect: Connect) -> None:
-    """Pitfall P31."""
+async def test_a_sweep_does_not_time_out_a_wait_that_has_ended_meanwhile(given: Given, connect: Connect) -> None:
     suspended = await waiting(given, timeout=HOUR)
     await given.time_passes(hours=1)
     conn = await connect()

@@ -1,4 +1,4 @@
-"""Children: executions that a handler submits, and what the end of one means to the other."""
+"""Children: executions that a handler submits, and how parent and child learn of each other's end."""
 
 from collections.abc import Sequence
 
@@ -12,16 +12,16 @@ from flowfabric.postgres.driver import Connection
 
 
 async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
-    """Find out what there is of children that handlers are about to submit, and hold the parents.
+    """Look up the children that handlers are about to submit, and lock the parents.
 
-    For a transaction: what is `new` is submitted in it and then adopted. Refuses, in its place, `LeaseLost`,
-    `ExecutionNotActive`, `InvalidName`, `TooManySteps`.
+    Call it in a transaction: submit and adopt the `new` children in the same one. Returns per item a child or its
+    refusal: `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `TooManySteps`.
     """
     return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild, ends=True)
 
 
 async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -> int:
-    """Make executions the children of those that submitted them, in the transaction in which both were done."""
+    """Link executions to the parents that submitted them, in the transaction that submitted them."""
     return int(
         await call.value(
             conn,
@@ -38,7 +38,7 @@ async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -
 
 
 async def deliver_child_ends(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Tell parents that children have ended, and cancel children whose parent ended otherwise than completed."""
+    """Notify parents that children have ended, and cancel children whose parent ended but did not complete."""
     return await calls.sweep(conn, "deliver_child_ends", limit, passing)
 
 

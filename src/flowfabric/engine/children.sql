@@ -1,13 +1,15 @@
--- Children: executions that a handler submits, and what the end of one means to the other. No transaction holds the tickets of
--- both: an end is noted with the end itself, and told afterwards.
+-- Children: executions that a handler submits, and how parent and child learn of each other's end. No transaction locks
+-- the tickets of both: an end is recorded with the end itself, and a sweep delivers it afterwards.
 
--- Find out what there is of children that handlers are about to submit, each at a place of its parent's journal, under the id
--- that follows from it. Holds the parents until the transaction ends, in which the caller submits what is new and adopts it.
+-- Look up the children that handlers are about to submit, each at a place in its parent's journal, under the id derived
+-- from that place. Locks the parents until the transaction ends; in it, the caller submits the new children and adopts
+-- them.
 --
 --   locks    the flows of the parents, in key order; the tickets of the parents, in key order
---   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
---            payload_too_large, too_many_steps
---   returns  per item 'new', 'saved' {result} when that place has its child, 'taken' when the id is another's, or its refusal
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            invalid_name, payload_too_large, too_many_steps
+--   returns  per item 'new', 'saved' {result} if that place already has its child, 'taken' if another execution has the
+--            id, or its refusal
 create or replace function flowfabric.find_children(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
     child_partitions int[], children uuid[], flows uuid[] default null)
@@ -19,40 +21,50 @@ declare
     judged record;
     crowded uuid[];
 begin
-    -- A child joins the flow of its parent, which is locked before any ticket.
-    if flows is null or flows <> '{}' then
+    -- A child joins the flow of its parent, and flows are locked before any ticket.
+    if find_children.flows is null or find_children.flows <> '{}' then
         perform flowfabric._lock_for_end(find_children.partitions, find_children.ids, find_children.flows);
     end if;
     select array_agg(f.item) as items, array_agg(coalesce(f.fault, flowfabric._step_fault(
         find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged
-    from flowfabric._fenced(find_children.partitions, find_children.ids, find_children.lease_ids, find_children.epochs, find_children.attempts,
-                            array_fill(1, array[cardinality(find_children.ids)]), 1, now) f;
+    from flowfabric._fenced(
+        find_children.partitions, find_children.ids, find_children.lease_ids, find_children.epochs,
+        find_children.attempts, array_fill(1, array[cardinality(find_children.ids)]), 1, now) f;
     crowded := array(
-        select d.id from (select x.partition, x.id, count(*) as amount from unnest(find_children.partitions, find_children.ids) as x (partition, id) group by 1, 2) d
-        where 10000 < d.amount + (select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id));
+        select d.id from (select x.partition, x.id, count(*) as amount
+                          from unnest(find_children.partitions, find_children.ids) as x (partition, id) group by 1, 2) d
+        where 10000 < d.amount + (
+            select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id));
     return query
-    select j.item, case when o.fault is not null then null when s.name is not null then 'saved' when o.is_taken then 'taken' else 'new' end,
+    select j.item, case when o.fault is not null then null when s.name is not null then 'saved'
+                        when o.is_taken then 'taken' else 'new' end,
            o.fault ->> 'code',
            case when o.fault is not null then (o.fault - 'code')::text
-                when s.name is not null then jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''))::text end
+                when s.name is not null then
+                    jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''))::text end
     from unnest(judged.items, judged.faults) as j (item, fault)
     left join lateral (
         select s.name, s.result from flowfabric.steps s
         where s.partition = find_children.partitions[j.item] and s.execution = find_children.ids[j.item]
-          and s.name = find_children.names[j.item] and s.occurrence = find_children.occurrences[j.item] offset 0) s on true
+          and s.name = find_children.names[j.item]
+          and s.occurrence = find_children.occurrences[j.item] offset 0) s on true
     cross join lateral (
-        select coalesce(j.fault, case when s.name is null and find_children.ids[j.item] = any (crowded) then flowfabric._fault(
-                   'too_many_steps', 'the execution would have more than 10 000 steps; split it into several') end) as fault,
+        select coalesce(j.fault, case when s.name is null and find_children.ids[j.item] = any (crowded) then
+                   flowfabric._fault('too_many_steps',
+                                     'the execution would have more than 10 000 steps; split it into several')
+                   end) as fault,
                exists (select from flowfabric.executions e
-                       where e.partition = find_children.child_partitions[j.item] and e.id = find_children.children[j.item] offset 0) as is_taken) o;
+                       where e.partition = find_children.child_partitions[j.item]
+                         and e.id = find_children.children[j.item] offset 0) as is_taken) o;
 end $$;
 
--- Make executions the children of those that submitted them in this transaction, and keep their places in the parents' journals.
--- The caller holds the parents, by `find_children`.
+-- Link executions to the parents that submitted them in this transaction, and record them in the parents' journals. The
+-- caller has locked the parents with `find_children`.
 --
---   returns  how many there are
+--   returns  how many were adopted
 create or replace function flowfabric.adopt_children(
-    partitions int[], ids uuid[], names text[], occurrences int[], child_partitions int[], children uuid[], endings text[])
+    partitions int[], ids uuid[], names text[], occurrences int[], child_partitions int[], children uuid[],
+    endings text[])
 returns int
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -60,24 +72,28 @@ declare
     now timestamptz := flowfabric.clock();
     parent record;
 begin
-    -- By place: they were made in this transaction, and nobody else can have changed them.
+    -- By ctid: the rows were inserted in this transaction, so no other transaction can have moved them.
     update flowfabric.executions e set parent_partition = x.partition, parent = x.id, on_parent_end = x.ending
     from (
         select x.*, e.place
-        from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.child_partitions, adopt_children.children, adopt_children.endings)
+        from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.child_partitions,
+                    adopt_children.children, adopt_children.endings)
              as x (partition, id, child_partition, child, ending)
         cross join lateral (
-            select e.ctid as place from flowfabric.executions e where e.partition = x.child_partition and e.id = x.child offset 0) e
+            select e.ctid as place from flowfabric.executions e
+            where e.partition = x.child_partition and e.id = x.child offset 0) e
         limit cardinality(adopt_children.ids)) x
     where e.ctid = x.place;
     insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, at)
     select x.partition, x.id, x.name, x.occurrence, 'step',
            convert_to(to_jsonb(flowfabric._id(x.child_partition, x.child))::text, 'UTF8'), now
-    from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.names, adopt_children.occurrences, adopt_children.child_partitions,
-                adopt_children.children) as x (partition, id, name, occurrence, child_partition, child)
+    from unnest(adopt_children.partitions, adopt_children.ids, adopt_children.names, adopt_children.occurrences,
+                adopt_children.child_partitions, adopt_children.children)
+         as x (partition, id, name, occurrence, child_partition, child)
     on conflict do nothing;
     for parent in
-        select distinct x.partition, x.id from unnest(adopt_children.partitions, adopt_children.ids) as x (partition, id) order by 1, 2
+        select distinct x.partition, x.id
+        from unnest(adopt_children.partitions, adopt_children.ids) as x (partition, id) order by 1, 2
     loop
         update flowfabric.executions e set has_children = true
         where e.partition = parent.partition and e.id = parent.id and not e.has_children;
@@ -85,25 +101,29 @@ begin
     return cardinality(adopt_children.ids);
 end $$;
 
--- Answer waits for children that are over: each gets a signal with how its child ended, and its result or why it failed; one
--- whose record has been removed says so. The caller holds the tickets of the parents. `executions` are those of the waits.
+-- End waits for children that have ended. Each wait gets a signal with the state of its child, and its result or its
+-- failure; if the record of the child was removed, the state is `removed`. The caller has locked the tickets of the
+-- parents. `executions` are the executions of the waits.
 --
 --   moves    waitpoint active → pending, of an alternative
 --   emits    signal_delivered, waitpoint_closed
-create or replace function flowfabric._answer_children(partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
+create or replace function flowfabric._answer_children(
+    partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    told record;
+    answered record;
 begin
     with asked as (
-        select s.partition, s.execution, s.id, s.child_partition, s.child, e.outcome, e.result, e.result_encoding, e.failure,
-               row_number() over (partition by s.partition, s.execution order by e.ended_at, s.child) as turn
-        from (select distinct x.partition, x.execution from unnest(_answer_children.partitions, _answer_children.executions) as x (partition, execution)) x
+        select s.partition, s.execution, s.id, s.child_partition, s.child, e.outcome, e.result, e.result_encoding,
+               e.failure, row_number() over (partition by s.partition, s.execution order by e.ended_at, s.child) as turn
+        from (select distinct x.partition, x.execution
+              from unnest(_answer_children.partitions, _answer_children.executions) as x (partition, execution)) x
         cross join lateral (
             select s.partition, s.execution, s.id, s.child_partition, s.child from flowfabric.suspensions s
-            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null and s.within is not null offset 0) s
+            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null
+              and s.within is not null offset 0) s
         left join lateral (
             select e.outcome, e.result, e.result_encoding, e.failure, e.ended_at from flowfabric.executions e
             where e.partition = s.child_partition and e.id = s.child offset 0) e on true
@@ -111,62 +131,71 @@ begin
     ), signals as (
         select a.partition, a.id, a.turn, row(
             a.partition, last.number + a.turn, _answer_children.now, a.execution, gen_random_uuid(), null,
-            coalesce(flowfabric._ended_state(a.outcome), 'removed'), 'child', 'system', flowfabric._id(a.child_partition, a.child),
-            'appended_to_waitpoint', null, null, null, case when a.outcome = 'success' then a.result_encoding end,
-            case when a.outcome = 'success' then a.result else convert_to(a.failure::text, 'UTF8') end)::flowfabric.signals as signal
+            coalesce(flowfabric._ended_state(a.outcome), 'removed'), 'child', 'system',
+            flowfabric._id(a.child_partition, a.child), 'appended_to_waitpoint', null, null, null,
+            case when a.outcome = 'success' then a.result_encoding end,
+            case when a.outcome = 'success' then a.result
+                 else convert_to(a.failure::text, 'UTF8') end)::flowfabric.signals as signal
         from asked a
         cross join lateral (select coalesce(max(g.number), 0) as number from flowfabric.signals g
                             where g.partition = a.partition and g.execution = a.execution) last
     )
-    select array_agg(s.partition order by s.turn) as partitions, array_agg((s.signal).execution order by s.turn) as executions,
+    select array_agg(s.partition order by s.turn) as partitions,
+           array_agg((s.signal).execution order by s.turn) as executions,
            array_agg(s.id order by s.turn) as waits, array_agg(s.signal order by s.turn) as signals,
            array_agg(array[(s.signal).id]::text order by s.turn) as satisfiers
-    into told from signals s;
-    if told.waits is null then
+    into answered from signals s;
+    if answered.waits is null then
         return;
     end if;
-    insert into flowfabric.signals select s.* from unnest(told.signals) s;
-    perform flowfabric._note_signals(told.signals, null, null, null, null);
-    perform flowfabric._end_waits(told.partitions, told.executions, told.waits, 'signal', told.satisfiers);
+    insert into flowfabric.signals select s.* from unnest(answered.signals) s;
+    perform flowfabric._note_signals(answered.signals, null, null, null, null);
+    perform flowfabric._end_waits(
+        answered.partitions, answered.executions, answered.waits, 'signal', answered.satisfiers);
 end $$;
 
--- Tell parents that children have ended, and let children go whose parent has ended otherwise than completed. Many of one
--- family in one pass, and of a large family as many as a pass may take. What is locked is left for the next. Only budgets are
--- waited for, once: a pass that has given back what orphans had set aside ends there.
+-- Sweep: notify parents that children have ended, and cancel children (orphans) whose parent ended but did not
+-- complete. One pass takes many children of one family, and of a large family as many as `take` allows. Rows that are
+-- locked are left for the next pass. Only budgets are waited for, once: a pass that has released the reservations of
+-- orphans ends there.
 --
---   moves    suspended → runnable, when a parent waits for nothing more; any phase of an orphan → ended: cancelled
---   locks    the tickets of parents it tells and of orphans, and the ends it deals with; skips those that are locked
+--   moves    suspended → runnable, if a parent has no open wait left; any phase of an orphan → ended: cancelled
+--   locks    the tickets of the parents that it notifies and of orphans, and the child ends that it handles; skips
+--            those that are locked
 --   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released
---   returns  how many were dealt with, the lanes with work again, the executions that ended
-create or replace function flowfabric.deliver_child_ends(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many were handled, the lanes to wake, the executions that ended
+create or replace function flowfabric.deliver_child_ends(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    noted record := flowfabric._oldest_child_ends(take, passing);
-    told record := flowfabric._close_child_ends(noted.held, noted.moot);
+    noted record := flowfabric._oldest_child_ends(deliver_child_ends.take, deliver_child_ends.passing);
+    notified record := flowfabric._close_child_ends(noted.held, noted.moot);
     gone record;
     orphans record;
 begin
-    moved := told.moved;
-    lanes := told.lanes;
-    -- Locked parents keep nobody behind them from hearing. Where some are to be passed over, they are among the oldest.
-    if moved < take and passing = 0 and exists (
+    moved := notified.moved;
+    lanes := notified.lanes;
+    -- Locked parents must not delay the others. With `passing`, the rows to pass over are among the oldest.
+    if moved < deliver_child_ends.take and deliver_child_ends.passing = 0 and exists (
         select from flowfabric.child_ends c where c.parent is not null
         order by c.at, c.execution offset deliver_child_ends.take - moved limit 1) then
-        noted := flowfabric._other_child_ends(take - moved);
-        told := flowfabric._close_child_ends(noted.held, noted.moot);
-        moved := moved + told.moved;
-        lanes := lanes || told.lanes;
+        noted := flowfabric._other_child_ends(deliver_child_ends.take - moved);
+        notified := flowfabric._close_child_ends(noted.held, noted.moot);
+        moved := moved + notified.moved;
+        lanes := lanes || notified.lanes;
     end if;
     for gone in
         select c.ctid as place, c.* from flowfabric.child_ends c where c.parent is null order by c.at, c.execution
         limit least(deliver_child_ends.take, 10) for update skip locked
     loop
         exit when moved >= deliver_child_ends.take;
-        orphans := flowfabric._cancel_orphans(gone.partition, gone.execution, gone.after_partition, gone.after_id, deliver_child_ends.take - moved);
+        orphans := flowfabric._cancel_orphans(
+            gone.partition, gone.execution, gone.after_partition, gone.after_id, deliver_child_ends.take - moved);
         if orphans.more then
-            update flowfabric.child_ends c set after_partition = orphans.last_partition, after_id = orphans.last_id where c.ctid = gone.place;
+            update flowfabric.child_ends c set after_partition = orphans.last_partition, after_id = orphans.last_id
+            where c.ctid = gone.place;
         else
             delete from flowfabric.child_ends c where c.ctid = gone.place;
         end if;
@@ -176,42 +205,50 @@ begin
     end loop;
 end $$;
 
--- What can be done among the oldest ends of children, of which so many are looked at.
+-- Find the child ends that can be handled among the oldest `take` + `passing`.
 --
 --   locks    the tickets of parents; skips those that are locked
---   returns  the ends whose parent is held now, and those whose parent is over itself
-create or replace function flowfabric._oldest_child_ends(take int, passing int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
+--   returns  the ends whose parent is now locked by this transaction, and those whose parent has ended itself
+create or replace function flowfabric._oldest_child_ends(
+    take int, passing int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot from (
+    select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot
+    from (
         select n.note, t.is_held
         from (
             select c as note, c.parent_partition, c.parent from flowfabric.child_ends c where c.parent is not null
             order by c.at, c.execution limit _oldest_child_ends.take + _oldest_child_ends.passing) n
         cross join lateral (
             select true as is_held from (
-                select from flowfabric.tickets t where t.partition = n.parent_partition and t.id = n.parent for update skip locked) t
+                select from flowfabric.tickets t
+                where t.partition = n.parent_partition and t.id = n.parent for update skip locked) t
             union all
             select false where not exists (
                 select from flowfabric.tickets t where t.partition = n.parent_partition and t.id = n.parent offset 0)) t
         limit _oldest_child_ends.take offset _oldest_child_ends.passing) x;
 end $$;
 
--- What can be done about ends of children when locked parents have the oldest: a walk from family to family, which takes one
--- step for each that is locked, however many of its children have ended. It gets past a thousand of those, as many as a batch
--- locks, and begins anywhere, so that no family is always behind more.
+-- Find child ends that can be handled when the oldest belong to locked parents: a loose index scan over distinct
+-- parents, which takes one step per locked parent, however many of its children have ended. It can pass a thousand
+-- locked parents, as many as a batch locks, and starts at a random place, so that no family always comes last.
 --
 --   locks    the tickets of parents, and those ends; skips those that are locked
---   returns  the ends whose parent is held now, and those whose parent is over itself
-create or replace function flowfabric._other_child_ends(take int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
+--   returns  the ends whose parent is now locked by this transaction, and those whose parent has ended itself
+create or replace function flowfabric._other_child_ends(
+    take int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    oldest timestamptz := (select c.at from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution limit 1);
-    newest timestamptz := (select c.at from flowfabric.child_ends c where c.parent is not null order by c.at desc, c.execution desc limit 1);
+    oldest timestamptz := (
+        select c.at from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution limit 1);
+    newest timestamptz := (
+        select c.at from flowfabric.child_ends c
+        where c.parent is not null order by c.at desc, c.execution desc limit 1);
     moment timestamptz := oldest + random() * (newest - oldest);
-    first uuid := (select c.parent from flowfabric.child_ends c where c.parent is not null and c.at >= moment order by c.at, c.execution limit 1);
+    first uuid := (select c.parent from flowfabric.child_ends c where c.parent is not null and c.at >= moment
+                   order by c.at, c.execution limit 1);
 begin
     with recursive families as (
         (select 1 as number, false as wrapped, c.parent_partition, c.parent from flowfabric.child_ends c
@@ -219,50 +256,56 @@ begin
         union all
         select f.number + 1, n.* from families f cross join lateral (
             select f.wrapped, c.* from (
-                select c.parent_partition, c.parent from flowfabric.child_ends c where c.parent > f.parent order by c.parent limit 1) c
+                select c.parent_partition, c.parent from flowfabric.child_ends c
+                where c.parent > f.parent order by c.parent limit 1) c
             where not f.wrapped or c.parent < first
             union all
             select true, c.* from (
-                select c.parent_partition, c.parent from flowfabric.child_ends c where c.parent < first order by c.parent limit 1) c
+                select c.parent_partition, c.parent from flowfabric.child_ends c
+                where c.parent < first order by c.parent limit 1) c
             where not f.wrapped
             limit 1) n
         where f.number < _other_child_ends.take + 1000
     )
-    select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot from (
+    select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot
+    from (
         select n.note, f.is_held
         from (
             select f.parent, t.is_held from families f
             cross join lateral (
                 select true as is_held from (
-                    select from flowfabric.tickets t where t.partition = f.parent_partition and t.id = f.parent for update skip locked) t
+                    select from flowfabric.tickets t
+                    where t.partition = f.parent_partition and t.id = f.parent for update skip locked) t
                 union all
                 select false where not exists (
-                    select from flowfabric.tickets t where t.partition = f.parent_partition and t.id = f.parent offset 0)) t
+                    select from flowfabric.tickets t
+                    where t.partition = f.parent_partition and t.id = f.parent offset 0)) t
             offset 0) f
         cross join lateral (
-            -- Between one and itself: by equality, the order might be that of all ends there are.
+            -- `between` instead of `=`: with equality, the planner might scan all ends in the order of their time.
             select c as note from flowfabric.child_ends c where c.parent between f.parent and f.parent
             order by c.parent, c.at, c.execution limit _other_child_ends.take for update skip locked) n
         limit _other_child_ends.take) x;
 end $$;
 
--- Tell parents that are held of the ends of children, and strike these off, with those that no parent is left for.
+-- Notify locked parents of the ends of their children, and delete these ends and those whose parent has ended.
 --
---   moves    suspended → runnable, when a parent waits for nothing more
+--   moves    suspended → runnable, if a parent has no open wait left
 --   locks    the ends; skips those that are locked
 --   emits    signal_delivered, execution_resumed, waitpoint_closed
---   returns  how many were struck off, and the lanes with work again
+--   returns  how many were deleted, and the lanes to wake
 create or replace function flowfabric._close_child_ends(
     held flowfabric.child_ends[], moot flowfabric.child_ends[], out moved int, out lanes text[])
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    told record;
+    notified record;
 begin
-    if held is not null then
-        select array_agg(n.partition) as partitions, array_agg(n.execution) as ids, array_agg(n.parent) as parents into told
+    if _close_child_ends.held is not null then
+        select array_agg(n.partition) as partitions, array_agg(n.execution) as ids, array_agg(n.parent) as parents
+        into notified
         from unnest(_close_child_ends.held) n;
-        lanes := flowfabric._tell_parents(told.partitions, told.ids, told.parents);
+        lanes := flowfabric._tell_parents(notified.partitions, notified.ids, notified.parents);
     end if;
     with closed as (
         delete from flowfabric.child_ends c
@@ -276,12 +319,12 @@ begin
     select count(*) into moved from closed;
 end $$;
 
--- Tell parents of the ends of children: what waits for such a child is answered, and a parent that waits for nothing more goes
--- on. A child that was replayed since will end again, and its parent waits for that. The caller holds the parents.
+-- Notify parents of the ends of children: waits for such a child end, and a parent with no open wait left resumes. A
+-- child that was replayed meanwhile will end again, and its parent waits for that. The caller has locked the parents.
 --
 --   moves    suspended → runnable: eligible_now; waitpoint active → pending, of an alternative
 --   emits    signal_delivered, execution_resumed, waitpoint_closed
---   returns  the lanes with work again
+--   returns  the lanes to wake
 create or replace function flowfabric._tell_parents(partitions smallint[], ids uuid[], parents uuid[])
 returns text[]
 language plpgsql set enable_seqscan = off as $$
@@ -289,13 +332,15 @@ language plpgsql set enable_seqscan = off as $$
 declare
     over record;
 begin
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as waits into over
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as waits
+    into over
     from unnest(_tell_parents.partitions, _tell_parents.ids, _tell_parents.parents) as x (partition, id, parent)
     cross join lateral (
         select s.partition, s.execution, s.id from flowfabric.suspensions s
         where s.child = x.id and s.child_partition = x.partition and s.ended_at is null offset 0) s
     where s.execution = x.parent
-      and not exists (select from flowfabric.executions e where e.partition = x.partition and e.id = x.id and e.outcome is null offset 0);
+      and not exists (select from flowfabric.executions e
+                      where e.partition = x.partition and e.id = x.id and e.outcome is null offset 0);
     if over.waits is null then
         return null;
     end if;
@@ -303,17 +348,19 @@ begin
     return flowfabric._go_on(over.partitions, over.executions, 'signal');
 end $$;
 
--- Cancel children of an execution that has ended, in key order behind a place, as many as may be looked at, up to the first
--- that is locked. A parent that has been replayed meanwhile keeps its children.
+-- Cancel children of an execution that has ended, with keyset pagination: at most `take` children after the given one,
+-- up to the first that is locked. A parent that was replayed meanwhile keeps its children.
 --
 --   moves    any phase → ended: cancelled
---   locks    the tickets, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
+--   locks    the tickets, after their flows; skips those that are locked; the budgets of their reservations, in key
+--            order
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
---   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether budgets are
---            locked for that
+--   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether
+--            budgets are locked for that
 create or replace function flowfabric._cancel_orphans(
     partition int, parent uuid, after_partition smallint, after_id uuid, take int,
-    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[], out holds_budgets boolean)
+    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[],
+    out holds_budgets boolean)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -323,49 +370,61 @@ declare
 begin
     passed := 0;
     more := false;
-    last_partition := coalesce(after_partition, -1);
-    last_id := coalesce(after_id, '00000000-0000-0000-0000-000000000000');
-    if exists (select from flowfabric.tickets t where t.partition = _cancel_orphans.partition and t.id = _cancel_orphans.parent) then
+    last_partition := coalesce(_cancel_orphans.after_partition, -1);
+    last_id := coalesce(_cancel_orphans.after_id, '00000000-0000-0000-0000-000000000000');
+    if exists (select from flowfabric.tickets t
+               where t.partition = _cancel_orphans.partition and t.id = _cancel_orphans.parent) then
         return;
     end if;
     select array_agg(c.partition) as partitions, array_agg(c.id) as ids, count(*)::int as amount into next_ones from (
-        -- As the first behind a place: by equality, their order might be that of all executions.
+        -- A row comparison instead of `=`: with equality, the planner might scan all executions in key order.
         select e.parent_partition, e.parent, e.partition, e.id from flowfabric.executions e
         where e.parent is not null
-          and (e.parent_partition, e.parent, e.partition, e.id) > (_cancel_orphans.partition::smallint, _cancel_orphans.parent, last_partition, last_id)
+          and (e.parent_partition, e.parent, e.partition, e.id) > (
+              _cancel_orphans.partition::smallint, _cancel_orphans.parent, last_partition, last_id)
         order by e.parent_partition, e.parent, e.partition, e.id limit _cancel_orphans.take) c
     where c.parent_partition = _cancel_orphans.partition and c.parent = _cancel_orphans.parent;
-    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
-        cross join lateral (
-            select t.partition, t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id and t.flow is not null offset 0) t);
-    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
+    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow))
+             from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
+             cross join lateral (
+                 select t.partition, t.flow from flowfabric.tickets t
+                 where t.partition = x.partition and t.id = x.id and t.flow is not null offset 0) t);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids,
+           array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
         select t.partition, t.id from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
-        cross join lateral (select e.on_parent_end from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+        cross join lateral (
+            select e.on_parent_end from flowfabric.executions e
+            where e.partition = x.partition and e.id = x.id offset 0) e
         cross join lateral (
             select t.partition, t.id from flowfabric.tickets t
-            where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel' and (t.flow is null or t.flow = any (held))
+            where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel'
+              and (t.flow is null or t.flow = any (held))
             for update skip locked) t) t;
     holds_budgets := flowfabric._lock_budgets_at_stake(orphans.partitions, orphans.ids, held);
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',
-            failures => array_fill(jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'), array[cardinality(orphans.ids)]));
+            failures => array_fill(
+                jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'), array[cardinality(orphans.ids)]));
     end if;
     ended := orphans.names;
-    -- Those that still have a ticket were locked: the next pass begins there.
+    -- Orphans that still have a ticket were locked: the next pass starts with the first of them.
     passed := coalesce((
-        select min(x.number) - 1 from unnest(next_ones.partitions, next_ones.ids) with ordinality as x (partition, id, number)
+        select min(x.number) - 1
+        from unnest(next_ones.partitions, next_ones.ids) with ordinality as x (partition, id, number)
         cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-        cross join lateral (select e.on_parent_end from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+        cross join lateral (
+            select e.on_parent_end from flowfabric.executions e
+            where e.partition = x.partition and e.id = x.id offset 0) e
         where e.on_parent_end = 'cancel'), next_ones.amount);
     more := passed < next_ones.amount or next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);
     last_id := coalesce(next_ones.ids[passed], last_id);
 end $$;
 
--- Forget the children that were cancelled because their parent had ended: run again, it submits them anew. Those that ended
--- by themselves, or still go on, are found again; from now on, none is cancelled for that end. A sweep that is about to let
--- them go is waited for.
+-- Forget the children that were cancelled because their parent had ended, so that a replay submits them again. Children
+-- that ended otherwise, or that still run, are found again; from now on none is cancelled because of that end. Waits
+-- for a sweep that is about to cancel them.
 create or replace function flowfabric._forget_orphans(partition int, id uuid, ended_at timestamptz)
 returns void
 language plpgsql set enable_seqscan = off as $$
@@ -373,7 +432,7 @@ language plpgsql set enable_seqscan = off as $$
 begin
     delete from flowfabric.child_ends c
     where c.parent is null and c.at = _forget_orphans.ended_at and c.execution = _forget_orphans.id;
-    -- Not a join, which might go through all of one side for each of the other.
+    -- Not a join: the planner might scan one side for each row of the other.
     delete from flowfabric.steps s
     where s.partition = _forget_orphans.partition and s.execution = _forget_orphans.id and s.kind = 'step'
       and coalesce(s.result in (

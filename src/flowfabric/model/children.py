@@ -1,4 +1,4 @@
-"""Children: executions that another one submits."""
+"""Children: executions that another execution submits."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ OnParentEnd = Literal["cancel", "let_run"]
 
 
 class ChildToSubmit(msgspec.Struct, frozen=True, kw_only=True):
-    """A child that a handler asks for at a place of its journal, under the id that follows from the place."""
+    """A child that a handler submits at a place in its journal, under the id derived from that place."""
 
     fence: Fence
     name: str
@@ -23,7 +23,7 @@ class ChildToSubmit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundChild(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is at that place: nothing, its child, or under its id something that is not its child."""
+    """The state of that place: new, saved with its child, or taken because another execution has the id."""
 
     outcome: Literal["new", "saved", "taken"]
     result: bytes | None = None

@@ -1,4 +1,4 @@
-"""Waits: what an execution steps aside for, and what reaches it."""
+"""Waits: suspensions, waitpoints and signals."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from flowfabric.ids import ExecutionId
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A message that reached a waitpoint."""
+    """A message that was delivered to a waitpoint."""
 
     signal_id: UUID
     name: str
@@ -26,7 +26,7 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Resumed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why an execution goes on after a wait, and with what: exactly the signals that satisfied it."""
+    """Why an execution resumed after a wait, with exactly the signals that satisfied it."""
 
     suspension_id: UUID
     by: str
@@ -34,12 +34,12 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BoundWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A waitpoint with its token, which is shown to nobody but the execution itself."""
+    """A waitpoint with its token; only the execution itself can read the token."""
 
     id: UUID
     key: str
     token: str | None
-    """None in a repeated answer, when the key that signed it is long gone."""
+    """None in a repeated answer, if the signing key has been removed."""
 
     def __repr__(self) -> str:
         kid = (self.token or "").partition(":")[0]
@@ -50,7 +50,7 @@ class BoundWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A waitpoint made ahead of its suspension, to hand its token out first."""
+    """A waitpoint created before its suspension, so that its token can be given away first."""
 
     outcome: Literal["created", "existing"]
     waitpoint_id: UUID
@@ -68,11 +68,11 @@ class CreatedWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspension(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to step aside: for what, on which waitpoints, and what to do when it does not come."""
+    """A request to suspend: the condition, its waitpoints, and what happens at the timeout."""
 
     condition: Mapping[str, object]
     waitpoints: Sequence[str | tuple[str, UUID]] = ()
-    """Keys; with an id for one that was made ahead."""
+    """Keys; a pair of key and id for a waitpoint that was created earlier."""
     reason_code: str = "waiting_for_signal"
     timeout: timedelta | datetime | None = None
     timeout_behavior: str | None = None
@@ -82,13 +82,13 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     occurrence: int | None = None
     about: bytes | None = None
-    """What is being asked, shown to whoever answers."""
+    """The subject of the request, shown to the person who decides."""
     bind: bool = False
-    """Count only decisions that carry the digest of `about`: what was shown is what was decided."""
+    """Count only decisions that carry the digest of `about`, so that people decide on what they were shown."""
 
 
 class Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish to step aside; already satisfied, the execution goes on with its lease."""
+    """The answer of `suspend`; if already satisfied, the execution stays active and keeps its lease."""
 
     outcome: Literal["suspended", "already_satisfied"]
     suspension_id: UUID
@@ -97,17 +97,17 @@ class Suspended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several waits of a run, at its place in the journal: for a child, a moment, or a condition."""
+    """One of several waits of a run, at its place in the journal: for a child, a point in time, or a condition."""
 
     name: str
     occurrence: int
     what: ExecutionId | datetime | Suspension
     choice: int | None = None
-    """Those of one number are alternatives: the first that is over takes the others out."""
+    """Waits with the same number are alternatives: the first that ends releases the others."""
 
 
 class SuspendedTogether(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a wish to step aside for several waits; already satisfied, the execution keeps its lease."""
+    """The answer of `suspend_together`; if already satisfied, the execution stays active and keeps its lease."""
 
     outcome: Literal["suspended", "already_satisfied"]
     suspension_id: UUID
@@ -141,7 +141,7 @@ class SignalToSend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     correlation_id: str | None = None
     idempotency_key: str | None = None
     digest: bytes | None = None
-    """The SHA-256 of what was asked; a bound request counts no signal without it."""
+    """The SHA-256 of the `about` of the request; a bound request counts no signal without it."""
 
     def __repr__(self) -> str:
         return f"SignalToSend({self.name!r} to waitpoint {self.waitpoint_id} of {self.execution_id})"
@@ -151,17 +151,17 @@ class SignalToSend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a signal did; a duplicate names the first one's id and did nothing."""
+    """The effect of a signal; a duplicate has no effect and carries the id of the first signal."""
 
     outcome: Literal["accepted", "duplicate"]
     signal_id: UUID
     effect: str | None = None
     lane: str | None = None
-    """Where there is work again because of it."""
+    """The lane to wake, if an execution became runnable."""
 
 
 class Waitpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A waitpoint as everybody may see it: the kid and a fingerprint, never the token."""
+    """A waitpoint as lists show it: the kid and a fingerprint, never the token."""
 
     waitpoint_id: UUID
     key: str
@@ -179,7 +179,7 @@ class Waitpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuspendedExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """An execution that waits, and for what."""
+    """A suspended execution, or one of its waits."""
 
     execution_id: ExecutionId
     suspension_id: UUID

@@ -1,4 +1,4 @@
-"""What tests of waits start from: executions that wait, and the signals that reach them."""
+"""Fixtures of the tests of waits: suspended executions, and signals to them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ OPERATOR_ONLY = {"kind": "operator_only"}
 
 
 def approvals(approvers: int = 1, waitpoint: str = "w") -> dict[str, object]:
-    """The condition of an approval, as handlers ask for it."""
+    """The condition of an approval, as `ctx.approval` builds it."""
     authenticated = {"source_type": "operator"} if approvers > 1 else {}
     yes = {"kind": "count", "n": approvers, "of": "distinct_sources", "name": "approve", "waitpoints": [waitpoint]}
     no = {"kind": "single", "waitpoint": waitpoint, "name": "reject"}
@@ -24,7 +24,7 @@ def approvals(approvers: int = 1, waitpoint: str = "w") -> dict[str, object]:
 
 
 class Waiting(NamedTuple):
-    """An execution that waits, with the tokens of its waitpoints."""
+    """A suspended execution, with the tokens of its waitpoints."""
 
     claim: Claim
     answer: Suspended
@@ -53,7 +53,7 @@ def to(
 def wish(
     condition: Mapping[str, object] = APPROVE, waitpoints: Sequence[str | tuple[str, UUID]] = ("w",), **options: Any
 ) -> Suspension:
-    """A wish to wait for `approve` on the waitpoint `w`, unless told otherwise."""
+    """A request to suspend; by default until `approve` arrives on the waitpoint `w`."""
     return Suspension(condition=condition, waitpoints=waitpoints, **options)
 
 
@@ -73,7 +73,7 @@ async def waiting(
 
 
 async def state(conn: Connection, execution_id: ExecutionId) -> str:
-    """Its public state, in the words of the tables."""
+    """Its phase, or its outcome if it has ended, as stored."""
     found: str = await conn.fetchval(  # type: ignore[attr-defined]
         "select coalesce((select t.phase::text from flowfabric.tickets t where t.partition = $1 and t.id = $2), "
         "(select e.outcome::text from flowfabric.executions e where e.partition = $1 and e.id = $2))",

@@ -1,4 +1,4 @@
-"""Approvals: people who were authenticated decide, each once, on what they were shown."""
+"""Approvals: authenticated people decide, each once, on what they were shown."""
 
 import asyncio
 from datetime import timedelta
@@ -34,20 +34,19 @@ DIGEST = sha256(ABOUT).digest()
 
 
 async def decide(conn: Connection, asked: Waiting, by: str, decision: str = "approve", **options: Any) -> str | None:
-    """What a decision did."""
+    """The effect of a decision, or `duplicate`."""
     done = await waits.deliver_approval(conn, asked.execution_id, "w", decision, by=by, **options)
     return done.effect or done.outcome
 
 
 async def verdict(given: Given) -> list[tuple[str, str]]:
-    """Who decided what, as the handler is told when it goes on."""
+    """Who decided what, as the handler receives it when it resumes."""
     [claim] = await given.claim()
     assert claim.resumed_by is not None
     return [(signal.name, signal.source_identity) for signal in claim.resumed_by.signals]
 
 
 async def test_two_people_approve(conn: Connection, given: Given) -> None:
-    """Behaviour 80."""
     asked = await waiting(given, approvals(2), reason_code="waiting_for_approval")
 
     assert await decide(conn, asked, "ann") == "appended_to_waitpoint"
@@ -60,8 +59,7 @@ async def test_two_people_approve(conn: Connection, given: Given) -> None:
     assert await verdict(given) == [("approve", "ann"), ("approve", "bob")]
 
 
-async def test_one_no_at_any_moment_is_a_no(conn: Connection, given: Given) -> None:
-    """Behaviour 80."""
+async def test_one_rejection_at_any_moment_rejects(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(2))
     await decide(conn, asked, "ann")
 
@@ -69,8 +67,8 @@ async def test_one_no_at_any_moment_is_a_no(conn: Connection, given: Given) -> N
     assert await verdict(given) == [("reject", "bob")]
 
 
-async def test_who_holds_a_token_is_nobody_among_several_approvers(conn: Connection, given: Given) -> None:
-    """Behaviour 80 and pitfall P43."""
+async def test_a_token_holder_does_not_count_among_several_approvers(conn: Connection, given: Given) -> None:
+    """A holder of one token could claim to be two people, so only authenticated people count."""
     asked = await waiting(given, approvals(2))
 
     told = await waits.deliver_signals(
@@ -89,7 +87,7 @@ async def test_who_holds_a_token_is_nobody_among_several_approvers(conn: Connect
     assert await state(conn, asked.execution_id) == "suspended"
 
 
-async def test_a_single_approver_may_answer_with_the_token(conn: Connection, given: Given) -> None:
+async def test_a_single_approver_may_decide_with_the_token(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(1))
 
     done = await waits.deliver_signal(conn, asked.signal(source_identity="link"))
@@ -97,8 +95,7 @@ async def test_a_single_approver_may_answer_with_the_token(conn: Connection, giv
     assert done.effect == "resume_condition_satisfied"
 
 
-async def test_who_holds_a_token_cannot_use_up_somebodys_decision(conn: Connection, given: Given) -> None:
-    """Pitfall P43."""
+async def test_a_token_holder_cannot_use_up_the_decision_of_an_approver(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(2))
     await waits.deliver_signal(conn, asked.signal("noise", idempotency_key="approval:approve:ann", category="approval"))
 
@@ -121,7 +118,7 @@ async def test_a_bound_approval_counts_only_what_carries_the_digest(conn: Connec
     assert await decide(conn, asked, "ann", digest=DIGEST) == "resume_condition_satisfied"
 
 
-async def test_a_token_holder_who_was_shown_it_can_satisfy_a_bound_approval(conn: Connection, given: Given) -> None:
+async def test_a_token_holder_with_the_digest_can_satisfy_a_bound_approval(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(1), about=ABOUT, bind=True)
 
     done = await waits.deliver_signal(conn, asked.signal(digest=DIGEST))
@@ -130,7 +127,7 @@ async def test_a_token_holder_who_was_shown_it_can_satisfy_a_bound_approval(conn
 
 
 async def test_the_digest_does_not_make_a_token_holder_one_of_several_approvers(conn: Connection, given: Given) -> None:
-    """Pitfall P43."""
+    """Only authenticated people count."""
     asked = await waiting(given, approvals(2), about=ABOUT, bind=True)
 
     for who in ("ann", "bob"):
@@ -138,7 +135,7 @@ async def test_the_digest_does_not_make_a_token_holder_one_of_several_approvers(
         assert done.effect == "signal_ignored_matcher_failed"
 
 
-async def test_what_was_said_before_the_question_does_not_answer_a_bound_one(conn: Connection, given: Given) -> None:
+async def test_decisions_made_before_a_bound_request_do_not_count(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     made = await waits.create_waitpoint(conn, claim.fence, "w")
     await waits.deliver_signal(conn, to(claim.execution_id, made.waitpoint_id, made.token))
@@ -152,7 +149,7 @@ async def test_what_was_said_before_the_question_does_not_answer_a_bound_one(con
     assert await verdict(given) == [("approve", "bob")]
 
 
-async def test_the_log_says_who_decided_when_on_what(conn: Connection, given: Given) -> None:
+async def test_the_event_log_records_who_decided_when_and_on_what(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(1), about=ABOUT)
     before = await testing.now(conn)
 
@@ -194,8 +191,7 @@ async def test_an_approval_is_used_once(conn: Connection, given: Given) -> None:
     assert await decide(conn, asked, "ann") == "resume_condition_satisfied"
 
 
-async def test_an_approval_that_comes_too_late_finds_it_over(conn: Connection, given: Given) -> None:
-    """Behaviour 80."""
+async def test_an_approval_after_the_timeout_is_refused(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(2), timeout=timedelta(days=2), timeout_behavior="auto_resume")
     await decide(conn, asked, "ann")
     await given.time_passes(days=2)
@@ -206,8 +202,7 @@ async def test_an_approval_that_comes_too_late_finds_it_over(conn: Connection, g
     assert await verdict(given) == [("timeout", "suspension_timeout")]
 
 
-async def test_decisions_that_cannot_be_are_refused(conn: Connection, given: Given) -> None:
-    """Behaviour 80."""
+async def test_invalid_decisions_are_refused(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(2), submitted={"lane": "reports", "policy": {"max_signals": 1}})
     refusals: list[tuple[type[Exception], dict[str, Any]]] = [
         (ExecutionNotFound, {"execution_id": mint_execution_id()}),
@@ -232,7 +227,7 @@ async def test_decisions_that_cannot_be_are_refused(conn: Connection, given: Giv
         await decide(conn, asked, "bob")
 
 
-async def test_nothing_is_decided_about_what_has_ended(conn: Connection, given: Given) -> None:
+async def test_decisions_on_an_execution_that_has_ended_are_refused(conn: Connection, given: Given) -> None:
     asked = await waiting(given, approvals(1))
     await executions.cancel(conn, asked.execution_id, reason="not wanted", by="ops")
 
@@ -240,7 +235,7 @@ async def test_nothing_is_decided_about_what_has_ended(conn: Connection, given: 
         await decide(conn, asked, "ann")
 
 
-async def test_an_approval_may_come_before_the_question(conn: Connection, given: Given) -> None:
+async def test_an_approval_may_arrive_before_the_request(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await waits.create_waitpoint(conn, claim.fence, "w")
 

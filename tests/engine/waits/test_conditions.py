@@ -1,4 +1,4 @@
-"""Conditions: what a wait waits for, judged by one SQL function, compared with plain Python."""
+"""Conditions: evaluated by one SQL function, compared with plain Python."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +45,7 @@ def matches(leaf: Condition, signal: Mapping[str, str]) -> bool:
 
 
 def counted(leaf: Condition, signals: Signals) -> list[str]:
-    """The first signal of each of the first n different things."""
+    """The first signal of each of the first n distinct values."""
     things: dict[str, Callable[[Mapping[str, str]], object]] = {
         "distinct_waitpoints": lambda signal: signal["waitpoint"],
         "distinct_signals": lambda signal: signal["id"],
@@ -61,7 +61,7 @@ def counted(leaf: Condition, signals: Signals) -> list[str]:
 
 
 def judge(condition: Condition, signals: Signals) -> tuple[bool, set[str], set[str]]:
-    """Whether it holds, what counts, and what made it hold: the rules of the spec in plain Python."""
+    """Whether it holds, the counted signals and the satisfying signals: the rules of the spec in plain Python."""
     match condition["kind"]:
         case "single" | "count":
             found = counted(condition, signals)
@@ -77,7 +77,7 @@ def judge(condition: Condition, signals: Signals) -> tuple[bool, set[str], set[s
 
 
 def effect(condition: Condition, signals: Signals) -> str:
-    """What the last of these signals did."""
+    """The effect of the last of these signals."""
     holds, count, _ = judge(condition, signals)
     last = signals[-1]
     if condition["kind"] in ("operator_only", "timeout_only"):
@@ -93,7 +93,7 @@ def effect(condition: Condition, signals: Signals) -> str:
 
 
 async def ask(conn: Any, condition: Condition, signals: Signals) -> tuple[bool, list[str], list[str], str]:
-    """What Postgres says of the same."""
+    """The answer of Postgres to the same."""
     row = await conn.fetchrow(
         "select j.*, flowfabric._effect($1::text::jsonb, $3, $4, $5, j.holds, $6 = any (j.counted)) as effect "
         "from flowfabric._judge($1::text::jsonb, $2::text::jsonb) j",
@@ -115,7 +115,7 @@ def signals_of(vector: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-async def test_the_vectors_are_judged_as_they_say(conn: Connection, vector: Mapping[str, Any]) -> None:
+async def test_the_vectors_are_evaluated_as_they_say(conn: Connection, vector: Mapping[str, Any]) -> None:
     signals = signals_of(vector)
 
     for number, expected in enumerate(vector["effects"], start=1):
@@ -128,7 +128,7 @@ async def test_the_vectors_are_judged_as_they_say(conn: Connection, vector: Mapp
 async def test_the_vectors_hold_from_suspension_to_claim(
     conn: Connection, given: Given, vector: Mapping[str, Any]
 ) -> None:
-    """Behaviours 61, 62, 64 and 65; pitfalls P41 and P42."""
+    """Each node counts on its own, and the handler gets exactly the signals that satisfied the condition."""
     signals = signals_of(vector)
     claim = await given.claimed()
     wanted = sorted({signal["waitpoint"] for signal in signals} | keys_of(vector["condition"]))
@@ -194,7 +194,7 @@ arrivals = st.lists(
     max_examples=5_000 if SOAK else 400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @for_any(condition=conditions, arrived=arrivals)
-async def test_any_condition_is_judged_as_plain_python_would(
+async def test_any_condition_is_evaluated_as_in_plain_python(
     conn: Connection, condition: Condition, arrived: list[dict[str, str]]
 ) -> None:
     signals = [{"id": f"s{number}", **signal} for number, signal in enumerate(arrived)]
@@ -209,7 +209,7 @@ async def test_any_condition_is_judged_as_plain_python_would(
 
 
 async def met_alone(conn: Any, condition: Condition, signal: Mapping[str, str]) -> bool | None:
-    """The quick answer: whether this signal satisfies what nothing has satisfied yet."""
+    """The fast path: whether this signal alone satisfies a condition that does not hold yet."""
     met: bool | None = await conn.fetchval(
         "select flowfabric._is_met($1::text::jsonb, $2, $3, $4)",
         msgspec.json.encode(condition).decode(),
@@ -222,7 +222,7 @@ async def met_alone(conn: Any, condition: Condition, signal: Mapping[str, str]) 
     max_examples=5_000 if SOAK else 300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @for_any(condition=singles | counts | conditions, arrived=arrivals)
-async def test_the_quick_answer_is_what_judging_all_that_arrived_says(
+async def test_the_fast_path_agrees_with_the_full_evaluation(
     conn: Connection, condition: Condition, arrived: list[dict[str, str]]
 ) -> None:
     signals = [{"id": f"s{number}", **signal} for number, signal in enumerate(arrived)]
@@ -248,8 +248,7 @@ async def test_a_signal_on_a_key_that_no_node_names_is_ignored(conn: Connection)
     )
 
 
-async def test_one_signal_that_satisfies_two_nodes_is_given_once(conn: Connection, given: Given) -> None:
-    """Pitfall P42."""
+async def test_one_signal_that_satisfies_two_nodes_is_passed_once(conn: Connection, given: Given) -> None:
     single = {"kind": "single", "waitpoint": "w"}
     claim = await given.claimed()
     both = {"kind": "all_of", "members": [single, {**single, "name": "go"}]}

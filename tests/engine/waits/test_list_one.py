@@ -1,4 +1,4 @@
-"""What one execution waits for: each wait, with what it asks."""
+"""The waits of one execution, each with its request."""
 
 import hashlib
 
@@ -11,7 +11,7 @@ from tests.engine.waits.scene import approvals, waiting
 from tests.given import Given
 
 
-async def test_what_is_asked_is_shown_with_its_digest(given: Given) -> None:
+async def test_a_request_is_listed_with_its_digest(given: Given) -> None:
     about = b'"a draft"'
     asking = await waiting(given, approvals(), about=about, bind=True, reason_code="waiting_for_approval")
     await waiting(given, about=b'"another"')
@@ -24,7 +24,7 @@ async def test_what_is_asked_is_shown_with_its_digest(given: Given) -> None:
     assert asked in (await waits.list_suspended(given.conn)).items
 
 
-async def test_one_that_does_not_wait_asks_nothing(given: Given) -> None:
+async def test_an_execution_that_does_not_wait_has_no_waits(given: Given) -> None:
     asking = await waiting(given)
     await waits.resume(given.conn, asking.execution_id, by="ops")
 
@@ -32,6 +32,6 @@ async def test_one_that_does_not_wait_asks_nothing(given: Given) -> None:
     assert await waits.list_waits(given.conn, await given.submitted(lane="other")) == []
 
 
-async def test_one_that_is_not_there_is_refused(given: Given) -> None:
+async def test_an_unknown_execution_is_refused(given: Given) -> None:
     with pytest.raises(ExecutionNotFound):
         await waits.list_waits(given.conn, mint_execution_id())

@@ -1,4 +1,4 @@
-"""Looking at waits: exactly what waits now, oldest first, over pages, and never a token."""
+"""Listing waits: exactly the suspended executions, oldest first, in pages, and never a token."""
 
 from datetime import timedelta
 from hashlib import sha256
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 
 async def listed(conn: Connection, limit: int = 1, **filters: str) -> list[ExecutionId]:
-    """All that a list gives, page by page."""
+    """All entries of a list, page by page."""
     found: list[ExecutionId] = []
     cursor: str | None = None
     while True:
@@ -28,8 +28,7 @@ async def listed(conn: Connection, limit: int = 1, **filters: str) -> list[Execu
             return found
 
 
-async def test_exactly_what_is_suspended_is_listed_oldest_first(conn: Connection, given: Given) -> None:
-    """Behaviour 82."""
+async def test_exactly_the_suspended_executions_are_listed_oldest_first(conn: Connection, given: Given) -> None:
     await given.submitted(lane="elsewhere")
     asked = []
     for _ in range(6):
@@ -42,15 +41,14 @@ async def test_exactly_what_is_suspended_is_listed_oldest_first(conn: Connection
         assert await listed(conn, limit) == [asked[0], asked[2], asked[4], asked[5]]
 
 
-async def test_what_was_suspended_at_the_same_moment_is_listed_once_each(conn: Connection, given: Given) -> None:
-    """Behaviour 82."""
+async def test_executions_suspended_at_the_same_moment_are_listed_once_each(conn: Connection, given: Given) -> None:
     asked = [(await waiting(given)).execution_id for _ in range(5)]
     await given.rows("update flowfabric.suspensions set suspended_at = '2026-01-01 00:00Z'")
 
     assert await listed(conn) == await listed(conn, 2) == sorted(asked)
 
 
-async def test_a_list_can_be_narrowed(conn: Connection, given: Given) -> None:
+async def test_a_list_can_be_filtered(conn: Connection, given: Given) -> None:
     a = await waiting(given, submitted={"lane": "one", "namespace": "acme"})
     b = await waiting(given, submitted={"lane": "two", "namespace": "acme"}, reason_code="waiting_for_approval")
     c = await waiting(given, submitted={"lane": "one", "namespace": "other"}, reason_code="waiting_for_approval")
@@ -61,7 +59,7 @@ async def test_a_list_can_be_narrowed(conn: Connection, given: Given) -> None:
     assert await listed(conn, reason_code="waiting_for_approval", lane="one", namespace="acme") == []
 
 
-async def test_a_line_says_for_what_and_until_when(conn: Connection, given: Given) -> None:
+async def test_an_entry_shows_the_request_and_the_timeout(conn: Connection, given: Given) -> None:
     members = [{**ANY, "waitpoint": key} for key in ("b", "a")]
     asked = await waiting(
         given, {"kind": "all_of", "members": members}, ["b", "a"], about=b"\0?", timeout=HOUR, timeout_behavior="cancel"
@@ -95,7 +93,6 @@ async def test_limits_and_cursors_are_checked(conn: Connection, given: Given) ->
 
 
 async def test_the_waitpoints_of_an_execution_are_listed_oldest_first(conn: Connection, given: Given) -> None:
-    """Behaviour 82."""
     claim = await given.claimed(lease=HOUR)
     for key in ("c", "a", "w"):
         await waits.create_waitpoint(conn, claim.fence, key)
@@ -127,7 +124,7 @@ async def test_the_waitpoints_of_an_execution_are_listed_oldest_first(conn: Conn
     assert [point.key for point in active] == ["w"]
 
 
-async def test_a_waitpoint_shows_which_signals_it_asks_for(conn: Connection, given: Given) -> None:
+async def test_a_waitpoint_shows_the_names_of_the_signals_it_accepts(conn: Connection, given: Given) -> None:
     yes_or_no = {"kind": "any_of", "members": [{**ANY, "name": "no"}, APPROVE]}
     mixed = {"kind": "any_of", "members": [ANY, APPROVE]}
     timed = {"kind": "timeout_only"}
@@ -141,7 +138,6 @@ async def test_a_waitpoint_shows_which_signals_it_asks_for(conn: Connection, giv
 
 
 async def test_no_token_is_shown_anywhere(conn: Connection, given: Given) -> None:
-    """Behaviour 82."""
     claim = await given.claimed()
     made = await waits.create_waitpoint(conn, claim.fence, "v")
     asked = await waits.suspend(conn, claim.fence, wish())
@@ -161,12 +157,12 @@ async def test_no_token_is_shown_anywhere(conn: Connection, given: Given) -> Non
 
 
 @pytest.mark.parametrize("state", ["", "activ", "\0"])
-async def test_waitpoints_are_in_one_of_the_states_there_are(conn: Connection, given: Given, state: str) -> None:
+async def test_an_unknown_state_of_waitpoints_is_refused(conn: Connection, given: Given, state: str) -> None:
     asked = await waiting(given)
     [row] = await given.rows("select enum_range(null::flowfabric.waitpoint_state)::text[] as states")
-    there_are = "pending, active or closed"
+    remedy = "use pending, active or closed"
 
-    with pytest.raises(InvalidBody, match=f": a waitpoint is {there_are}$") as refused:
+    with pytest.raises(InvalidBody, match=remedy) as refused:
         await waits.list_waitpoints(conn, asked.execution_id, state=state)
     assert refused.value.fields == {"field": "state"}
-    assert row["states"] == there_are.replace(" or", ",").split(", ")
+    assert row["states"] == remedy.removeprefix("use ").replace(" or", ",").split(", ")

@@ -1,4 +1,4 @@
-"""What a policy may say about waits."""
+"""The fields of a policy that concern waits."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.given import Given, submission
         ),
     ],
 )
-async def test_a_policy_may_say_how_long_and_how_many(conn: Connection, policy: dict[str, Any]) -> None:
+async def test_a_policy_may_limit_signals_and_set_default_timeouts(conn: Connection, policy: dict[str, Any]) -> None:
     submitted = await executions.submit(conn, submission(policy=policy))
 
     assert (await executions.describe(conn, submitted.execution_id)).policy == policy
@@ -47,7 +47,7 @@ async def test_a_policy_may_say_how_long_and_how_many(conn: Connection, policy: 
         ("suspension.timeout", {"suspension": {"timeout": 5}}),
     ],
 )
-async def test_what_a_policy_cannot_say_is_refused(
+async def test_an_invalid_policy_is_refused_with_its_field(
     conn: Connection, given: Given, field: str, policy: dict[str, Any]
 ) -> None:
     async with given.nothing_changes():

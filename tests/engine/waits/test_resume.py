@@ -1,4 +1,4 @@
-"""Resuming by hand, and what ends, is removed or begins again while it waits."""
+"""Resuming by an operator; ends, removals and replays while an execution waits."""
 
 from datetime import timedelta
 
@@ -15,7 +15,7 @@ from flowfabric.errors import (
     WaitpointClosed,
 )
 from flowfabric.ids import mint_execution_id
-from flowfabric.model import Claim, Journal, PublicState
+from flowfabric.model import Journal, PublicState
 from flowfabric.postgres.driver import Connection
 from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting, wish
 from tests.given import Given
@@ -23,18 +23,12 @@ from tests.given import Given
 HOUR = timedelta(hours=1)
 
 
-async def goes_on(given: Given) -> Claim:
-    [claim] = await given.claim()
-    return claim
-
-
-async def test_an_operator_resumes_whatever_it_waits_for(conn: Connection, given: Given) -> None:
-    """Behaviour 79."""
+async def test_an_operator_can_resume_any_suspended_execution(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, OPERATOR_ONLY)
 
     assert await waits.resume(conn, suspended.execution_id, by="ann", note="go\0") is PublicState.WAITING
 
-    claim = await goes_on(given)
+    [claim] = await given.claim()
     assert claim.resumed_by is not None
     assert (claim.resumed_by.by, claim.resumed_by.signals) == ("operator", [])
     assert (claim.attempt, claim.fence.epoch) == (suspended.claim.attempt, 2)
@@ -43,8 +37,7 @@ async def test_an_operator_resumes_whatever_it_waits_for(conn: Connection, given
     assert (await given.event("waitpoint_closed"))["reason"] == "resumed"
 
 
-async def test_what_is_not_suspended_cannot_be_resumed(conn: Connection, given: Given) -> None:
-    """Behaviour 79."""
+async def test_an_execution_that_is_not_suspended_cannot_be_resumed(conn: Connection, given: Given) -> None:
     suspended = await waiting(given)
     await waits.resume(conn, suspended.execution_id, by="ops")
     ended = await given.cancelled(lane="other")
@@ -62,8 +55,7 @@ async def test_what_is_not_suspended_cannot_be_resumed(conn: Connection, given: 
                 await waits.resume(conn, suspended.execution_id, by="ops", delay=delay)
 
 
-async def test_a_resume_delay_puts_it_off(conn: Connection, given: Given) -> None:
-    """Behaviour 79."""
+async def test_a_resume_delay_delays_the_execution(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, resume_delay=timedelta(seconds=5))
 
     await waits.deliver_signal(conn, suspended.signal())
@@ -75,12 +67,12 @@ async def test_a_resume_delay_puts_it_off(conn: Connection, given: Given) -> Non
     assert await given.claim() == []
     await given.time_passes(seconds=4)
     assert (await executions.describe(conn, suspended.execution_id)).state.public_state is PublicState.WAITING
-    claim = await goes_on(given)
+    [claim] = await given.claim()
     assert claim.resumed_by is not None
     assert claim.resumed_by.by == "signal"
 
 
-async def test_the_delay_an_operator_gives_counts_before_that_of_the_wait(conn: Connection, given: Given) -> None:
+async def test_the_delay_of_the_operator_overrides_that_of_the_wait(conn: Connection, given: Given) -> None:
     slow, quick = await waiting(given), await waiting(given, resume_delay=HOUR)
 
     assert await waits.resume(conn, slow.execution_id, by="ops", delay=HOUR) is PublicState.DELAYED
@@ -88,13 +80,12 @@ async def test_the_delay_an_operator_gives_counts_before_that_of_the_wait(conn: 
     assert [claim.execution_id for claim in await given.claim(take=5)] == [quick.execution_id]
 
 
-async def test_going_on_closes_the_waitpoints_of_the_wait_and_no_others(conn: Connection, given: Given) -> None:
-    """Pitfall P39."""
+async def test_resuming_closes_only_the_waitpoints_of_the_wait(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     later = await waits.create_waitpoint(conn, claim.fence, "later")
     first = Waiting(claim, await waits.suspend(conn, claim.fence, wish()))
     await waits.deliver_signal(conn, first.signal())
-    again = await goes_on(given)
+    [again] = await given.claim()
 
     early = await waits.deliver_signal(conn, to(claim.execution_id, later.waitpoint_id, later.token))
     answer = await waits.suspend(conn, again.fence, wish({**ANY, "waitpoint": "later"}, ["later"]))
@@ -104,7 +95,7 @@ async def test_going_on_closes_the_waitpoints_of_the_wait_and_no_others(conn: Co
         await waits.deliver_signal(conn, first.signal())
 
 
-async def test_being_satisfied_at_once_closes_no_other_waitpoint(conn: Connection, given: Given) -> None:
+async def test_a_wait_that_is_already_satisfied_closes_no_other_waitpoint(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     made, later = [await waits.create_waitpoint(conn, claim.fence, key) for key in ("w", "later")]
     await waits.deliver_signal(conn, to(claim.execution_id, made.waitpoint_id, made.token))
@@ -115,8 +106,7 @@ async def test_being_satisfied_at_once_closes_no_other_waitpoint(conn: Connectio
     assert [point.waitpoint_id for point in open_ones] == [later.waitpoint_id]
 
 
-async def test_an_end_closes_every_waitpoint(conn: Connection, given: Given) -> None:
-    """Behaviour 10."""
+async def test_a_cancellation_closes_every_waitpoint(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await waits.create_waitpoint(conn, claim.fence, "later")
     suspended = Waiting(claim, await waits.suspend(conn, claim.fence, wish()))
@@ -133,7 +123,7 @@ async def test_an_end_closes_every_waitpoint(conn: Connection, given: Given) -> 
     assert attempt.lifecycle == "ended_cancelled"
 
 
-async def test_a_completion_closes_waitpoints_that_were_never_used(conn: Connection, given: Given) -> None:
+async def test_a_completion_closes_unused_waitpoints(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await waits.create_waitpoint(conn, claim.fence, "later")
 
@@ -142,8 +132,7 @@ async def test_a_completion_closes_waitpoints_that_were_never_used(conn: Connect
     assert (await given.event("waitpoint_closed"))["reason"] == "ended"
 
 
-async def test_a_deadline_ends_it_while_it_waits(conn: Connection, given: Given) -> None:
-    """Behaviour 13."""
+async def test_a_deadline_ends_an_execution_while_it_waits(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, submitted={"deadline": HOUR}, timeout=2 * HOUR)
     await given.time_passes(hours=1)
 
@@ -156,7 +145,6 @@ async def test_a_deadline_ends_it_while_it_waits(conn: Connection, given: Given)
 
 
 async def test_retention_removes_waits_and_signals(conn: Connection, given: Given) -> None:
-    """Behaviour 14."""
     gone, kept = await waiting(given), await waiting(given)
     for one in (gone, kept):
         await waits.deliver_signal(conn, one.signal("x"))
@@ -178,7 +166,7 @@ async def test_a_replay_forgets_the_wait_it_ended_in(conn: Connection, given: Gi
         await attempts.complete(conn, suspended.claim.fence)
     await executions.replay(conn, suspended.execution_id, by="ops")
 
-    claim = await goes_on(given)
+    [claim] = await given.claim()
     assert claim.resumed_by is None
     answer = await waits.suspend(conn, claim.fence, wish(idempotency_key="once", name="answer", occurrence=1))
 

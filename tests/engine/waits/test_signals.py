@@ -1,4 +1,4 @@
-"""Signals: the token first, then what is known, then what can be; and each does exactly one thing."""
+"""Signals: the token is checked first, then duplicates, then the state; each signal has exactly one effect."""
 
 import asyncio
 import random
@@ -33,19 +33,17 @@ from tests.conftest import SOAK, Connect
 from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting
 from tests.given import Given
 
-MISSING = "missing_token: a signal needs the token of its waitpoint"
 FORGED = 1_000_000 if SOAK else 50_000
 COUNT = {"kind": "count", "n": 3, "of": "distinct_signals", "waitpoints": ["w"]}
 
 
 async def effects(conn: Connection, *signals: SignalToSend) -> list[str | None]:
-    """What each did, or the code of its refusal."""
-    told = await waits.deliver_signals(conn, signals)
-    return [one.code if isinstance(one, FlowFabricError) else one.effect or one.outcome for one in told]
+    """The effect of each signal, or the code of its refusal."""
+    answers = await waits.deliver_signals(conn, signals)
+    return [one.code if isinstance(one, FlowFabricError) else one.effect or one.outcome for one in answers]
 
 
-async def test_the_signal_waited_for_resumes_the_same_attempt(conn: Connection, given: Given) -> None:
-    """Behaviour 61."""
+async def test_a_matching_signal_resumes_the_same_attempt(conn: Connection, given: Given) -> None:
     suspended = await waiting(given)
     sent = suspended.signal(
         payload=b"\0\xff", encoding="raw", correlation_id="c-1", category="callback", source_type="webhook"
@@ -69,8 +67,7 @@ async def test_the_signal_waited_for_resumes_the_same_attempt(conn: Connection, 
     ]
 
 
-async def test_a_signal_of_another_name_leaves_it_waiting(conn: Connection, given: Given) -> None:
-    """Behaviour 62."""
+async def test_a_signal_with_another_name_does_not_resume_the_execution(conn: Connection, given: Given) -> None:
     suspended = await waiting(given)
 
     assert await effects(conn, suspended.signal("reject")) == ["signal_ignored_matcher_failed"]
@@ -78,8 +75,9 @@ async def test_a_signal_of_another_name_leaves_it_waiting(conn: Connection, give
     assert (await given.event("signal_delivered"))["effect"] == "signal_ignored_matcher_failed"
 
 
-async def test_a_repeated_signal_is_a_duplicate_whatever_has_happened_since(conn: Connection, given: Given) -> None:
-    """Behaviour 63 and pitfall P38."""
+async def test_a_repeated_signal_is_a_duplicate_even_after_the_wait_or_the_execution_has_ended(
+    conn: Connection, given: Given
+) -> None:
     suspended = await waiting(given)
     sent = suspended.signal(idempotency_key="once")
     first = await waits.deliver_signal(conn, sent)
@@ -98,8 +96,7 @@ async def test_a_repeated_signal_is_a_duplicate_whatever_has_happened_since(conn
     await still_known()
 
 
-async def test_a_duplicate_counts_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 63."""
+async def test_a_duplicate_counts_neither_for_the_condition_nor_for_the_limit(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, COUNT, submitted={"policy": {"max_signals": 3}})
     one = suspended.signal(idempotency_key="k")
 
@@ -115,8 +112,7 @@ async def test_a_duplicate_counts_nothing(conn: Connection, given: Given) -> Non
     ]
 
 
-async def test_a_key_is_known_for_24_hours_and_on_its_waitpoint_only(conn: Connection, given: Given) -> None:
-    """Behaviour 63."""
+async def test_an_idempotency_key_is_remembered_for_24_hours_per_waitpoint(conn: Connection, given: Given) -> None:
     members = [{"kind": "single", "waitpoint": key, "name": "never"} for key in "ab"]
     suspended = await waiting(given, {"kind": "all_of", "members": members}, ["a", "b"])
     on_a, on_b = (suspended.signal(key=key, idempotency_key="k") for key in "ab")
@@ -132,7 +128,7 @@ async def test_a_key_is_known_for_24_hours_and_on_its_waitpoint_only(conn: Conne
     )
 
 
-async def test_an_id_is_known_on_its_execution_only_and_for_good(conn: Connection, given: Given) -> None:
+async def test_a_signal_id_is_remembered_for_ever_per_execution(conn: Connection, given: Given) -> None:
     one, other = await waiting(given, COUNT), await waiting(given, COUNT)
     signal_id = uuid4()
 
@@ -143,7 +139,7 @@ async def test_an_id_is_known_on_its_execution_only_and_for_good(conn: Connectio
     assert await effects(conn, one.signal(signal_id=signal_id)) == ["duplicate"]
 
 
-UNFIT: list[tuple[str, dict[str, Any]]] = [
+INVALID: list[tuple[str, dict[str, Any]]] = [
     ("name", {"name": ""}),
     ("name", {"name": "n" * 129}),
     ("category", {"category": ""}),
@@ -161,11 +157,11 @@ UNFIT: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "options"), UNFIT)
-async def test_a_signal_that_cannot_be_is_refused_before_its_token_is_looked_at(
+@pytest.mark.parametrize(("field", "options"), INVALID)
+async def test_an_invalid_signal_is_refused_before_its_token_is_checked(
     conn: Connection, given: Given, field: str, options: dict[str, Any]
 ) -> None:
-    """Pitfall P43."""
+    """The source types `operator` and `system` are reserved, so a token holder cannot pose as an approver."""
     suspended = await waiting(given)
 
     async with given.nothing_changes():
@@ -176,7 +172,6 @@ async def test_a_signal_that_cannot_be_is_refused_before_its_token_is_looked_at(
 
 
 async def test_a_payload_may_have_65_536_bytes(conn: Connection, given: Given) -> None:
-    """Behaviour 81."""
     suspended = await waiting(given)
 
     with pytest.raises(PayloadTooLarge) as refused:
@@ -186,7 +181,7 @@ async def test_a_payload_may_have_65_536_bytes(conn: Connection, given: Given) -
     assert await effects(conn, suspended.signal(payload=b"x" * 65_536)) == ["resume_condition_satisfied"]
 
 
-async def test_what_postgres_cannot_store_is_refused_for_its_item_alone(conn: Connection, given: Given) -> None:
+async def test_text_that_postgres_cannot_store_is_refused_for_that_signal_only(conn: Connection, given: Given) -> None:
     suspended = await waiting(given)
     nowhere = ExecutionId(70_000, uuid4())
     good = suspended.signal()
@@ -208,7 +203,7 @@ async def test_what_postgres_cannot_store_is_refused_for_its_item_alone(conn: Co
 
 
 def tampered(token: str, message: str, seed: random.Random) -> str:
-    """A token that is nearly right."""
+    """A token that is almost valid."""
     kid, _, digest = token.partition(":")
     place = seed.randrange(len(digest))
     flipped = digest[:place] + f"{int(digest[place], 16) ^ (1 << seed.randrange(4)):x}" + digest[place + 1 :]
@@ -232,7 +227,6 @@ def tampered(token: str, message: str, seed: random.Random) -> str:
 
 
 def test_no_forged_token_verifies() -> None:
-    """Behaviour 67 and pitfall P44."""
     seed = random.Random(20)
     secret, execution_id, waitpoint_id = seed.randbytes(32), str(mint_execution_id()), uuid4()
     message = signing.waitpoint_message(execution_id, waitpoint_id)
@@ -245,7 +239,7 @@ def test_no_forged_token_verifies() -> None:
 
 
 async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 67 and pitfall P44."""
+    """One answer for every bad token, so that nobody can find out which executions or waitpoints exist."""
     live, ended, other = [await waiting(given, ANY) for _ in range(3)]
     await executions.cancel(conn, ended.execution_id, reason="not wanted", by="ops")
     seed, good = random.Random(7), live.point().token or ""
@@ -263,31 +257,35 @@ async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, 
         assert await versions(conn) == before
 
     said = {(type(one), str(one), msgspec.json.encode(one.fields)) for one in told if isinstance(one, FlowFabricError)}
-    assert said == {(InvalidToken, "invalid_token: the token is not good for this waitpoint", b"{}")}
+    [(refusal, message, fields)] = said
+    assert (refusal, fields) == (InvalidToken, b"{}")
+    assert "not valid for this waitpoint" in message
     assert len([one for one in told if isinstance(one, FlowFabricError)]) == len(signals)
 
 
 async def versions(conn: Any) -> list[str]:
-    """Which transaction wrote each row, of all that a signal could write to."""
+    """The transaction that wrote each row, in all tables that a signal could write to."""
     tables = ["tickets", "suspensions", "waitpoints", "signals", "executions", "events"]
     found = [await conn.fetch(f"select ctid::text, xmin::text, xmax::text from flowfabric.{name}") for name in tables]
     return sorted(str(tuple(row)) for rows in found for row in rows)
 
 
-async def test_no_token_is_told_so_also_when_the_execution_has_ended(conn: Connection, given: Given) -> None:
-    """Behaviour 67."""
+async def test_a_missing_token_is_refused_also_when_the_execution_has_ended(conn: Connection, given: Given) -> None:
     live, ended = await waiting(given), await waiting(given)
     await executions.cancel(conn, ended.execution_id, reason="not wanted", by="ops")
+    messages: set[str] = set()
 
     async with given.nothing_changes():
         for signal in (live.signal(token=""), ended.signal(token=""), to(mint_execution_id(), uuid4(), "")):
             with pytest.raises(MissingToken) as refused:
                 await waits.deliver_signal(conn, signal)
-            assert (str(refused.value), refused.value.fields) == (MISSING, {})
+            messages.add(str(refused.value))
+            assert refused.value.fields == {}
+    [message] = messages
+    assert "send the token of its waitpoint" in message
 
 
-async def test_an_execution_that_has_ended_or_gone_on_takes_no_signals(conn: Connection, given: Given) -> None:
-    """Behaviour 78 and pitfall P39."""
+async def test_an_execution_that_has_ended_or_resumed_accepts_no_signals(conn: Connection, given: Given) -> None:
     cancelled, resumed = await waiting(given), await waiting(given)
     await executions.cancel(conn, cancelled.execution_id, reason="not wanted", by="ops")
     await waits.resume(conn, resumed.execution_id, by="ops")
@@ -302,8 +300,7 @@ async def test_an_execution_that_has_ended_or_gone_on_takes_no_signals(conn: Con
     assert await state(conn, cancelled.execution_id) == "cancelled"
 
 
-async def test_an_execution_takes_as_many_signals_as_its_policy_allows(conn: Connection, given: Given) -> None:
-    """Behaviour 81."""
+async def test_an_execution_accepts_as_many_signals_as_its_policy_allows(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, submitted={"policy": {"max_signals": 2}})
     first = suspended.signal("x", idempotency_key="k")
 
@@ -315,8 +312,7 @@ async def test_an_execution_takes_as_many_signals_as_its_policy_allows(conn: Con
     assert await given.count("signals") == 2
 
 
-async def test_an_execution_takes_10_000_signals_when_its_policy_says_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 81."""
+async def test_an_execution_accepts_10_000_signals_by_default(conn: Connection, given: Given) -> None:
     suspended = await waiting(given)
     await effects(conn, suspended.signal("x"))
     await given.rows("update flowfabric.signals set number = 9999")
@@ -339,8 +335,9 @@ async def test_a_pending_waitpoint_buffers_1_000_signals(conn: Connection, given
     ]
 
 
-async def test_signals_to_a_wait_for_an_operator_are_kept_and_do_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 79."""
+async def test_signals_to_a_wait_for_an_operator_or_a_timeout_are_recorded_without_effect(
+    conn: Connection, given: Given
+) -> None:
     operated = await waiting(given, OPERATOR_ONLY)
     timed = await waiting(given, {"kind": "timeout_only"}, timeout=timedelta(hours=1))
 
@@ -382,8 +379,8 @@ async def test_many_signals_behave_as_if_sent_one_after_the_other(conn: Connecti
     assert sorted(len(claim.resumed_by.signals) for claim in taken if claim.resumed_by) == [1, 3]
 
 
-async def told_and_noted(given: Given, suspended: Sequence[Waiting], *batches: Sequence[SignalToSend]) -> list[Any]:
-    """What became of signals and of who waited, without what differs from one to the next."""
+async def effects_and_events(given: Given, suspended: Sequence[Waiting], *batches: Sequence[SignalToSend]) -> list[Any]:
+    """The effects of the signals and the events of the executions, without their ids and times."""
     told = [await effects(given.conn, *batch) for batch in batches]
     found = await given.rows(
         "select execution, kind, by, detail ? 'due_at' as is_delayed, (detail - $1::text[])::text as detail "
@@ -397,7 +394,7 @@ async def told_and_noted(given: Given, suspended: Sequence[Waiting], *batches: S
     return [[effect for batch in told for effect in batch], noted]
 
 
-async def test_signals_sent_together_do_what_each_does_alone(conn: Connection, given: Given) -> None:
+async def test_signals_sent_in_one_batch_have_the_same_effects_as_alone(conn: Connection, given: Given) -> None:
     either = {"kind": "any_of", "members": [{"kind": "single", "waitpoint": "w", "name": name} for name in ("x", "go")]}
     wanted: list[Any] = [ANY, COUNT, either, OPERATOR_ONLY, {**ANY, "name": "other"}]
     delayed: Any = {"about": b"shown", "bind": True, "resume_delay": timedelta(hours=1)}
@@ -412,12 +409,12 @@ async def test_signals_sent_together_do_what_each_does_alone(conn: Connection, g
         *plain, bound = suspended
         return [*(one.signal("go", payload=b"1") for one in plain), bound.signal("go", digest=digest)]
 
-    at_once = await told_and_noted(given, together, signals(together))
-    assert at_once == await told_and_noted(given, alone, *([signal] for signal in signals(alone)))
+    at_once = await effects_and_events(given, together, signals(together))
+    assert at_once == await effects_and_events(given, alone, *([signal] for signal in signals(alone)))
     assert at_once[0][-2:] == ["signal_ignored_matcher_failed", "resume_condition_satisfied"]
 
 
-async def test_more_than_fit_in_one_statement_are_sent_in_several(conn: Connection, given: Given) -> None:
+async def test_a_batch_that_exceeds_one_statement_is_split(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, COUNT)
     bad = [suspended.signal(token="bad")] * 1_500
     large = [suspended.signal("x", payload=b"x" * 65_536, token="bad")] * 200

@@ -1,4 +1,4 @@
-"""Suspending: the lease is given up, nothing is held, and what came before counts."""
+"""Suspending: the lease is released, nothing is reserved, and signals sent earlier count."""
 
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -50,7 +50,7 @@ def many(nodes: int) -> dict[str, object]:
 
 
 async def test_a_suspended_execution_holds_nothing(conn: Connection, given: Given) -> None:
-    """Pitfall P39."""
+    """It has no lease and cannot be claimed, and calls with its old fence are refused."""
     claim = await given.claimed()
 
     answer = await waits.suspend(conn, claim.fence, wish(about=b"look", timeout=HOUR))
@@ -160,10 +160,10 @@ CAUSES: list[tuple[str, object, list[str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("cause", "condition", "waitpoints", "options"), CAUSES)
-async def test_a_wait_that_cannot_be_is_refused_with_its_cause(
+async def test_an_invalid_suspension_is_refused_with_its_cause(
     conn: Connection, given: Given, cause: str, condition: Any, waitpoints: list[str], options: dict[str, Any]
 ) -> None:
-    """Behaviour 66 and pitfall P34."""
+    """Nothing is written and the lease is kept."""
     claim = await given.claimed()
 
     async with given.nothing_changes():
@@ -174,8 +174,7 @@ async def test_a_wait_that_cannot_be_is_refused_with_its_cause(
     await claims.renew(conn, claim.fence)
 
 
-async def test_a_condition_nested_beyond_all_bounds_is_refused(conn: Connection, given: Given) -> None:
-    """Behaviour 66."""
+async def test_a_condition_nested_100_000_levels_deep_is_refused(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     condition: dict[str, object] = dict(ANY)
     for _ in range(100_000):
@@ -188,8 +187,7 @@ async def test_a_condition_nested_beyond_all_bounds_is_refused(conn: Connection,
 
 
 @pytest.mark.parametrize("condition", [nested(4), many(64), count(n=10_000), {**ANY, "name": None}])
-async def test_what_is_just_within_the_limits_is_taken(given: Given, condition: dict[str, object]) -> None:
-    """Behaviour 66."""
+async def test_a_condition_at_the_limits_is_accepted(given: Given, condition: dict[str, object]) -> None:
     suspended = await waiting(given, condition)
 
     assert [point.key for point in suspended.answer.waitpoints] == ["w"]
@@ -204,7 +202,7 @@ async def test_sixty_four_waitpoints_can_be_waited_for_at_once(given: Given) -> 
     assert len({point.token for point in suspended.answer.waitpoints}) == 64
 
 
-UNFIT: list[tuple[type[Exception], dict[str, Any]]] = [
+INVALID: list[tuple[type[Exception], dict[str, Any]]] = [
     (InvalidBody, {"requested_by": "nobody"}),
     (InvalidBody, {"idempotency_key": "k" * 257}),
     (InvalidBody, {"name": "n" * 129, "occurrence": 1}),
@@ -226,8 +224,8 @@ UNFIT: list[tuple[type[Exception], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("refusal", "options"), UNFIT)
-async def test_anything_else_unfit_is_refused_too(
+@pytest.mark.parametrize(("refusal", "options"), INVALID)
+async def test_other_invalid_arguments_are_refused(
     conn: Connection, given: Given, refusal: type[Exception], options: dict[str, Any]
 ) -> None:
     claim = await given.claimed()
@@ -239,13 +237,11 @@ async def test_anything_else_unfit_is_refused_too(
     await claims.renew(conn, claim.fence)
 
 
-async def test_what_is_asked_may_have_65_536_bytes(given: Given) -> None:
+async def test_about_may_have_65_536_bytes(given: Given) -> None:
     await waiting(given, about=b"x" * 65_536, idempotency_key="k" * 256, name="n" * 128, occurrence=1)
 
 
-async def test_a_fence_that_does_not_hold_is_refused_before_the_wait_is_looked_at(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_stale_fence_is_refused_before_the_suspension_is_validated(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     stale = msgspec.structs.replace(claim.fence, epoch=9)
     nowhere = msgspec.structs.replace(claim.fence, execution_id=mint_execution_id())
@@ -260,7 +256,7 @@ async def test_a_fence_that_does_not_hold_is_refused_before_the_wait_is_looked_a
         await waits.suspend(conn, claim.fence, wish())
 
 
-async def test_without_a_key_to_sign_with_nothing_can_wait(conn: Connection, given: Given) -> None:
+async def test_without_a_signing_key_nothing_can_suspend(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await given.rows("delete from flowfabric.keys")
 
@@ -271,8 +267,7 @@ async def test_without_a_key_to_sign_with_nothing_can_wait(conn: Connection, giv
             await waits.create_waitpoint(conn, claim.fence, "w")
 
 
-async def test_a_repeated_suspension_gives_the_first_answer_word_for_word(conn: Connection, given: Given) -> None:
-    """Behaviour 75."""
+async def test_a_repeated_suspension_returns_the_first_answer(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     wanted = wish({"kind": "all_of", "members": [ANY, {**ANY, "waitpoint": "a"}]}, ["w", "a"], idempotency_key="once")
     first = await waits.suspend(conn, claim.fence, wanted)
@@ -289,8 +284,7 @@ async def test_a_repeated_suspension_gives_the_first_answer_word_for_word(conn: 
         assert await waits.suspend(conn, claim.fence, wanted) == first
 
 
-async def test_without_a_key_a_second_suspension_is_refused(conn: Connection, given: Given) -> None:
-    """Behaviour 75."""
+async def test_without_an_idempotency_key_a_second_suspension_is_refused(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await waits.suspend(conn, claim.fence, wish(idempotency_key=""))
 
@@ -301,8 +295,8 @@ async def test_without_a_key_a_second_suspension_is_refused(conn: Connection, gi
             assert refused.value.fields["phase"] == "suspended"
 
 
-async def test_the_same_key_on_another_execution_is_unrelated(given: Given) -> None:
-    """Behaviour 75 and pitfall P35."""
+async def test_the_same_idempotency_key_on_another_execution_is_unrelated(given: Given) -> None:
+    """The idempotency key is scoped by execution, so no execution gets the tokens of another."""
     one = await waiting(given, idempotency_key="once")
     other = await waiting(given, idempotency_key="once")
 
@@ -310,8 +304,9 @@ async def test_the_same_key_on_another_execution_is_unrelated(given: Given) -> N
     assert one.point().token != other.point().token
 
 
-async def test_signals_that_came_first_satisfy_it_and_the_lease_is_kept(conn: Connection, given: Given) -> None:
-    """Behaviour 71."""
+async def test_signals_sent_before_the_suspension_satisfy_it_and_the_lease_is_kept(
+    conn: Connection, given: Given
+) -> None:
     claim = await given.claimed()
     made = await waits.create_waitpoint(conn, claim.fence, "w")
     early = await waits.deliver_signal(conn, to(claim.execution_id, made.waitpoint_id, made.token, payload=b"\0yes"))
@@ -329,7 +324,7 @@ async def test_signals_that_came_first_satisfy_it_and_the_lease_is_kept(conn: Co
     await attempts.complete(conn, claim.fence)
 
 
-async def test_early_signals_that_do_not_satisfy_it_count_later(conn: Connection, given: Given) -> None:
+async def test_buffered_signals_that_do_not_satisfy_the_condition_count_later(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     made = await waits.create_waitpoint(conn, claim.fence, "w")
     early = await waits.deliver_signal(conn, to(claim.execution_id, made.waitpoint_id, made.token))
@@ -343,8 +338,7 @@ async def test_early_signals_that_do_not_satisfy_it_count_later(conn: Connection
     assert [signal.signal_id for signal in taken.resumed_by.signals] == [early.signal_id, late.signal_id]
 
 
-async def test_a_waitpoint_made_ahead_is_adopted_with_the_token_it_has(conn: Connection, given: Given) -> None:
-    """Pitfall P36."""
+async def test_a_pending_waitpoint_is_adopted_with_its_existing_token(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     made = await waits.create_waitpoint(conn, claim.fence, "w")
     await signing_keys.rotate_key(conn, "k2", "ab" * 32)
@@ -357,8 +351,7 @@ async def test_a_waitpoint_made_ahead_is_adopted_with_the_token_it_has(conn: Con
     assert (await given.events(claim.execution_id)).count("waitpoint_created") == 1
 
 
-async def test_a_token_handed_out_before_a_crash_resumes_the_next_attempt(conn: Connection, given: Given) -> None:
-    """Behaviour 73."""
+async def test_a_token_given_away_before_a_crash_resumes_the_next_attempt(conn: Connection, given: Given) -> None:
     first = await given.claimed()
     made = await waits.create_waitpoint(conn, first.fence, "w")
     await given.time_passes(seconds=30)
@@ -372,8 +365,7 @@ async def test_a_token_handed_out_before_a_crash_resumes_the_next_attempt(conn: 
     assert (answer.waitpoints[0].token, done.effect) == (made.token, "resume_condition_satisfied")
 
 
-async def test_a_waitpoint_named_by_id_must_be_this_executions_pending_one(conn: Connection, given: Given) -> None:
-    """Behaviour 74 and pitfall P36."""
+async def test_a_waitpoint_requested_by_id_must_be_pending_on_this_execution(conn: Connection, given: Given) -> None:
     other = await given.claimed()
     foreign = await waits.create_waitpoint(conn, other.fence, "w")
     claim = await given.claimed()
@@ -381,9 +373,9 @@ async def test_a_waitpoint_named_by_id_must_be_this_executions_pending_one(conn:
 
     async def refused(refusal: type[Exception], key: str, waitpoint_id: Any) -> None:
         async with given.nothing_changes():
-            with pytest.raises(refusal) as told:
+            with pytest.raises(refusal) as caught:
                 await waits.suspend(conn, claim.fence, wish({**ANY, "waitpoint": key}, [(key, waitpoint_id)]))
-        assert refusal is not InvalidSuspension or told.value.fields == {"cause": "waitpoint_key_mismatch"}  # type: ignore[attr-defined]
+        assert refusal is not InvalidSuspension or caught.value.fields == {"cause": "waitpoint_key_mismatch"}  # type: ignore[attr-defined]
 
     await refused(WaitpointNotFound, "w", uuid4())
     await refused(WaitpointOfOtherExecution, "w", foreign.waitpoint_id)
@@ -393,7 +385,6 @@ async def test_a_waitpoint_named_by_id_must_be_this_executions_pending_one(conn:
 
 
 async def test_a_waitpoint_past_its_expiry_is_refused_by_id_and_replaced_by_key(conn: Connection, given: Given) -> None:
-    """Behaviour 74."""
     claim = await given.claimed(lease=HOUR)
     made = await waits.create_waitpoint(conn, claim.fence, "w", expires_in=timedelta(minutes=1))
     await given.time_passes(minutes=1)
@@ -408,8 +399,7 @@ async def test_a_waitpoint_past_its_expiry_is_refused_by_id_and_replaced_by_key(
     assert answer.waitpoints[0].id != made.waitpoint_id
 
 
-async def test_the_time_of_an_attempt_does_not_run_while_it_waits(conn: Connection, given: Given) -> None:
-    """Behaviour 46."""
+async def test_the_attempt_timeout_does_not_run_while_the_execution_waits(conn: Connection, given: Given) -> None:
     policy = {"attempt_timeout_ms": 600_000}
     claim = await given.claimed(policy=policy, lease=HOUR)
     await given.time_passes(minutes=4)
@@ -426,14 +416,13 @@ async def test_the_time_of_an_attempt_does_not_run_while_it_waits(conn: Connecti
     assert (await attempts.time_out_attempts(conn)).moved == 1
 
 
-async def test_a_wait_says_what_it_is_for_in_one_sentence(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_explain_says_what_a_suspended_execution_waits_for(conn: Connection, given: Given) -> None:
     plain = await waiting(given)
     assert (await executions.explain(conn, plain.execution_id)).sentence == "waits for signal approve on waitpoint w"
     timed = await waiting(given, timeout=HOUR, timeout_behavior="auto_resume")
     sentence = (await executions.explain(conn, timed.execution_id)).sentence
     assert sentence.startswith("waits for signal approve on waitpoint w; at ")
-    assert sentence.endswith(" it will go on without")
+    assert sentence.endswith(" it times out and resumes")
     operated = await waiting(given, OPERATOR_ONLY, [])
     explained = await executions.explain(conn, operated.execution_id)
     assert (explained.sentence, explained.waits_for, explained.released_by) == (

@@ -1,4 +1,4 @@
-"""Timeouts: what happens when what was waited for has not come."""
+"""Timeouts: what happens when a wait does not complete in time."""
 
 from datetime import timedelta
 
@@ -25,10 +25,9 @@ HOUR = timedelta(hours=1)
         ("expire", "expired", "timed_out_expire"),
     ],
 )
-async def test_a_wait_that_is_over_ends_as_it_asked_for(
+async def test_a_timed_out_wait_ends_the_execution_by_its_timeout_behavior(
     conn: Connection, given: Given, behavior: str | None, outcome: str, closed: str
 ) -> None:
-    """Behaviour 76."""
     suspended = await waiting(given, timeout=HOUR, timeout_behavior=behavior)
     await given.time_passes(minutes=59)
     assert (await waits.time_out_waits(conn)).moved == 0
@@ -51,8 +50,8 @@ async def test_a_wait_that_is_over_ends_as_it_asked_for(
 
 
 @pytest.mark.parametrize("behavior", ["auto_resume", "auto_resume_with_timeout_signal"])
-async def test_a_wait_may_go_on_with_a_signal_that_says_so(conn: Connection, given: Given, behavior: str) -> None:
-    """Behaviours 76 and 83; pitfall P40."""
+async def test_a_timed_out_wait_can_resume_with_a_timeout_signal(conn: Connection, given: Given, behavior: str) -> None:
+    """A 30-day timeout acts when the clock moves 30 days, and the handler sees why it was resumed."""
     month = timedelta(days=30)
     suspended = await waiting(given, timeout=month, timeout_behavior=behavior)
     early = await waits.deliver_signal(conn, suspended.signal("x"))
@@ -75,8 +74,7 @@ async def test_a_wait_may_go_on_with_a_signal_that_says_so(conn: Connection, giv
         await waits.deliver_signal(conn, suspended.signal())
 
 
-async def test_a_wait_may_be_left_to_an_operator(conn: Connection, given: Given) -> None:
-    """Behaviour 76."""
+async def test_a_timed_out_wait_can_be_escalated_to_an_operator(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, timeout=HOUR, timeout_behavior="escalate")
     await given.time_passes(hours=1)
 
@@ -96,7 +94,7 @@ async def test_a_wait_may_be_left_to_an_operator(conn: Connection, given: Given)
 
 
 async def test_a_timeout_of_an_earlier_wait_moves_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 77 and pitfall P39."""
+    """A timeout acts only on the suspension that it belongs to."""
     resumed = await waiting(given, submitted={"lane": "one"}, timeout=HOUR)
     again = await waiting(given, submitted={"lane": "two"}, timeout=HOUR)
     ended = await waiting(given, submitted={"lane": "three"}, timeout=HOUR)
@@ -115,7 +113,7 @@ async def test_a_timeout_of_an_earlier_wait_moves_nothing(conn: Connection, give
     assert await state(conn, resumed.execution_id) == "runnable"
 
 
-async def test_waits_of_all_kinds_are_dealt_with_in_one_pass(conn: Connection, given: Given) -> None:
+async def test_one_pass_handles_all_timeout_behaviors(conn: Connection, given: Given) -> None:
     behaviors = ["fail", "cancel", "expire", "auto_resume", "escalate"] * 3
     asked = [await waiting(given, timeout=HOUR, timeout_behavior=behavior) for behavior in behaviors]
     await given.time_passes(hours=1)
@@ -128,8 +126,8 @@ async def test_waits_of_all_kinds_are_dealt_with_in_one_pass(conn: Connection, g
     assert states == ["failed", "cancelled", "expired", "runnable", "suspended"] * 3
 
 
-async def test_a_sweep_passes_over_what_another_holds(conn: Connection, given: Given, connect: Connect) -> None:
-    """Pitfall P31."""
+async def test_a_sweep_skips_locked_executions(conn: Connection, given: Given, connect: Connect) -> None:
+    """A later pass handles them."""
     held, free = [await waiting(given, timeout=HOUR, timeout_behavior="escalate") for _ in range(2)]
     await given.time_passes(hours=1)
     other = await connect()
@@ -144,7 +142,7 @@ async def test_a_sweep_passes_over_what_another_holds(conn: Connection, given: G
     assert (await given.events()).count("suspension_escalated") == 2
 
 
-async def test_the_policy_gives_the_timeout_that_a_wait_does_not(conn: Connection, given: Given) -> None:
+async def test_the_policy_provides_the_default_timeout(conn: Connection, given: Given) -> None:
     policy = {"suspension": {"default_timeout_ms": 60_000, "timeout_behavior": "cancel"}}
     by_policy = await waiting(given, submitted={"policy": policy})
     own = await waiting(given, submitted={"policy": policy}, timeout=HOUR, timeout_behavior="expire")
@@ -160,7 +158,7 @@ async def test_the_policy_gives_the_timeout_that_a_wait_does_not(conn: Connectio
     assert await state(conn, own.execution_id) == "expired"
 
 
-async def test_a_moment_may_be_given_instead_of_a_span(conn: Connection, given: Given) -> None:
+async def test_a_timeout_may_be_a_point_in_time(conn: Connection, given: Given) -> None:
     moment = await testing.now(conn) + HOUR
     suspended = await waiting(given, ANY, timeout=moment)
 
@@ -169,7 +167,7 @@ async def test_a_moment_may_be_given_instead_of_a_span(conn: Connection, given: 
     assert (listed.execution_id, listed.timeout_at) == (suspended.execution_id, moment)
 
 
-async def test_without_a_timeout_it_waits_for_ever(conn: Connection, given: Given) -> None:
+async def test_without_a_timeout_an_execution_waits_for_ever(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, APPROVE)
     await given.time_passes(days=3650)
 

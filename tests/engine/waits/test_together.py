@@ -1,4 +1,4 @@
-"""Several waits as one suspension: each is over by itself, and what is not asked for any more is released."""
+"""Several waits as one suspension: each ends independently, and a wait that is no longer requested is released."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -36,17 +36,12 @@ async def sent(given: Given, claim: Claim, point: CreatedWaitpoint) -> Delivered
 
 
 async def over(given: Given, claim: Claim) -> dict[str, str | None]:
-    """What the journal has of waits and sleeps, and what ended each."""
+    """The waits and sleeps in the journal, and what ended each."""
     journal = await steps.read_journal(given.conn, claim.execution_id)
     return {entry.name: entry.by for entry in journal}
 
 
-async def again(given: Given) -> Claim:
-    [claim] = await given.claim()
-    return claim
-
-
-async def test_it_goes_on_when_all_are_over(given: Given) -> None:
+async def test_an_execution_resumes_when_all_its_waits_have_ended(given: Given) -> None:
     claim = await given.claimed()
     a, b = await made(given, claim, "a"), await made(given, claim, "b")
     assert (await suspended(given, claim, signal("a"), signal("b"))).outcome == "suspended"
@@ -56,11 +51,12 @@ async def test_it_goes_on_when_all_are_over(given: Given) -> None:
         await sent(given, claim, b)
     assert await over(given, claim) == {"b": "signal"}
     assert (await sent(given, claim, a)).effect == "resume_condition_satisfied"
-    assert (await again(given)).resumed_by is not None
+    [claim] = await given.claim()
+    assert claim.resumed_by is not None
     assert (await given.events(claim.execution_id)).count("execution_suspended") == 1
 
 
-async def test_what_came_before_counts(given: Given) -> None:
+async def test_buffered_signals_count(given: Given) -> None:
     claim = await given.claimed()
     for key in ("a", "b"):
         await sent(given, claim, await made(given, claim, key))
@@ -70,7 +66,7 @@ async def test_what_came_before_counts(given: Given) -> None:
     assert (await given.ticket(claim.execution_id))["phase"] == "active"
 
 
-async def test_a_repeated_call_is_answered_as_the_first(given: Given) -> None:
+async def test_a_repeated_call_returns_the_first_answer(given: Given) -> None:
     claim = await given.claimed()
     first = await suspended(given, claim, signal("a"), signal("b"), key="run 1")
 
@@ -78,7 +74,7 @@ async def test_a_repeated_call_is_answered_as_the_first(given: Given) -> None:
         assert await suspended(given, claim, signal("a"), signal("b"), key="run 1") == first
 
 
-async def test_a_time_that_comes_lets_it_go_on_and_the_rest_is_as_it_was(given: Given) -> None:
+async def test_a_timeout_resumes_the_execution_and_keeps_its_other_waits(given: Given) -> None:
     claim = await given.claimed()
     a = await made(given, claim, "a")
     nap, night = claim.expires_at + timedelta(hours=1), claim.expires_at + timedelta(hours=8)
@@ -92,29 +88,30 @@ async def test_a_time_that_comes_lets_it_go_on_and_the_rest_is_as_it_was(given: 
     await given.time_passes(hours=2)
     await waits.time_out_waits(given.conn)
 
-    claim = await again(given)
+    [claim] = await given.claim()
     assert await over(given, claim) == {"nap": "timeout", "night": None}
-    assert (await sent(given, claim, a)).effect == "appended_to_waitpoint", "also while it runs"
+    assert (await sent(given, claim, a)).effect == "appended_to_waitpoint", "also while the run is active"
     answer = await suspended(given, claim, wishes[0], wishes[2])
     assert answer.outcome == "suspended", "the night is not over"
     assert await over(given, claim) == {"a": "signal", "nap": "timeout", "night": None}
     assert before[0]["timeout_at"] is not None
 
 
-async def test_timeouts_of_waits_that_are_asked_for_again_run_on(given: Given) -> None:
+async def test_the_timeout_of_a_wait_that_is_requested_again_keeps_running(given: Given) -> None:
     claim = await given.claimed()
     late = signal("a", timeout=timedelta(hours=3), timeout_behavior="auto_resume")
     await suspended(given, claim, late, sleep(claim.expires_at + timedelta(hours=1)))
     await given.time_passes(hours=2)
     await waits.time_out_waits(given.conn)
-    await suspended(given, await again(given), late)
+    [claim] = await given.claim()
+    await suspended(given, claim, late)
     await given.time_passes(minutes=61)
     await waits.time_out_waits(given.conn)
 
     assert await over(given, claim) == {"a": "timeout", "nap": "timeout"}
 
 
-async def test_a_timeout_that_comes_while_it_runs_is_there_when_it_asks_again(given: Given) -> None:
+async def test_a_wait_also_times_out_while_the_run_is_active(given: Given) -> None:
     claim = await given.claimed()
     late = signal("a", timeout=timedelta(hours=3), timeout_behavior="auto_resume")
     await suspended(given, claim, late, sleep(claim.expires_at + timedelta(hours=1)))
@@ -133,7 +130,7 @@ async def test_a_timeout_that_comes_while_it_runs_is_there_when_it_asks_again(gi
 
 
 @pytest.mark.parametrize(("behavior", "state"), [("fail", "failed"), ("cancel", "cancelled"), ("expire", "expired")])
-async def test_a_timeout_that_ends_the_execution_ends_all_of_it(given: Given, behavior: str, state: str) -> None:
+async def test_a_timeout_that_ends_the_execution_ends_all_its_waits(given: Given, behavior: str, state: str) -> None:
     claim = await given.claimed()
     await suspended(given, claim, signal("a", timeout=timedelta(hours=1), timeout_behavior=behavior), signal("b"))
     await given.time_passes(hours=2)
@@ -144,7 +141,7 @@ async def test_a_timeout_that_ends_the_execution_ends_all_of_it(given: Given, be
     assert await given.rows("select from flowfabric.waitpoints where state <> 'closed'") == []
 
 
-async def test_of_times_that_come_together_one_for_an_operator_keeps_none_from_going_on(given: Given) -> None:
+async def test_an_escalation_does_not_stop_a_simultaneous_auto_resume(given: Given) -> None:
     claim = await given.claimed()
     times = {"a": "auto_resume", "b": "escalate"}
     wishes = [signal(key, timeout=timedelta(hours=1), timeout_behavior=behavior) for key, behavior in times.items()]
@@ -158,7 +155,7 @@ async def test_of_times_that_come_together_one_for_an_operator_keeps_none_from_g
     assert (escalated, resumed) == ("suspension_escalated", "execution_resumed")
 
 
-async def test_the_first_of_a_choice_takes_the_others_out_and_their_tokens_stay_good(given: Given) -> None:
+async def test_the_first_of_a_choice_releases_the_others_and_their_tokens_stay_valid(given: Given) -> None:
     claim = await given.claimed()
     a, b = await made(given, claim, "a"), await made(given, claim, "b")
     await suspended(
@@ -172,11 +169,11 @@ async def test_the_first_of_a_choice_takes_the_others_out_and_their_tokens_stay_
     assert (await sent(given, claim, a)).effect == "resume_condition_satisfied"
     assert await over(given, claim) == {"a": "signal"}
     assert (await sent(given, claim, b)).effect == "buffered_for_pending_waitpoint"
-    claim = await again(given)
+    [claim] = await given.claim()
     assert (await suspended(given, claim, signal("b"))).outcome == "already_satisfied"
 
 
-async def test_of_a_choice_that_was_satisfied_before_it_was_asked_one_wins(given: Given) -> None:
+async def test_if_several_of_a_choice_are_already_satisfied_one_wins(given: Given) -> None:
     claim = await given.claimed()
     for key in ("a", "b"):
         await sent(given, claim, await made(given, claim, key))
@@ -186,20 +183,20 @@ async def test_of_a_choice_that_was_satisfied_before_it_was_asked_one_wins(given
     assert await over(given, claim) == {"a": "signal"}
 
 
-async def test_what_is_not_asked_for_any_more_is_released(given: Given) -> None:
+async def test_a_wait_that_is_no_longer_requested_is_released(given: Given) -> None:
     claim = await given.claimed()
     a = await made(given, claim, "a")
     await suspended(given, claim, signal("a"), sleep(claim.expires_at + timedelta(hours=1)))
     await given.time_passes(hours=2)
     await waits.time_out_waits(given.conn)
-    claim = await again(given)
+    [claim] = await given.claim()
     await suspended(given, claim, signal("other"), signal("another"))
 
     assert (await sent(given, claim, a)).effect == "buffered_for_pending_waitpoint"
     assert (await waits.list_suspended(given.conn)).items[0].waitpoint_keys == ["another", "other"]
 
 
-async def test_one_that_cannot_be_refuses_all_and_the_lease_is_kept(given: Given) -> None:
+async def test_one_invalid_wait_refuses_all_and_the_lease_is_kept(given: Given) -> None:
     claim = await given.claimed()
     wrong = Suspension(condition={"kind": "single", "waitpoint": "x"}, waitpoints=["y"])
 
@@ -217,7 +214,7 @@ async def test_a_sleep_of_more_than_ten_years_is_refused(given: Given) -> None:
             await suspended(given, claim, signal("a"), sleep(claim.expires_at + timedelta(days=4_000)))
 
 
-async def test_a_stale_owner_does_not_step_aside(given: Given) -> None:
+async def test_a_stale_owner_cannot_suspend(given: Given) -> None:
     claim = await given.claimed()
     await given.time_passes(hours=1)
 
@@ -226,7 +223,7 @@ async def test_a_stale_owner_does_not_step_aside(given: Given) -> None:
             await suspended(given, claim, signal("a"), signal("b"))
 
 
-async def test_it_is_described_and_listed_as_one(given: Given) -> None:
+async def test_several_waits_are_described_and_listed_as_one_suspension(given: Given) -> None:
     claim = await given.claimed()
     soon = claim.expires_at + timedelta(hours=1)
     await suspended(given, claim, signal("a"), signal("b"), sleep(soon))
@@ -240,7 +237,7 @@ async def test_it_is_described_and_listed_as_one(given: Given) -> None:
     assert "waits for a signal on waitpoint a, waits for a signal on waitpoint b, sleeps until" in said
 
 
-async def test_a_replay_asks_anew_for_what_was_open_and_keeps_what_was_over(given: Given) -> None:
+async def test_a_replay_requests_open_waits_again_and_keeps_ended_ones(given: Given) -> None:
     claim = await given.claimed()
     a = await made(given, claim, "a")
     await suspended(given, claim, signal("a"), signal("b"))
@@ -248,6 +245,6 @@ async def test_a_replay_asks_anew_for_what_was_open_and_keeps_what_was_over(give
     await executions.cancel(given.conn, claim.execution_id)
     await executions.replay(given.conn, claim.execution_id, by="ops")
 
-    claim = await again(given)
+    [claim] = await given.claim()
     assert await over(given, claim) == {"a": "signal"}
     assert (await suspended(given, claim, signal("b"), signal("c"))).outcome == "suspended"

@@ -1,4 +1,4 @@
-"""Waitpoints made ahead, their tokens, and what a rotation of keys does to those."""
+"""Waitpoints created before the suspension, their tokens, and the rotation of signing keys."""
 
 import asyncio
 import secrets
@@ -38,7 +38,7 @@ async def rotate(conn: Connection, kid: str, *, grace: timedelta = HOUR) -> str:
     return secret
 
 
-async def test_a_waitpoint_made_ahead_is_given_again_while_it_is_pending(conn: Connection, given: Given) -> None:
+async def test_creating_a_waitpoint_again_returns_the_pending_one(conn: Connection, given: Given) -> None:
     claim = await given.claimed(lease=HOUR)
 
     made = await waits.create_waitpoint(conn, claim.fence, "w")
@@ -57,7 +57,7 @@ async def test_a_waitpoint_made_ahead_is_given_again_while_it_is_pending(conn: C
     }
 
 
-async def test_the_token_is_what_anybody_with_the_secret_would_sign(conn: Connection, given: Given) -> None:
+async def test_the_token_is_the_documented_signature(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     secret = await rotate(conn, "k2")
 
@@ -69,7 +69,7 @@ async def test_the_token_is_what_anybody_with_the_secret_would_sign(conn: Connec
     assert (listed.kid, listed.fingerprint) == ("k2", signing.fingerprint(made.token))
 
 
-async def test_a_waitpoint_that_cannot_be_is_refused(conn: Connection, given: Given) -> None:
+async def test_an_invalid_waitpoint_is_refused(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
 
     async with given.nothing_changes():
@@ -87,8 +87,7 @@ async def test_a_waitpoint_that_cannot_be_is_refused(conn: Connection, given: Gi
         await waits.create_waitpoint(conn, claim.fence, "w")
 
 
-async def test_one_that_nobody_used_is_closed_at_its_expiry(conn: Connection, given: Given) -> None:
-    """Behaviour 74."""
+async def test_an_unused_waitpoint_is_closed_when_it_expires(conn: Connection, given: Given) -> None:
     claim = await given.claimed(lease=HOUR)
     made = await waits.create_waitpoint(conn, claim.fence, "w", expires_in=timedelta(minutes=2))
     await given.time_passes(minutes=1)
@@ -109,7 +108,7 @@ async def test_one_that_nobody_used_is_closed_at_its_expiry(conn: Connection, gi
     }
 
 
-async def test_an_expired_one_is_replaced_before_any_sweep_has_run(conn: Connection, given: Given) -> None:
+async def test_an_expired_waitpoint_is_replaced_before_any_sweep_has_run(conn: Connection, given: Given) -> None:
     claim = await given.claimed(lease=HOUR)
     old = await waits.create_waitpoint(conn, claim.fence, "w", expires_in=timedelta(minutes=1))
     await given.time_passes(minutes=1)
@@ -120,8 +119,10 @@ async def test_an_expired_one_is_replaced_before_any_sweep_has_run(conn: Connect
     assert (await given.events(claim.execution_id))[3:] == ["waitpoint_closed", "waitpoint_created"]
 
 
-async def test_one_that_is_being_adopted_is_not_closed(conn: Connection, given: Given, connect: Connect) -> None:
-    """Pitfall P31."""
+async def test_a_waitpoint_that_is_being_adopted_is_not_closed(
+    conn: Connection, given: Given, connect: Connect
+) -> None:
+    """The sweep skips the locked ticket, and checks the expiry again under the lock."""
     claim = await given.claimed(lease=HOUR)
     made = await waits.create_waitpoint(conn, claim.fence, "w", expires_in=timedelta(minutes=1))
     other = await connect()
@@ -136,7 +137,7 @@ async def test_one_that_is_being_adopted_is_not_closed(conn: Connection, given: 
     assert done.effect == "resume_condition_satisfied"
 
 
-async def test_one_whose_key_is_gone_is_replaced(conn: Connection, given: Given) -> None:
+async def test_a_waitpoint_whose_signing_key_was_removed_is_replaced(conn: Connection, given: Given) -> None:
     claim = await given.claimed(lease=timedelta(minutes=1))
     old = await waits.create_waitpoint(conn, claim.fence, "w", expires_in=timedelta(days=30))
     await rotate(conn, "k2", grace=timedelta(0))
@@ -152,8 +153,8 @@ async def test_one_whose_key_is_gone_is_replaced(conn: Connection, given: Given)
     assert (new.outcome, new.token[:3]) == ("created", "k2:")
 
 
-async def test_old_tokens_work_until_the_grace_is_over(conn: Connection, given: Given) -> None:
-    """Behaviour 68."""
+async def test_old_tokens_are_valid_until_the_grace_period_ends(conn: Connection, given: Given) -> None:
+    """Afterwards they are `token_expired`, and `invalid_token` once the signing key is removed."""
     inside, after, removed = [await waiting(given) for _ in range(3)]
     await rotate(conn, "k2", grace=HOUR)
     await given.time_passes(minutes=59)
@@ -172,8 +173,7 @@ async def test_old_tokens_work_until_the_grace_is_over(conn: Connection, given: 
         await waits.deliver_signal(conn, removed.signal())
 
 
-async def test_a_grace_of_nothing_retires_a_secret_at_once(conn: Connection, given: Given) -> None:
-    """Behaviour 68."""
+async def test_a_grace_period_of_zero_retires_a_secret_immediately(conn: Connection, given: Given) -> None:
     old = await waiting(given)
     await rotate(conn, "k2", grace=timedelta(0))
     new = await waiting(given)
@@ -184,8 +184,7 @@ async def test_a_grace_of_nothing_retires_a_secret_at_once(conn: Connection, giv
     assert (new.point().token or "")[:3] == "k2:"
 
 
-async def test_ten_rotations_inside_one_grace_all_verify(conn: Connection, given: Given) -> None:
-    """Behaviour 68."""
+async def test_tokens_of_ten_rotations_within_the_grace_period_are_all_valid(conn: Connection, given: Given) -> None:
     asked = []
     for number in range(10):
         asked.append(await waiting(given))
@@ -196,8 +195,7 @@ async def test_ten_rotations_inside_one_grace_all_verify(conn: Connection, given
     assert [type(one).__name__ for one in told] == ["Delivered"] * 10
 
 
-async def test_a_secret_in_its_grace_cannot_sign_for_younger_waitpoints(conn: Connection, given: Given) -> None:
-    """Behaviour 69."""
+async def test_a_secret_in_its_grace_period_cannot_sign_for_newer_waitpoints(conn: Connection, given: Given) -> None:
     await signing_keys.rotate_key(conn, "leaked", SECRET)
     await rotate(conn, "next", grace=timedelta(days=1))
     younger = await waiting(given)
@@ -212,7 +210,7 @@ async def test_a_secret_in_its_grace_cannot_sign_for_younger_waitpoints(conn: Co
 
 
 class Generation(list[tuple[Claim, CreatedWaitpoint]]):
-    """Waitpoints that one key has signed."""
+    """Waitpoints whose tokens one signing key has signed."""
 
 
 async def generation(conn: Connection, claim: Claim, name: str, amount: int) -> Generation:
@@ -222,7 +220,7 @@ async def generation(conn: Connection, claim: Claim, name: str, amount: int) -> 
 
 
 async def answers(conn: Connection, generations: Sequence[Generation]) -> list[str]:
-    """How each generation's tokens fare, in one word each when all of it fares alike."""
+    """The answer to the tokens of each generation; all tokens of one generation get the same answer."""
     told = []
     for some in generations:
         signals = [to(claim.execution_id, made.waitpoint_id, made.token, "x") for claim, made in some]
@@ -233,7 +231,6 @@ async def answers(conn: Connection, generations: Sequence[Generation]) -> list[s
 
 
 async def test_a_thousand_tokens_through_three_rotations(conn: Connection, given: Given) -> None:
-    """Behaviour 68."""
     claim = await given.claimed(lease=HOUR)
     old = [await generation(conn, claim, f"g{number}", 250) for number in range(1)]
     for number in range(1, 4):
@@ -257,7 +254,7 @@ async def test_a_thousand_tokens_through_three_rotations(conn: Connection, given
     assert {type(one) for one in told} == {InvalidToken}
 
 
-async def test_a_waitpoint_is_made_once_when_two_ask_at_once(given: Given, connect: Connect) -> None:
+async def test_two_concurrent_calls_create_one_waitpoint(given: Given, connect: Connect) -> None:
     claim = await given.claimed()
     one, two = await connect(), await connect()
     async with one.transaction():

@@ -1,4 +1,4 @@
-"""Waits: executions that step aside, and what brings them back."""
+"""Waits: suspended executions, and the signals, operators and timeouts that resume them."""
 
 from flowfabric.engine.waits.list import list_suspended, list_waitpoints, list_waits
 from flowfabric.engine.waits.resume import deliver_approval, resume

@@ -1,21 +1,21 @@
--- Conditions: what a suspended execution waits for, and whether it has arrived.
+-- Conditions: what a suspended execution waits for, and whether its signals satisfy it.
 
--- The signals that a leaf of a condition counts: the first match of `single`, the first signal of each of the first n
--- different things of `count`.
+-- The signals that a leaf of a condition counts: for `single` the first match, for `count` the first signal of each of
+-- the first n distinct values.
 --
---   returns  their places among the signals, from 1, in order of arrival
+--   returns  their positions in `signals`, from 1, in order of arrival
 create or replace function flowfabric._counted(leaf jsonb, signals jsonb)
 returns bigint[]
 language plpgsql immutable as $$
 declare
-    keys jsonb := coalesce(leaf -> 'waitpoints', leaf -> 'waitpoint');
+    keys jsonb := coalesce(_counted.leaf -> 'waitpoints', _counted.leaf -> 'waitpoint');
     signal jsonb;
 begin
-    if leaf ->> 'kind' = 'single' then
-        for place in 1 .. jsonb_array_length(signals) loop
-            signal := signals -> place - 1;
-            if keys ? (signal ->> 'waitpoint') and coalesce(leaf ->> 'name' = signal ->> 'name', true)
-               and coalesce(leaf ->> 'source_type' = signal ->> 'source_type', true) then
+    if _counted.leaf ->> 'kind' = 'single' then
+        for place in 1 .. jsonb_array_length(_counted.signals) loop
+            signal := _counted.signals -> place - 1;
+            if keys ? (signal ->> 'waitpoint') and coalesce(_counted.leaf ->> 'name' = signal ->> 'name', true)
+               and coalesce(_counted.leaf ->> 'source_type' = signal ->> 'source_type', true) then
                 return array[place];
             end if;
         end loop;
@@ -24,21 +24,23 @@ begin
     return array(
         select f.place from (
             select distinct on (m.thing) m.place from (
-                select s.place, case leaf ->> 'of'
+                select s.place, case _counted.leaf ->> 'of'
                     when 'distinct_waitpoints' then s.signal ->> 'waitpoint'
-                    when 'distinct_sources' then jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
+                    when 'distinct_sources'
+                        then jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
                     else s.signal ->> 'id' end as thing
                 from jsonb_array_elements(_counted.signals) with ordinality as s (signal, place)
                 where keys ? (s.signal ->> 'waitpoint')
-                  and coalesce(leaf ->> 'name' = s.signal ->> 'name', true)
-                  and coalesce(leaf ->> 'source_type' = s.signal ->> 'source_type', true)) m
+                  and coalesce(_counted.leaf ->> 'name' = s.signal ->> 'name', true)
+                  and coalesce(_counted.leaf ->> 'source_type' = s.signal ->> 'source_type', true)) m
             order by m.thing, m.place) f
-        order by f.place limit (leaf ->> 'n')::int);
+        order by f.place limit (_counted.leaf ->> 'n')::int);
 end $$;
 
--- Whether a node of a condition holds. Each is judged by itself: none shares or takes another's counts.
+-- Evaluate a node of a condition, recursively. Each node is evaluated independently: nodes never share their counts.
 --
---   returns  whether it holds; the places of all signals that some leaf below counts, and of those that made it hold
+--   returns  whether it holds; the positions of all signals that a leaf below it counts; the positions of the signals
+--            that made it hold
 create or replace function flowfabric._judge_node(
     node jsonb, signals jsonb, out holds boolean, out counted bigint[], out satisfiers bigint[])
 language plpgsql immutable as $$
@@ -49,29 +51,29 @@ declare
 begin
     counted := '{}';
     satisfiers := '{}';
-    case node ->> 'kind'
+    case _judge_node.node ->> 'kind'
         when 'single', 'count' then
-            counted := flowfabric._counted(node, signals);
-            holds := cardinality(counted) >= coalesce((node ->> 'n')::int, 1);
+            counted := flowfabric._counted(_judge_node.node, _judge_node.signals);
+            holds := cardinality(counted) >= coalesce((_judge_node.node ->> 'n')::int, 1);
             satisfiers := case when holds then counted else '{}' end;
         when 'all_of', 'any_of' then
-            for member in select m from jsonb_array_elements(node -> 'members') m loop
-                judged := flowfabric._judge_node(member, signals);
+            for member in select m from jsonb_array_elements(_judge_node.node -> 'members') m loop
+                judged := flowfabric._judge_node(member, _judge_node.signals);
                 counted := counted || judged.counted;
                 satisfiers := satisfiers || judged.satisfiers;
                 held := held + judged.holds::int;
             end loop;
-            holds := held >= case node ->> 'kind' when 'any_of' then 1 else jsonb_array_length(node -> 'members') end;
+            holds := held >= case _judge_node.node ->> 'kind' when 'any_of' then 1
+                else jsonb_array_length(_judge_node.node -> 'members') end;
             satisfiers := case when holds then satisfiers else '{}' end;
         else
             holds := false;
     end case;
 end $$;
 
-
--- Whether a signal by itself satisfies a condition that is not satisfied yet: one that waits for a single signal of some kind.
+-- Fast path: whether this signal alone satisfies a condition that does not hold yet, if one matching signal is enough.
 --
---   returns  true or false; null when it depends on what else has arrived
+--   returns  true or false; null if the answer depends on other signals
 create or replace function flowfabric._is_met(condition jsonb, key text, name text, source_type text)
 returns boolean
 language plpgsql immutable as $$
@@ -79,15 +81,18 @@ declare
     met boolean := false;
     alone boolean;
 begin
-    if condition ->> 'kind' = 'single' or condition ->> 'kind' = 'count' and condition -> 'n' = '1' then
-        return coalesce(condition -> 'waitpoints', condition -> 'waitpoint') ? _is_met.key
-           and coalesce(condition ->> 'name' = _is_met.name, true) and coalesce(condition ->> 'source_type' = _is_met.source_type, true);
+    if _is_met.condition ->> 'kind' = 'single'
+       or _is_met.condition ->> 'kind' = 'count' and _is_met.condition -> 'n' = '1' then
+        return coalesce(_is_met.condition -> 'waitpoints', _is_met.condition -> 'waitpoint') ? _is_met.key
+           and coalesce(_is_met.condition ->> 'name' = _is_met.name, true)
+           and coalesce(_is_met.condition ->> 'source_type' = _is_met.source_type, true);
     end if;
-    if condition ->> 'kind' is distinct from 'any_of' then
+    if _is_met.condition ->> 'kind' is distinct from 'any_of' then
         return null;
     end if;
-    for place in 0 .. jsonb_array_length(condition -> 'members') - 1 loop
-        alone := flowfabric._is_met(condition -> 'members' -> place, _is_met.key, _is_met.name, _is_met.source_type);
+    for place in 0 .. jsonb_array_length(_is_met.condition -> 'members') - 1 loop
+        alone := flowfabric._is_met(
+            _is_met.condition -> 'members' -> place, _is_met.key, _is_met.name, _is_met.source_type);
         if alone is null then
             return null;
         end if;
@@ -96,37 +101,41 @@ begin
     return met;
 end $$;
 
--- Whether a condition holds over these signals: {id, waitpoint, name, source_type, source_identity} in order of arrival.
+-- Evaluate a condition over signals, each {id, waitpoint, name, source_type, source_identity}, in order of arrival.
 --
---   returns  whether it holds; the ids of all signals that some leaf counts, and of those that made it hold: each once, in
---            order of arrival
-create or replace function flowfabric._judge(condition jsonb, signals jsonb, out holds boolean, out counted text[], out satisfiers text[])
+--   returns  whether it holds; the ids of all signals that a leaf counts; the ids of the signals that made it hold.
+--            Each id once, in order of arrival
+create or replace function flowfabric._judge(
+    condition jsonb, signals jsonb, out holds boolean, out counted text[], out satisfiers text[])
 language plpgsql immutable as $$
 declare
     judged record;
 begin
-    judged := flowfabric._judge_node(condition, signals);
+    judged := flowfabric._judge_node(_judge.condition, _judge.signals);
     holds := judged.holds;
-    counted := flowfabric._ids_at(judged.counted, signals);
-    satisfiers := case when judged.counted = judged.satisfiers then counted else flowfabric._ids_at(judged.satisfiers, signals) end;
+    counted := flowfabric._ids_at(judged.counted, _judge.signals);
+    satisfiers := case when judged.counted = judged.satisfiers then counted
+        else flowfabric._ids_at(judged.satisfiers, _judge.signals) end;
 end $$;
 
--- The ids of the signals at these places.
+-- Convert positions of signals to their ids.
 --
---   returns  each once, in order of arrival
+--   returns  each id once, in order of arrival
 create or replace function flowfabric._ids_at(places bigint[], signals jsonb)
 returns text[]
 language plpgsql immutable as $$
 begin
-    if cardinality(places) <= 1 then
-        return case cardinality(places) when 0 then '{}' else array[signals -> (places[1] - 1)::int ->> 'id'] end;
+    if cardinality(_ids_at.places) <= 1 then
+        return case cardinality(_ids_at.places) when 0 then '{}'
+            else array[_ids_at.signals -> (_ids_at.places[1] - 1)::int ->> 'id'] end;
     end if;
-    return array(select signals -> (p.place - 1)::int ->> 'id' from (select distinct unnest(places)) p (place) order by p.place);
+    return array(select _ids_at.signals -> (p.place - 1)::int ->> 'id'
+                 from (select distinct unnest(_ids_at.places)) p (place) order by p.place);
 end $$;
 
--- The nodes of a condition, with how deep they lie; the root is 1.
+-- List the nodes of a condition with their depth; the root has depth 1.
 --
---   returns  a row each
+--   returns  one row per node
 create or replace function flowfabric._nodes(condition jsonb)
 returns table (node jsonb, depth int)
 language sql immutable as $$
@@ -134,15 +143,16 @@ language sql immutable as $$
         select _nodes.condition as node, 1 as depth
         union all
         select m.member, t.depth + 1 from tree t
-        cross join lateral jsonb_array_elements(case when jsonb_typeof(t.node -> 'members') = 'array' then t.node -> 'members' else '[]' end) m (member)
+        cross join lateral jsonb_array_elements(
+            case when jsonb_typeof(t.node -> 'members') = 'array' then t.node -> 'members' else '[]' end) m (member)
         where t.depth < 6
     )
     select t.node, t.depth from tree t
 $$;
 
--- The waitpoint keys that a condition names.
+-- List the waitpoint keys that a condition names.
 --
---   returns  each once, sorted
+--   returns  each key once, sorted
 create or replace function flowfabric._named_keys(condition jsonb)
 returns text[]
 language sql immutable as $$
@@ -153,33 +163,35 @@ language sql immutable as $$
         select jsonb_array_elements_text(n.node -> 'waitpoints') where jsonb_typeof(n.node -> 'waitpoints') = 'array') k
 $$;
 
--- What a signal did to a condition that it reached on one of its waitpoints.
+-- The effect of a signal on the condition of the wait that it reached.
 --
---   returns  the word for it
-create or replace function flowfabric._effect(condition jsonb, key text, name text, source_type text, holds boolean, is_counted boolean)
+--   returns  the name of the effect
+create or replace function flowfabric._effect(
+    condition jsonb, key text, name text, source_type text, holds boolean, is_counted boolean)
 returns text
 language plpgsql immutable as $$
 begin
-    if condition ->> 'kind' in ('operator_only', 'timeout_only') then
+    if _effect.condition ->> 'kind' in ('operator_only', 'timeout_only') then
         return 'no_op';
     end if;
     if _effect.holds or _effect.is_counted then
         return case when _effect.holds then 'resume_condition_satisfied' else 'appended_to_waitpoint' end;
     end if;
     return case
-        when not _effect.key = any (flowfabric._named_keys(condition)) then 'signal_ignored_not_in_condition'
+        when not _effect.key = any (flowfabric._named_keys(_effect.condition)) then 'signal_ignored_not_in_condition'
         when exists (
-            select from flowfabric._nodes(condition) n
+            select from flowfabric._nodes(_effect.condition) n
             where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _effect.key
               and coalesce(n.node ->> 'name', _effect.name) = _effect.name
-              and coalesce(n.node ->> 'source_type', _effect.source_type) = _effect.source_type) then 'appended_to_waitpoint_duplicate'
+              and coalesce(n.node ->> 'source_type', _effect.source_type) = _effect.source_type)
+            then 'appended_to_waitpoint_duplicate'
         else 'signal_ignored_matcher_failed'
     end;
 end $$;
 
--- What is wrong with the keys of a condition or of its waitpoints, one by one.
+-- Validate the waitpoint keys of a condition or of a suspension.
 --
---   returns  the cause, or null when they are good
+--   returns  the cause, or null if they are valid
 create or replace function flowfabric._keys_cause(keys jsonb)
 returns text
 language sql immutable as $$
@@ -191,91 +203,111 @@ language sql immutable as $$
     end from jsonb_array_elements(_keys_cause.keys) k (key)
 $$;
 
--- What is wrong with a node that counts.
+-- Validate a `count` node.
 --
---   returns  the cause, or null when it is good
+--   returns  the cause, or null if it is valid
 create or replace function flowfabric._count_cause(node jsonb)
 returns text
 language sql immutable as $$
     select case
-        when coalesce(jsonb_typeof(node -> 'n'), 'number') <> 'number' then 'malformed_condition'
-        when coalesce((node -> 'n')::numeric, 0) < 1 then 'count_n_zero'
-        when not flowfabric._is_whole(node -> 'n', 1, 1e30) then 'malformed_condition'
-        when (node -> 'n')::numeric > 10000 then 'count_n_too_large'
-        when coalesce(node ->> 'of', '') not in ('distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
-        when coalesce(node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
-        when jsonb_typeof(node -> 'waitpoints') <> 'array' then 'malformed_condition'
-        when flowfabric._keys_cause(node -> 'waitpoints') is not null then flowfabric._keys_cause(node -> 'waitpoints')
-        when node ->> 'of' = 'distinct_waitpoints' and (node ->> 'n')::int > jsonb_array_length(node -> 'waitpoints') then 'count_exceeds_waitpoint_set'
+        when coalesce(jsonb_typeof(_count_cause.node -> 'n'), 'number') <> 'number' then 'malformed_condition'
+        when coalesce((_count_cause.node -> 'n')::numeric, 0) < 1 then 'count_n_zero'
+        when not flowfabric._is_whole(_count_cause.node -> 'n', 1, 1e30) then 'malformed_condition'
+        when (_count_cause.node -> 'n')::numeric > 10000 then 'count_n_too_large'
+        when coalesce(_count_cause.node ->> 'of', '') not in (
+            'distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
+        when coalesce(_count_cause.node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
+        when jsonb_typeof(_count_cause.node -> 'waitpoints') <> 'array' then 'malformed_condition'
+        when flowfabric._keys_cause(_count_cause.node -> 'waitpoints') is not null
+            then flowfabric._keys_cause(_count_cause.node -> 'waitpoints')
+        when _count_cause.node ->> 'of' = 'distinct_waitpoints'
+         and (_count_cause.node ->> 'n')::int > jsonb_array_length(_count_cause.node -> 'waitpoints')
+            then 'count_exceeds_waitpoint_set'
     end
 $$;
 
--- What is wrong with a node of a condition by itself. Read closed: a field that is not known is refused, never ignored.
+-- Validate one node of a condition, without its members. An unknown field is refused, never ignored.
 --
---   returns  the cause, or null when it is good
+--   returns  the cause, or null if it is valid
 create or replace function flowfabric._node_cause(node jsonb, depth int)
 returns text
 language plpgsql immutable as $$
 declare
-    fields text[] := case node ->> 'kind'
-        when 'single' then '{kind,waitpoint,name,source_type}' when 'count' then '{kind,n,of,name,source_type,waitpoints}'
+    fields text[] := case _node_cause.node ->> 'kind'
+        when 'single' then '{kind,waitpoint,name,source_type}'
+        when 'count' then '{kind,n,of,name,source_type,waitpoints}'
         when 'all_of' then '{kind,members}' when 'any_of' then '{kind,members}'
         when 'operator_only' then '{kind}' when 'timeout_only' then '{kind}' end;
 begin
     return case
-        when depth > 4 then 'condition_too_deep'
+        when _node_cause.depth > 4 then 'condition_too_deep'
         when fields is null then 'unknown_condition'
-        when depth > 1 and node ->> 'kind' in ('operator_only', 'timeout_only') then 'nested_standalone'
-        when exists (select from jsonb_object_keys(node) f (name) where f.name <> all (fields)) then 'malformed_condition'
-        when node -> 'name' = '""' then 'signal_name_empty'
-        when jsonb_typeof(node -> 'name') <> 'string' or octet_length(node ->> 'name') > 128 then 'malformed_condition'
-        when jsonb_typeof(node -> 'source_type') <> 'string' or octet_length(node ->> 'source_type') not between 1 and 64 then 'malformed_condition'
-        when node ->> 'kind' = 'single' then flowfabric._keys_cause(jsonb_build_array(coalesce(node -> 'waitpoint', '""')))
-        when node ->> 'kind' = 'count' then flowfabric._count_cause(node)
-        when coalesce(node -> 'members', '[]') = '[]' and 'members' = any (fields) then replace(node ->> 'kind', '_', '') || '_empty_members'
-        when jsonb_typeof(node -> 'members') <> 'array' then 'malformed_condition'
+        when _node_cause.depth > 1 and _node_cause.node ->> 'kind' in ('operator_only', 'timeout_only')
+            then 'nested_standalone'
+        when exists (select from jsonb_object_keys(_node_cause.node) f (name) where f.name <> all (fields))
+            then 'malformed_condition'
+        when _node_cause.node -> 'name' = '""' then 'signal_name_empty'
+        when jsonb_typeof(_node_cause.node -> 'name') <> 'string' or octet_length(_node_cause.node ->> 'name') > 128
+            then 'malformed_condition'
+        when jsonb_typeof(_node_cause.node -> 'source_type') <> 'string'
+          or octet_length(_node_cause.node ->> 'source_type') not between 1 and 64 then 'malformed_condition'
+        when _node_cause.node ->> 'kind' = 'single'
+            then flowfabric._keys_cause(jsonb_build_array(coalesce(_node_cause.node -> 'waitpoint', '""')))
+        when _node_cause.node ->> 'kind' = 'count' then flowfabric._count_cause(_node_cause.node)
+        when coalesce(_node_cause.node -> 'members', '[]') = '[]' and 'members' = any (fields)
+            then replace(_node_cause.node ->> 'kind', '_', '') || '_empty_members'
+        when jsonb_typeof(_node_cause.node -> 'members') <> 'array' then 'malformed_condition'
     end;
 end $$;
 
--- Whether a condition is certainly good, for the one waitpoint there is: a leaf, or a few of them. What it does not know it
--- leaves to those that name the cause.
+-- Fast path: whether a condition over one waitpoint is certainly valid, if it is a leaf or has at most eight leaves as
+-- members. In all other cases `_condition_cause` finds out, and names the cause.
 --
---   returns  true when it is good
+--   returns  true if it is valid
 create or replace function flowfabric._is_sound(node jsonb, key text, may_nest boolean default true)
 returns boolean
 language plpgsql immutable as $$
 begin
-    if node ->> 'kind' is null then
+    if _is_sound.node ->> 'kind' is null then
         return false;
     end if;
-    if node ->> 'kind' in ('all_of', 'any_of') then
-        if not may_nest or jsonb_typeof(node -> 'members') is distinct from 'array' or node - '{kind,members}'::text[] <> '{}'
-           or jsonb_array_length(node -> 'members') not between 1 and 8 then
+    if _is_sound.node ->> 'kind' in ('all_of', 'any_of') then
+        if not _is_sound.may_nest or jsonb_typeof(_is_sound.node -> 'members') is distinct from 'array'
+           or _is_sound.node - '{kind,members}'::text[] <> '{}'
+           or jsonb_array_length(_is_sound.node -> 'members') not between 1 and 8 then
             return false;
         end if;
-        for place in 0 .. jsonb_array_length(node -> 'members') - 1 loop
-            if not flowfabric._is_sound(node -> 'members' -> place, key, false) then
+        for place in 0 .. jsonb_array_length(_is_sound.node -> 'members') - 1 loop
+            if not flowfabric._is_sound(_is_sound.node -> 'members' -> place, _is_sound.key, false) then
                 return false;
             end if;
         end loop;
         return true;
     end if;
-    if node ? 'name' and (jsonb_typeof(node -> 'name') <> 'string' or octet_length(node ->> 'name') not between 1 and 128)
-       or node ? 'source_type' and (jsonb_typeof(node -> 'source_type') <> 'string' or octet_length(node ->> 'source_type') not between 1 and 64) then
+    if _is_sound.node ? 'name'
+       and (jsonb_typeof(_is_sound.node -> 'name') <> 'string'
+            or octet_length(_is_sound.node ->> 'name') not between 1 and 128)
+       or _is_sound.node ? 'source_type'
+       and (jsonb_typeof(_is_sound.node -> 'source_type') <> 'string'
+            or octet_length(_is_sound.node ->> 'source_type') not between 1 and 64) then
         return false;
     end if;
-    if node ->> 'kind' = 'single' then
-        return coalesce(node -> 'waitpoint' = to_jsonb(key), false) and node - '{kind,waitpoint,name,source_type}'::text[] = '{}';
+    if _is_sound.node ->> 'kind' = 'single' then
+        return coalesce(_is_sound.node -> 'waitpoint' = to_jsonb(_is_sound.key), false)
+           and _is_sound.node - '{kind,waitpoint,name,source_type}'::text[] = '{}';
     end if;
-    return node ->> 'kind' = 'count' and node - '{kind,n,of,name,source_type,waitpoints}'::text[] = '{}'
-       and coalesce(node -> 'waitpoints' = jsonb_build_array(key) and jsonb_typeof(node -> 'n') = 'number'
-                    and (node ->> 'of' in ('distinct_signals', 'distinct_sources') and node ->> 'n' ~ '^[1-9][0-9]{0,3}$'
-                         or node ->> 'of' = 'distinct_waitpoints' and node ->> 'n' = '1'), false);
+    return _is_sound.node ->> 'kind' = 'count'
+       and _is_sound.node - '{kind,n,of,name,source_type,waitpoints}'::text[] = '{}'
+       and coalesce(_is_sound.node -> 'waitpoints' = jsonb_build_array(_is_sound.key)
+                    and jsonb_typeof(_is_sound.node -> 'n') = 'number'
+                    and (_is_sound.node ->> 'of' in ('distinct_signals', 'distinct_sources')
+                         and _is_sound.node ->> 'n' ~ '^[1-9][0-9]{0,3}$'
+                         or _is_sound.node ->> 'of' = 'distinct_waitpoints' and _is_sound.node ->> 'n' = '1'), false);
 end $$;
 
--- What is wrong with a condition and the waitpoints it is to be asked of.
+-- Validate a condition together with the keys of its waitpoints.
 --
---   returns  the cause, or null when they are good
+--   returns  the cause, or null if they are valid
 create or replace function flowfabric._condition_cause(condition jsonb, keys text[])
 returns text
 language plpgsql immutable as $$
@@ -284,26 +316,32 @@ declare
     cause text;
     named text[];
 begin
-    if cardinality(keys) = 1 and octet_length(keys[1]) between 1 and 128 and flowfabric._is_sound(condition, keys[1]) then
+    if cardinality(_condition_cause.keys) = 1 and octet_length(_condition_cause.keys[1]) between 1 and 128
+       and flowfabric._is_sound(_condition_cause.condition, _condition_cause.keys[1]) then
         return null;
     end if;
-    if keys = '{}' and condition ->> 'kind' in ('single', 'all_of', 'any_of', 'count') then
+    if _condition_cause.keys = '{}'
+       and _condition_cause.condition ->> 'kind' in ('single', 'all_of', 'any_of', 'count') then
         return 'waitpoints_empty';
     end if;
-    cause := flowfabric._keys_cause(to_jsonb(keys));
-    if cause is null and (cardinality(keys) > 64 or (select count(*) from flowfabric._nodes(condition)) > 64) then
+    cause := flowfabric._keys_cause(to_jsonb(_condition_cause.keys));
+    if cause is null and (cardinality(_condition_cause.keys) > 64
+                          or (select count(*) from flowfabric._nodes(_condition_cause.condition)) > 64) then
         cause := 'condition_too_large';
     end if;
     if cause is null then
-        select flowfabric._node_cause(n.node, n.depth) into cause from flowfabric._nodes(condition) with ordinality as n (node, depth, place)
+        select flowfabric._node_cause(n.node, n.depth) into cause
+        from flowfabric._nodes(_condition_cause.condition) with ordinality as n (node, depth, place)
         where flowfabric._node_cause(n.node, n.depth) is not null order by n.depth desc, n.place limit 1;
     end if;
     if cause is not null then
         return cause;
     end if;
-    named := flowfabric._named_keys(condition);
+    named := flowfabric._named_keys(_condition_cause.condition);
     return case
-        when not named <@ keys then 'referenced_waitpoint_key_missing_binding'
-        when not keys <@ named and condition ->> 'kind' not in ('operator_only', 'timeout_only') then 'extra_binding_not_referenced_by_condition'
+        when not named <@ _condition_cause.keys then 'referenced_waitpoint_key_missing_binding'
+        when not _condition_cause.keys <@ named
+         and _condition_cause.condition ->> 'kind' not in ('operator_only', 'timeout_only')
+            then 'extra_binding_not_referenced_by_condition'
     end;
 end $$;

@@ -1,4 +1,4 @@
-"""Looking at waits: who waits, for what, and since when. Never a token."""
+"""Listing waits: which executions wait, for what, and since when. Tokens are never shown."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ async def list_suspended(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[SuspendedExecution]:
-    """The executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
+    """List the executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
     position: dict[str, object] = {}
     if cursor:
         moment, last = ids.parse_newest_cursor(cursor)
@@ -40,7 +40,7 @@ async def list_suspended(
 
 
 async def list_waits(conn: Connection, execution_id: ExecutionId) -> list[SuspendedExecution]:
-    """What one execution waits for now, each wait with what it asks. Raises `ExecutionNotFound`."""
+    """List the waits of one execution that are open now. Raises `ExecutionNotFound`."""
     found = await call.rows(conn, "list_waits", **calls.about(execution_id))
     return [
         msgspec.convert({**row, "execution_id": execution_id, "reason_code": row["code"]}, SuspendedExecution)
@@ -56,13 +56,13 @@ async def list_waitpoints(
     cursor: str | None = None,
     limit: int = 100,
 ) -> Page[Waitpoint]:
-    """The waitpoints of an execution, oldest first; of one `state` where it is given.
+    """List the waitpoints of an execution, oldest first; with `state`, only those in that state.
 
     Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`, `InvalidBody`.
     """
     if state is not None and state not in STATES:
         raise InvalidBody(
-            f"state {shown(state)}: a waitpoint is {', '.join(STATES[:-1])} or {STATES[-1]}", field="state"
+            f"state {shown(state)} is invalid; use {', '.join(STATES[:-1])} or {STATES[-1]}", field="state"
         )
     position: dict[str, object] = {}
     if cursor:

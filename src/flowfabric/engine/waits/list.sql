@@ -1,112 +1,125 @@
--- Looking at waits: who waits, for what, and since when. Never a token.
+-- Listing waits: which executions wait, for what, and since when. Tokens are never shown.
 
--- The executions that are suspended now, longest first.
+-- List the executions that are suspended now, longest first, with keyset pagination.
 --
 --   refuses  invalid_limit
---   returns  a row each
+--   returns  one row per execution
 create or replace function flowfabric.list_suspended(
-    namespace text default null, lane text default null, reason_code text default null, after_suspended timestamptz default null,
-    after_partition int default null, after_id uuid default null, take int default 50)
-returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
-               waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
+    namespace text default null, lane text default null, reason_code text default null,
+    after_suspended timestamptz default null, after_partition int default null, after_id uuid default null,
+    take int default 50)
+returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea,
+               about_digest text, waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return query
     select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
            array(select w.key from flowfabric._waits_of(s) p
-                 cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w order by w.key),
+                 cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w
+                 order by w.key),
            (select min(p.timeout_at) from flowfabric._waits_of(s) p), s.timeout_behavior
     from flowfabric.suspensions s
-    cross join lateral (select t.route from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
+    cross join lateral (
+        select t.route from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
     cross join lateral (select r.namespace, r.lane from flowfabric.routes r where r.id = t.route offset 0) r
     where s.ended_at is null and s.within is null
       and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
       and (list_suspended.lane is null or r.lane = list_suspended.lane)
       and (list_suspended.reason_code is null or s.reason_code = list_suspended.reason_code)
       and (list_suspended.after_id is null or s.suspended_at >= list_suspended.after_suspended
-           and (s.suspended_at, s.partition, s.execution) > (list_suspended.after_suspended, list_suspended.after_partition, list_suspended.after_id))
+           and (s.suspended_at, s.partition, s.execution) > (
+               list_suspended.after_suspended, list_suspended.after_partition, list_suspended.after_id))
     order by s.suspended_at, s.partition, s.execution
     limit flowfabric._page(list_suspended.take);
 end $$;
 
--- What one execution waits for now, a row for each wait, with what it asks.
+-- List the waits of one execution that are open now.
 --
 --   refuses  execution_not_found
---   returns  rows as `list_suspended` gives them; none when it does not wait
+--   returns  one row per wait, with the columns of `list_suspended`; none if the execution does not wait
 create or replace function flowfabric.list_waits(partition int, id uuid)
 returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e where e.partition = list_waits.partition and e.id = list_waits.id) then
+    if not exists (select from flowfabric.executions e
+                   where e.partition = list_waits.partition and e.id = list_waits.id) then
         perform flowfabric._refuse_missing(list_waits.partition, list_waits.id);
     end if;
     return query
     select s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
-           array(select w.key from flowfabric.waitpoints w where w.suspension = s.id order by w.key), s.timeout_at, s.timeout_behavior
+           array(select w.key from flowfabric.waitpoints w where w.suspension = s.id order by w.key), s.timeout_at,
+           s.timeout_behavior
     from flowfabric.suspensions s
     where s.partition = list_waits.partition and s.execution = list_waits.id and s.ended_at is null
       and s.condition ->> 'kind' <> 'together'
     order by s.suspended_at, s.id;
 end $$;
 
--- The waits that a suspension consists of and that are not over: several, or itself.
+-- The open waits of a suspension: its parts, or the suspension itself.
 --
---   returns  a row each
+--   returns  one row per wait
 create or replace function flowfabric._waits_of(suspension flowfabric.suspensions)
 returns setof flowfabric.suspensions
 language plpgsql stable rows 1 as $$
 #variable_conflict use_column
 begin
     if suspension.condition ->> 'kind' <> 'together' then
-        return next suspension;
+        return next _waits_of.suspension;
     else
         return query
         select s.* from flowfabric.suspensions s
-        where s.partition = suspension.partition and s.execution = suspension.execution and s.ended_at is null and s.within = suspension.id;
+        where s.partition = suspension.partition and s.execution = suspension.execution and s.ended_at is null
+          and s.within = suspension.id;
     end if;
 end $$;
 
--- The waitpoints of an execution, oldest first.
+-- List the waitpoints of an execution, oldest first, with keyset pagination.
 --
 --   refuses  execution_not_found, invalid_limit
---   returns  a row each, with the kid and the fingerprint of its token
+--   returns  one row per waitpoint, with the kid and the fingerprint of its token
 create or replace function flowfabric.list_waitpoints(
-    partition int, id uuid, state text default null, after_created timestamptz default null, after_id uuid default null, take int default 100)
-returns table (waitpoint_id uuid, key text, state_name text, required_signal_names text[], created_at timestamptz, activated_at timestamptz,
-               expires_at timestamptz, closed_at timestamptz, close_reason text, kid text, fingerprint text, signal_count bigint, about_digest text)
+    partition int, id uuid, state text default null, after_created timestamptz default null, after_id uuid default null,
+    take int default 100)
+returns table (waitpoint_id uuid, key text, state_name text, required_signal_names text[], created_at timestamptz,
+               activated_at timestamptz, expires_at timestamptz, closed_at timestamptz, close_reason text, kid text,
+               fingerprint text, signal_count bigint, about_digest text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id) then
+    if not exists (select from flowfabric.executions e
+                   where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id) then
         perform flowfabric._refuse_missing(list_waitpoints.partition, list_waitpoints.id);
     end if;
     return query
-    select w.id, w.key, w.state::text, flowfabric._required_names(s.condition, w.key), w.created_at, w.activated_at, w.expires_at, w.closed_at,
-           w.close_reason, w.kid, w.fingerprint,
-           (select count(*) from flowfabric.signals g where g.waitpoint = w.id),
-           encode(s.about_digest, 'hex')
+    select w.id, w.key, w.state::text, flowfabric._required_names(s.condition, w.key), w.created_at, w.activated_at,
+           w.expires_at, w.closed_at, w.close_reason, w.kid, w.fingerprint,
+           (select count(*) from flowfabric.signals g where g.waitpoint = w.id), encode(s.about_digest, 'hex')
     from flowfabric.waitpoints w
-    left join flowfabric.suspensions s on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
+    left join flowfabric.suspensions s
+        on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
     where w.partition = list_waitpoints.partition and w.execution = list_waitpoints.id
       and (list_waitpoints.state is null or w.state::text = list_waitpoints.state)
-      and (list_waitpoints.after_id is null or (w.created_at, w.id) > (list_waitpoints.after_created, list_waitpoints.after_id))
+      and (list_waitpoints.after_id is null
+           or (w.created_at, w.id) > (list_waitpoints.after_created, list_waitpoints.after_id))
     order by w.created_at, w.id
     limit flowfabric._page(list_waitpoints.take);
 end $$;
 
--- The names of the signals that a condition asks for on a waitpoint.
+-- List the names of the signals that a condition accepts on a waitpoint.
 --
---   returns  them, sorted; none when any name will do; a marker where no signal can satisfy it
+--   returns  the names, sorted; none if any name is accepted; a marker if no signal can satisfy it
 create or replace function flowfabric._required_names(condition jsonb, key text)
 returns text[]
 language sql immutable as $$
-    select case condition ->> 'kind'
+    select case _required_names.condition ->> 'kind'
         when 'operator_only' then array['__operator_only__']
         when 'timeout_only' then array['__timeout_only__']
-        else (select case when bool_and(n.node ? 'name') then array_agg(distinct n.node ->> 'name' order by n.node ->> 'name') else '{}' end
-              from flowfabric._nodes(condition) n where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _required_names.key)
+        else (select case when bool_and(n.node ? 'name')
+                  then array_agg(distinct n.node ->> 'name' order by n.node ->> 'name') else '{}' end
+              from flowfabric._nodes(_required_names.condition) n
+              where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _required_names.key)
     end
 $$;

@@ -1,4 +1,4 @@
-"""Resuming: an execution that stepped aside goes on, by a signal, an operator, a timeout or a budget."""
+"""Resuming: a suspended execution becomes runnable again, by a signal, an operator, a timeout or a budget."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -18,9 +18,9 @@ async def resume(
     note: str | None = None,
     delay: timedelta | None = None,
 ) -> PublicState:
-    """Let a suspended execution go on because an operator says so, whatever it waits for.
+    """Resume a suspended execution on behalf of an operator, regardless of what it waits for.
 
-    The first 4 096 bytes of the note are kept in the log. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
+    The event log keeps the first 4 096 bytes of the note. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
     `InvalidTime`, `InvalidBody`.
     """
     answer = await call.row(
@@ -48,10 +48,10 @@ async def deliver_approval(
     digest: bytes | None = None,
     note: str | None = None,
 ) -> Delivered:
-    """Decide on what an execution asks, as somebody the deployment has authenticated; no token is needed.
+    """Deliver the decision of a person whom the deployment has authenticated; no token is needed.
 
-    `waitpoint` is a key or an id, `decision` is `approve`, `reject` or another name. A bound request counts only with
-    the `digest` of what was shown. One person counts once: repeated, `duplicate`. Raises `ExecutionNotFound`,
+    `waitpoint` is a key or an id, `decision` is `approve`, `reject` or another name. A bound request requires the
+    `digest` of its `about`. Each person counts once; a repeated call returns `duplicate`. Raises `ExecutionNotFound`,
     `WaitpointNotFound`, `WrongLane`, `InvalidSignal`, `PayloadTooLarge`, `TargetNotSignalable`, `WaitpointClosed`,
     `SignalLimitExceeded`, `ApprovalDigestMismatch`.
     """

@@ -1,4 +1,4 @@
-"""Signals: messages to a waitpoint, from whoever holds its token."""
+"""Signals: messages to a waitpoint, sent by anyone who holds its token."""
 
 from collections.abc import Iterator, Sequence
 from uuid import UUID, uuid4
@@ -12,17 +12,17 @@ from flowfabric.postgres.driver import Connection
 
 
 async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
-    """Send a signal to a waitpoint; the execution goes on in the same transaction when that satisfies it.
+    """Deliver a signal to a waitpoint; if it satisfies the wait, the execution resumes in the same transaction.
 
-    Safe to repeat with a `signal_id` or an `idempotency_key`: `duplicate`, whatever has happened since. Raises
-    `InvalidSignal`, `InvalidText`, `PayloadTooLarge`, `MissingToken`, `InvalidToken`, `TokenExpired`, and only with a
-    good token `TargetNotSignalable`, `WaitpointClosed`, `SignalLimitExceeded`, `ApprovalDigestMismatch`.
+    Safe to repeat with a `signal_id` or an `idempotency_key`: the answer is `duplicate`, even if the wait has ended.
+    Raises `InvalidSignal`, `InvalidText`, `PayloadTooLarge`, `MissingToken`, `InvalidToken`, `TokenExpired`, and only
+    with a valid token `TargetNotSignalable`, `WaitpointClosed`, `SignalLimitExceeded`, `ApprovalDigestMismatch`.
     """
     return calls.only(await deliver_signals(conn, [signal]))
 
 
 async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
-    """Send many signals, as if one after the other, and answer each in its place.
+    """Deliver many signals, as if one after the other, and return one answer per signal.
 
     Up to 1 000 signals or 8 MiB go in one statement.
     """
@@ -50,12 +50,12 @@ def _checked(signal: SignalToSend) -> SignalToSend:
     texts = (signal.token, signal.name, signal.source_type, signal.source_identity, signal.category, signal.encoding)
     for text in (*texts, signal.correlation_id, signal.idempotency_key):
         if text is not None:
-            check_text(text, "a text of the signal")
+            check_text(text, "signal")
     return signal
 
 
 def _partition(signal: SignalToSend) -> int:
-    """A partition that can be stored: one that cannot has no executions, and neither has -1."""
+    """The partition if it fits a smallint, else -1, which has no executions either."""
     return signal.execution_id.partition if 0 <= signal.execution_id.partition < 1 << 15 else -1
 
 

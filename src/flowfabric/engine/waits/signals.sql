@@ -1,6 +1,6 @@
--- Signals: messages to a waitpoint, from whoever holds its token. The token is judged before anything else is looked at.
+-- Signals: messages to a waitpoint, sent by anyone who holds its token. The token is checked before anything else.
 
--- Signals as they are given to whoever waited for them.
+-- Signals as JSON, for the handler that waited for them.
 --
 --   returns  a JSON list in the order of their ids; payloads in base64
 create or replace function flowfabric._signals_text(partition int, execution uuid, ids uuid[])
@@ -12,25 +12,31 @@ begin
         return '[]';
     end if;
     return (select '[' || coalesce(string_agg(flowfabric._signal_text(s), ','), '') || ']'
-            from unnest(_signals_text.ids) as x (id) cross join lateral flowfabric._signal(_signals_text.partition, _signals_text.execution, x.id) s);
+            from unnest(_signals_text.ids) as x (id)
+            cross join lateral flowfabric._signal(_signals_text.partition, _signals_text.execution, x.id) s);
 end $$;
 
--- One signal as it is given to whoever waited for it. Put together as text: that takes half as long as by json_build_object.
+-- One signal as JSON, for the handler that waited for it. Concatenated as text: json_build_object takes twice as long.
 --
 --   returns  its fields as JSON, the payload in base64
 create or replace function flowfabric._signal_text(signal flowfabric.signals)
 returns text
 language sql stable as $$
-    select '{"signal_id":"' || (signal).id::text || '","name":' || to_json((signal).name)::text || ',"category":' || to_json((signal).category)::text
-        || ',"source_type":' || to_json((signal).source_type)::text || ',"source_identity":' || to_json((signal).source_identity)::text
-        || ',"at":' || to_json((signal).at)::text || coalesce(',"waitpoint_id":"' || (signal).waitpoint::text || '"', '')
-        || coalesce(',"correlation_id":' || to_json((signal).correlation_id)::text, '')
-        || coalesce(',"encoding":' || to_json((signal).encoding)::text, '')
-        || coalesce(',"payload":"' || replace(encode((signal).payload, 'base64'), E'\n', '') || '"', '') || '}'
+    select '{"signal_id":"' || (_signal_text.signal).id::text
+        || '","name":' || to_json((_signal_text.signal).name)::text
+        || ',"category":' || to_json((_signal_text.signal).category)::text
+        || ',"source_type":' || to_json((_signal_text.signal).source_type)::text
+        || ',"source_identity":' || to_json((_signal_text.signal).source_identity)::text
+        || ',"at":' || to_json((_signal_text.signal).at)::text
+        || coalesce(',"waitpoint_id":"' || (_signal_text.signal).waitpoint::text || '"', '')
+        || coalesce(',"correlation_id":' || to_json((_signal_text.signal).correlation_id)::text, '')
+        || coalesce(',"encoding":' || to_json((_signal_text.signal).encoding)::text, '')
+        || coalesce(',"payload":"' || replace(encode((_signal_text.signal).payload, 'base64'), E'\n', '') || '"', '')
+        || '}'
 $$;
 
--- One signal of an execution. Written as the first behind a place: asked for by equality, the planner may look for it among
--- all that the execution has got, which may be thousands.
+-- Read one signal of an execution with a row comparison and `limit 1`. With equality, the planner may instead search
+-- all signals of the execution, of which there may be thousands.
 --
 --   returns  the signal
 create or replace function flowfabric._signal(partition int, execution uuid, id uuid)
@@ -43,7 +49,7 @@ language sql stable rows 1 as $$
     where f.id = _signal.id and f.execution = _signal.execution
 $$;
 
--- A signal as a condition looks at it.
+-- A signal in the form that `_judge` takes.
 --
 --   returns  {id, waitpoint, name, source_type, source_identity}
 create or replace function flowfabric._as_judged(id uuid, key text, name text, source_type text, source_identity text)
@@ -53,16 +59,18 @@ language sql immutable as $$
                               'source_type', _as_judged.source_type, 'source_identity', _as_judged.source_identity)
 $$;
 
--- What has arrived at the waitpoints of an open suspension. When it is bound, only what carries the digest of what was asked.
+-- The signals that have arrived at the waitpoints of an open suspension. If the suspension is bound, only the signals
+-- that carry the digest of its `about`.
 --
---   returns  the signals as a condition looks at them, in order of arrival
+--   returns  the signals in the form that `_judge` takes, in order of arrival
 create or replace function flowfabric._arrived(suspension flowfabric.suspensions)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return (
-        select coalesce(jsonb_agg(flowfabric._as_judged(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
+        select coalesce(jsonb_agg(
+            flowfabric._as_judged(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
         from (select w.id, w.key from flowfabric.waitpoints w where w.suspension = suspension.id offset 0) w
         cross join lateral (
             select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest
@@ -70,164 +78,200 @@ begin
         where not suspension.bind or s.digest = suspension.about_digest);
 end $$;
 
--- What is wrong with the shape of a signal, whoever sends it.
+-- Validate the fields of a signal, from any sender.
 --
 --   refuses  invalid_signal, payload_too_large, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null if they are valid
 create or replace function flowfabric._signal_fault(
-    name text, category text, source_type text, source_identity text, correlation_id text, idempotency_key text, digest bytea, encoding text,
-    payload bytea)
+    name text, category text, source_type text, source_identity text, correlation_id text, idempotency_key text,
+    digest bytea, encoding text, payload bytea)
 returns jsonb
 language plpgsql immutable as $$
 declare
     field text := case
-        when coalesce(octet_length(name), 0) not between 1 and 128 then 'name'
-        when coalesce(octet_length(category), 0) not between 1 and 64 then 'category'
-        when coalesce(octet_length(source_type), 0) not between 1 and 64 then 'source_type'
-        when coalesce(octet_length(source_identity), 0) not between 1 and 256 then 'source_identity'
-        when octet_length(correlation_id) > 256 then 'correlation_id'
-        when octet_length(idempotency_key) > 256 then 'idempotency_key'
-        when octet_length(digest) <> 32 then 'digest'
-        when octet_length(encoding) not between 1 and 64 then 'encoding' end;
+        when coalesce(octet_length(_signal_fault.name), 0) not between 1 and 128 then 'name'
+        when coalesce(octet_length(_signal_fault.category), 0) not between 1 and 64 then 'category'
+        when coalesce(octet_length(_signal_fault.source_type), 0) not between 1 and 64 then 'source_type'
+        when coalesce(octet_length(_signal_fault.source_identity), 0) not between 1 and 256 then 'source_identity'
+        when octet_length(_signal_fault.correlation_id) > 256 then 'correlation_id'
+        when octet_length(_signal_fault.idempotency_key) > 256 then 'idempotency_key'
+        when octet_length(_signal_fault.digest) <> 32 then 'digest'
+        when octet_length(_signal_fault.encoding) not between 1 and 64 then 'encoding' end;
 begin
     if field is not null then
-        return flowfabric._fault('invalid_signal', format('%s %s: give %s', field, flowfabric._shown(
-            case field when 'name' then name when 'category' then category when 'source_type' then source_type
-                       when 'source_identity' then source_identity when 'correlation_id' then correlation_id
-                       when 'idempotency_key' then idempotency_key when 'digest' then digest::text else encoding end),
-            case field when 'name' then '1 to 128 bytes' when 'source_identity' then '1 to 256 bytes' when 'digest' then 'the 32 bytes of a SHA-256'
-                       when 'correlation_id' then 'at most 256 bytes' when 'idempotency_key' then 'at most 256 bytes' else '1 to 64 bytes' end),
+        return flowfabric._fault('invalid_signal', format('%s %s is invalid; use %s', field, flowfabric._shown(
+            case field when 'name' then _signal_fault.name when 'category' then _signal_fault.category
+                       when 'source_type' then _signal_fault.source_type
+                       when 'source_identity' then _signal_fault.source_identity
+                       when 'correlation_id' then _signal_fault.correlation_id
+                       when 'idempotency_key' then _signal_fault.idempotency_key
+                       when 'digest' then _signal_fault.digest::text else _signal_fault.encoding end),
+            case field when 'name' then '1 to 128 bytes' when 'source_identity' then '1 to 256 bytes'
+                       when 'digest' then 'the 32 bytes of a SHA-256'
+                       when 'correlation_id' then 'at most 256 bytes' when 'idempotency_key' then 'at most 256 bytes'
+                       else '1 to 64 bytes' end),
             jsonb_build_object('field', field));
     end if;
-    if octet_length(payload) > 65536 then
-        return flowfabric._oversize_fault('signal payload', octet_length(payload), 65536);
+    if octet_length(_signal_fault.payload) > 65536 then
+        return flowfabric._oversize_fault('signal payload', octet_length(_signal_fault.payload), 65536);
     end if;
     return null;
 end $$;
 
--- Judge the token of a signal, before any state is looked at. The answers tell a caller without a good token nothing:
--- neither whether the execution or the waitpoint exists, nor how they stand. `signer` is the key that the token names and
--- `point_kid` the one the waitpoint was made with, where there are such.
+-- Check the token of a signal, before any state is read. To a caller without a valid token the answer reveals nothing:
+-- neither whether the execution or the waitpoint exists, nor their states. `signer` is the signing key that the token
+-- names, `point_kid` the kid of the waitpoint; each is null if it does not exist.
 --
 --   refuses  missing_token, invalid_token, token_expired, as a value
---   returns  the fault, or null when the token is good
-create or replace function flowfabric._token_fault(message text, token text, point_kid text, signer flowfabric.keys, now timestamptz)
+--   returns  the fault, or null if the token is valid
+create or replace function flowfabric._token_fault(
+    message text, token text, point_kid text, signer flowfabric.keys, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 declare
     is_known boolean := signer.kid is not null;
 begin
-    if coalesce(token, '') = '' then
-        return flowfabric._fault('missing_token', 'a signal needs the token of its waitpoint');
+    if coalesce(_token_fault.token, '') = '' then
+        return flowfabric._fault('missing_token', 'the signal has no token; send the token of its waitpoint');
     end if;
     if not is_known then
-        signer := row('', now, now, '', '', '')::flowfabric.keys;
+        _token_fault.signer := row('', _token_fault.now, _token_fault.now, '', '', '')::flowfabric.keys;
     end if;
-    -- Hashed also where nothing was found, so that the time tells no more than the answer.
-    if not flowfabric._is_same_digest(signer.kid || ':' || flowfabric._hmac(signer, message), token) or not is_known
-       or point_kid is distinct from signer.kid then
-        return flowfabric._fault('invalid_token', 'the token is not good for this waitpoint');
+    -- The digest is computed even if nothing was found, so that the response time reveals no more than the answer.
+    if not flowfabric._is_same_digest(
+           signer.kid || ':' || flowfabric._hmac(_token_fault.signer, _token_fault.message), _token_fault.token)
+       or not is_known or _token_fault.point_kid is distinct from signer.kid then
+        return flowfabric._fault('invalid_token', 'the token is not valid for this waitpoint');
     end if;
-    if signer.expires_at <= now then
-        return flowfabric._fault('token_expired', 'the key that signed the token has been retired; ask for a new one');
+    if signer.expires_at <= _token_fault.now then
+        return flowfabric._fault('token_expired',
+                                 'the signing key of the token has been retired; ask for a new token');
     end if;
     return null;
 end $$;
 
--- What the log says about a signal that has come.
+-- The detail of the event for a delivered signal.
 --
---   returns  the detail of its event
+--   returns  the detail as jsonb
 create or replace function flowfabric._signal_note(
-    signal uuid, waitpoint uuid, name text, source_type text, source_identity text, effect text, kid text, digest bytea, note text)
+    signal uuid, waitpoint uuid, name text, source_type text, source_identity text, effect text, kid text, digest bytea,
+    note text)
 returns jsonb
 language sql stable as $$
-    select jsonb_object(array['signal_id', signal::text, 'waitpoint_id', waitpoint::text, 'name', name, 'source_type', source_type,
-                              'source_identity', source_identity, 'effect', effect, 'kid', kid])
-        || case when digest is null and note is null then '{}'
-                else jsonb_strip_nulls(jsonb_build_object('digest', encode(digest, 'hex'), 'note', note)) end
+    select jsonb_object(
+        array['signal_id', _signal_note.signal::text, 'waitpoint_id', _signal_note.waitpoint::text,
+              'name', _signal_note.name, 'source_type', _signal_note.source_type,
+              'source_identity', _signal_note.source_identity, 'effect', _signal_note.effect, 'kid', _signal_note.kid])
+        || case when _signal_note.digest is null and _signal_note.note is null then '{}'
+                else jsonb_strip_nulls(
+                    jsonb_build_object('digest', encode(_signal_note.digest, 'hex'), 'note', _signal_note.note)) end
 $$;
 
--- Say in the log which signals have come, and what each did.
+-- Append an event for each delivered signal, with its effect.
 --
 --   emits    signal_delivered
-create or replace function flowfabric._note_signals(signals flowfabric.signals[], kids text[], digests bytea[], by text, note text)
+create or replace function flowfabric._note_signals(
+    signals flowfabric.signals[], kids text[], digests bytea[], by text, note text)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
     noted record;
 begin
-    select array_agg(e.partition) as partitions, array_agg(e.id) as ids, array_agg(e.route) as routes, array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+    select array_agg(e.partition) as partitions, array_agg(e.id) as ids, array_agg(e.route) as routes,
+           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
-               'signal_id', s.id, 'waitpoint_id', s.waitpoint, 'name', s.name, 'source_type', s.source_type, 'source_identity', s.source_identity,
-               'effect', s.effect, 'kid', s.kid, 'digest', encode(s.asked_digest, 'hex'), 'note', flowfabric._kept_text(_note_signals.note)))) as details
+               'signal_id', s.id, 'waitpoint_id', s.waitpoint, 'name', s.name, 'source_type', s.source_type,
+               'source_identity', s.source_identity, 'effect', s.effect, 'kid', s.kid,
+               'digest', encode(s.asked_digest, 'hex'), 'note', flowfabric._kept_text(_note_signals.note)))) as details
     into noted
-    from rows from (unnest(_note_signals.kids), unnest(_note_signals.digests), unnest(_note_signals.signals)) as s (kid, asked_digest)
+    from rows from (unnest(_note_signals.kids), unnest(_note_signals.digests), unnest(_note_signals.signals))
+         as s (kid, asked_digest)
     cross join lateral (
         select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
         where e.partition = s.partition and e.id = s.execution offset 0) e;
     if noted.ids is not null then
-        perform flowfabric._append_each('signal_delivered', noted.partitions, noted.ids, noted.routes, noted.tags, noted.details,
-                                        _note_signals.by, noted.flows);
+        perform flowfabric._append_each(
+            'signal_delivered', noted.partitions, noted.ids, noted.routes, noted.tags, noted.details,
+            _note_signals.by, noted.flows);
     end if;
 end $$;
 
--- Send signals to waitpoints, each with the token of its own. As if one after the other; one that is refused harms no
--- other, and without a good token nothing is written and nothing is told.
+-- Deliver signals to waitpoints, each with the token of its waitpoint, as if one after the other. A refused signal does
+-- not affect the others. Without a valid token nothing is written and nothing is revealed.
 --
---   moves    suspended → runnable, when a condition holds now
+--   moves    suspended → runnable, if the condition now holds
 --   locks    the tickets, in key order
 --   emits    signal_delivered, execution_resumed, waitpoint_closed
---   refuses  per item invalid_signal, payload_too_large, missing_token, invalid_token, token_expired, target_not_signalable,
---            waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch
+--   refuses  per item invalid_signal, payload_too_large, missing_token, invalid_token, token_expired,
+--            target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch
 --   returns  per item 'accepted' {signal_id, effect, lane?}, 'duplicate' {signal_id of the first}, or its refusal
 create or replace function flowfabric.deliver_signal(
-    partitions int[], executions uuid[], waitpoints uuid[], tokens text[], names text[], ids uuid[], source_types text[], source_identities text[],
-    categories text[] default null, payloads bytea[] default null, encodings text[] default null, correlation_ids text[] default null,
-    idempotency_keys text[] default null, digests bytea[] default null)
+    partitions int[], executions uuid[], waitpoints uuid[], tokens text[], names text[], ids uuid[],
+    source_types text[], source_identities text[], categories text[] default null, payloads bytea[] default null,
+    encodings text[] default null, correlation_ids text[] default null, idempotency_keys text[] default null,
+    digests bytea[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_memoize = off
+set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     judged record;
     done record;
 begin
-    select array_agg(x.item) filter (where x.fault is null) as good, array_agg(x.item) filter (where x.fault is not null) as bad,
+    select array_agg(x.item) filter (where x.fault is null) as good,
+           array_agg(x.item) filter (where x.fault is not null) as bad,
            array_agg(x.fault) filter (where x.fault is not null) as faults
     into judged
     from (
         select i.item, coalesce(
-                   flowfabric._signal_fault(names[i.item], coalesce(categories[i.item], 'signal'), source_types[i.item], source_identities[i.item],
-                       correlation_ids[i.item], idempotency_keys[i.item], digests[i.item], encodings[i.item], payloads[i.item]),
-                   case when source_types[i.item] in ('operator', 'system') then flowfabric._fault('invalid_signal',
-                       format('source_type %s is not for senders to use', source_types[i.item]), '{"field": "source_type"}') end,
-                   flowfabric._token_fault(flowfabric._id(partitions[i.item], executions[i.item]) || ':' || waitpoints[i.item]::text, tokens[i.item],
-                       w.kid, k, now)) as fault
-        from generate_series(1, cardinality(ids)) as i (item)
+                   flowfabric._signal_fault(
+                       deliver_signal.names[i.item], coalesce(deliver_signal.categories[i.item], 'signal'),
+                       deliver_signal.source_types[i.item], deliver_signal.source_identities[i.item],
+                       deliver_signal.correlation_ids[i.item], deliver_signal.idempotency_keys[i.item],
+                       deliver_signal.digests[i.item], deliver_signal.encodings[i.item],
+                       deliver_signal.payloads[i.item]),
+                   case when deliver_signal.source_types[i.item] in ('operator', 'system') then
+                       flowfabric._fault('invalid_signal', format(
+                           'source_type %s is reserved; use another, such as external',
+                           deliver_signal.source_types[i.item]), '{"field": "source_type"}') end,
+                   flowfabric._token_fault(
+                       flowfabric._id(deliver_signal.partitions[i.item], deliver_signal.executions[i.item]) || ':'
+                           || deliver_signal.waitpoints[i.item]::text,
+                       deliver_signal.tokens[i.item], w.kid, k, now)) as fault
+        from generate_series(1, cardinality(deliver_signal.ids)) as i (item)
         left join lateral (
             select w.kid from flowfabric.waitpoints w
-            where w.partition = partitions[i.item] and w.execution = executions[i.item] and w.id = waitpoints[i.item] offset 0) w on true
-        left join flowfabric.keys k on k.kid = split_part(tokens[i.item], ':', 1)
-        offset 0) x; -- judged once each, not once for every array
+            where w.partition = deliver_signal.partitions[i.item] and w.execution = deliver_signal.executions[i.item]
+              and w.id = deliver_signal.waitpoints[i.item] offset 0) w on true
+        left join flowfabric.keys k on k.kid = split_part(deliver_signal.tokens[i.item], ':', 1)
+        offset 0) x; -- `offset 0`: evaluate each fault once, not once per aggregate
     if judged.bad is not null then
         return query
-        select f.item, null, f.fault ->> 'code', (f.fault - 'code')::text from unnest(judged.bad, judged.faults) as f (item, fault);
+        select f.item, null, f.fault ->> 'code', (f.fault - 'code')::text
+        from unnest(judged.bad, judged.faults) as f (item, fault);
     end if;
     if judged.good is not null then
-        done := flowfabric._accept_signals(judged.good, partitions, executions, waitpoints, names, ids, source_types, source_identities, categories,
-                                           payloads, encodings, correlation_ids, idempotency_keys, digests, now);
+        done := flowfabric._accept_signals(
+            judged.good, deliver_signal.partitions, deliver_signal.executions, deliver_signal.waitpoints,
+            deliver_signal.names, deliver_signal.ids, deliver_signal.source_types, deliver_signal.source_identities,
+            deliver_signal.categories, deliver_signal.payloads, deliver_signal.encodings,
+            deliver_signal.correlation_ids, deliver_signal.idempotency_keys, deliver_signal.digests, now);
         if done.effects[1] is not null and cardinality(done.places) = 1 then
             item := done.places[1];
             outcome := 'accepted';
-            detail := json_build_object('signal_id', done.signals[1], 'effect', done.effects[1], 'lane', done.lanes[1])::text;
+            detail := json_build_object(
+                'signal_id', done.signals[1], 'effect', done.effects[1], 'lane', done.lanes[1])::text;
             return next;
             return;
         end if;
         return query
-        select a.item, case when a.effect is not null then 'accepted' when a.fault is null then 'duplicate' end, a.fault ->> 'code',
-               coalesce((a.fault - 'code')::text, json_build_object('signal_id', a.signal, 'effect', a.effect, 'lane', a.lane)::text)
-        from unnest(done.places, done.signals, done.effects, done.lanes, done.faults) as a (item, signal, effect, lane, fault);
+        select a.item, case when a.effect is not null then 'accepted' when a.fault is null then 'duplicate' end,
+               a.fault ->> 'code',
+               coalesce((a.fault - 'code')::text,
+                        json_build_object('signal_id', a.signal, 'effect', a.effect, 'lane', a.lane)::text)
+        from unnest(done.places, done.signals, done.effects, done.lanes, done.faults)
+             as a (item, signal, effect, lane, fault);
     end if;
 end $$;

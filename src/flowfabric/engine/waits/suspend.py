@@ -1,4 +1,4 @@
-"""Suspending: an execution steps aside and holds nothing until what it waits for has come."""
+"""Suspending: an execution waits without a lease, a slot or a connection until its condition holds."""
 
 from uuid import UUID
 
@@ -13,10 +13,10 @@ from flowfabric.postgres.driver import Connection
 
 
 async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended:
-    """Let an execution step aside until its condition holds; its lease, slot and worker are free at once.
+    """Suspend an execution until its condition holds; its lease, slot and worker are free immediately.
 
-    Signals that came before, to waitpoints made ahead, count. With an `idempotency_key` a repeated call gives the first
-    answer again, also without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`,
+    Signals that are buffered on waitpoints created earlier count. With an `idempotency_key`, a repeated call returns
+    the first answer again, even without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`,
     `WaitpointNotFound`, `WaitpointNotPending`, `PendingWaitpointExpired`, `WaitpointOfOtherExecution`, `NoActiveKey`,
     `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`.
     """
@@ -48,7 +48,7 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
 
 
 def read_waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
-    """A key that is wanted, with the id of one made ahead where that is given."""
+    """A requested waitpoint: its key, and its id if it was created earlier."""
     if isinstance(point, str):
         return {"key": check_text(point, "waitpoint key")}
     key, waitpoint_id = point
@@ -58,19 +58,21 @@ def read_waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
 
 
 def read_condition(given: object) -> str:
-    """A condition as JSON that Postgres can read; SQL says what is wrong with the rest."""
+    """Encode a condition as JSON that Postgres can read; SQL validates its content."""
     try:
         return calls.json_text(given, "condition")
     except RecursionError:
-        raise InvalidSuspension("the wait cannot be: condition too deep", cause="condition_too_deep") from None
+        raise InvalidSuspension("the suspension is invalid: condition too deep", cause="condition_too_deep") from None
     except UnicodeEncodeError:
-        raise InvalidText("condition holds a lone surrogate; remove it") from None
+        raise InvalidText("condition contains a lone surrogate; remove it") from None
     except (TypeError, ValueError, OverflowError):
-        raise InvalidSuspension("the wait cannot be: the condition is not JSON", cause="malformed_condition") from None
+        raise InvalidSuspension(
+            "the suspension is invalid: the condition is not JSON", cause="malformed_condition"
+        ) from None
 
 
 def read_occurrence(given: int | None) -> int | None:
-    """An occurrence that can be stored. Raises `InvalidBody`."""
+    """Check that an occurrence fits a positive int. Raises `InvalidBody`."""
     if given is None or 1 <= given < 1 << 31:
         return given
-    raise InvalidBody(f"occurrence {given}: give a number from 1", field="occurrence")
+    raise InvalidBody(f"occurrence {given} is invalid; use 1 to 2 147 483 647", field="occurrence")

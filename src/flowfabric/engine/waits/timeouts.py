@@ -1,4 +1,4 @@
-"""Timeouts: what happens when what was waited for has not come."""
+"""Timeouts: what happens when a wait does not complete in time."""
 
 from flowfabric import calls
 from flowfabric.model import Swept
@@ -6,5 +6,5 @@ from flowfabric.postgres.driver import Connection
 
 
 async def time_out_waits(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Act on suspensions whose time is over, as each asked for."""
+    """Time out suspensions, each by its own timeout behavior."""
     return await calls.sweep(conn, "time_out_waits", limit, passing)

@@ -1,7 +1,7 @@
--- Timeouts: what happens when what was waited for has not come.
+-- Timeouts: what happens when a wait does not complete in time.
 
--- Let executions go on without what they waited for, each with a signal by which its handler sees why. The caller holds
--- the tickets and has seen that they are in the suspension that ends here.
+-- Resume executions whose wait timed out, each with a `timeout` signal that tells its handler why. The caller has
+-- locked the tickets and checked that each is in the suspension that ends here.
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
 --   emits    execution_resumed, waitpoint_closed
@@ -13,20 +13,23 @@ declare
     made record;
 begin
     with inserted as (
-        insert into flowfabric.signals (partition, execution, id, number, at, name, category, source_type, source_identity, effect)
-        select x.partition, x.id, gen_random_uuid(), l.last + 1, _resume_late.now, 'timeout', 'system', 'system', 'suspension_timeout',
-               'resume_condition_satisfied'
+        insert into flowfabric.signals (
+            partition, execution, id, number, at, name, category, source_type, source_identity, effect)
+        select x.partition, x.id, gen_random_uuid(), l.last + 1, _resume_late.now, 'timeout', 'system', 'system',
+               'suspension_timeout', 'resume_condition_satisfied'
         from unnest(_resume_late.partitions, _resume_late.ids) as x (partition, id)
         cross join lateral (select coalesce(max(s.number), 0) as last from flowfabric.signals s
                             where s.partition = x.partition and s.execution = x.id) l
         returning partition, execution, id
     )
-    select array_agg(i.partition) as partitions, array_agg(i.execution) as ids, array_agg(array[i.id]::text) as signals into made from inserted i;
-    perform flowfabric._resume(made.partitions, made.ids, 'timeout', made.signals, close_reason => 'timed_out_auto_resume');
+    select array_agg(i.partition) as partitions, array_agg(i.execution) as ids, array_agg(array[i.id]::text) as signals
+    into made from inserted i;
+    perform flowfabric._resume(
+        made.partitions, made.ids, 'timeout', made.signals, close_reason => 'timed_out_auto_resume');
 end $$;
 
--- Leave executions to an operator: they stay suspended without a timeout, and their waitpoints stay open. The caller holds
--- the tickets and has seen that they are in this suspension.
+-- Escalate executions to an operator: they stay suspended without a timeout, and their waitpoints stay open. The caller
+-- has locked the tickets and checked that each is in its suspension.
 --
 --   emits    suspension_escalated
 create or replace function flowfabric._escalate(partitions smallint[], ids uuid[], suspensions uuid[])
@@ -34,11 +37,12 @@ returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    left_to record;
+    escalated record;
 begin
     update flowfabric.suspensions s set reason_code = 'waiting_for_operator_review', timeout_at = null
     from (
-        select s.place from unnest(_escalate.partitions, _escalate.ids, _escalate.suspensions) as x (partition, id, suspension)
+        select s.place
+        from unnest(_escalate.partitions, _escalate.ids, _escalate.suspensions) as x (partition, id, suspension)
         cross join lateral (
             select s.ctid as place from flowfabric.suspensions s
             where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
@@ -48,33 +52,41 @@ begin
         update flowfabric.tickets t set reason = 'paused_by_operator'
         from (
             select t.place from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
-            cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+            cross join lateral (
+                select t.ctid as place from flowfabric.tickets t
+                where t.partition = x.partition and t.id = x.id offset 0) t
             limit cardinality(_escalate.ids)) x
         where t.ctid = x.place
         returning t.partition, t.id, t.route, t.suspension
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
-           array_agg(e.flow) as flows, array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
-    into left_to from moved m
-    cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = m.partition and e.id = m.id offset 0) e;
-    perform flowfabric._append_each('suspension_escalated', left_to.partitions, left_to.ids, left_to.routes, left_to.tags, left_to.details,
-                                    flows => left_to.flows);
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes,
+           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+           array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
+    into escalated from moved m
+    cross join lateral (
+        select e.tags, e.flow from flowfabric.executions e where e.partition = m.partition and e.id = m.id offset 0) e;
+    perform flowfabric._append_each(
+        'suspension_escalated', escalated.partitions, escalated.ids, escalated.routes, escalated.tags,
+        escalated.details, flows => escalated.flows);
 end $$;
 
--- Do what suspensions asked for when they time out. The caller holds the tickets and has seen that they are in these; or,
--- `within` them, that they wait for these.
+-- Apply the timeout behavior of suspensions. With `within`, these are waits that are part of a suspension. The caller
+-- has locked the tickets and checked that each execution still is in its suspension, or waits for that part.
 --
---   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays, for an operator to look at
---   locks    the budgets of what they had set aside, in key order
---   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed
-create or replace function flowfabric._time_out(behavior text, within boolean, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
+--   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays suspended, for an operator
+--   locks    the budgets of their reservations, in key order
+--   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
+--            waitpoint_closed
+create or replace function flowfabric._time_out(
+    behavior text, within boolean, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
 returns void
 language plpgsql as $$
 begin
-    case behavior
+    case _time_out.behavior
         when 'auto_resume' then
             if _time_out.within then
-                perform flowfabric._time_out_waits(_time_out.partitions, _time_out.ids, _time_out.suspensions, _time_out.now);
+                perform flowfabric._time_out_waits(
+                    _time_out.partitions, _time_out.ids, _time_out.suspensions, _time_out.now);
                 perform flowfabric._go_on(_time_out.partitions, _time_out.ids, 'timeout');
                 return;
             end if;
@@ -82,23 +94,27 @@ begin
         when 'escalate' then
             perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.suspensions);
         else
-            perform flowfabric._close_suspended(_time_out.suspensions, 'timed_out_' || behavior);
+            perform flowfabric._close_suspended(_time_out.suspensions, 'timed_out_' || _time_out.behavior);
             perform flowfabric._end(
                 _time_out.partitions, _time_out.ids,
-                case behavior when 'fail' then 'failed' when 'cancel' then 'cancelled' else 'expired' end::flowfabric.outcome,
-                failures => array_fill('{"class": "timeout", "reason": "suspension_timeout"}'::jsonb, array[cardinality(_time_out.ids)]));
+                case _time_out.behavior when 'fail' then 'failed' when 'cancel' then 'cancelled'
+                    else 'expired' end::flowfabric.outcome,
+                failures => array_fill(
+                    '{"class": "timeout", "reason": "suspension_timeout"}'::jsonb, array[cardinality(_time_out.ids)]));
     end case;
 end $$;
 
--- Act on suspensions whose time is over, if the execution is still in that same suspension. One of several waits that only
--- lets its run go on is over also while that runs.
+-- Sweep: time out suspensions, if the execution is still in that same suspension. A wait that is one of several, and
+-- that only resumes its run, also times out while the run is active.
 --
---   moves    suspended → ended, or → runnable, as each suspension asked for
---   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
---   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated, waitpoint_closed,
---            reservation_released
---   returns  how many were dealt with, the lanes with work again, the executions that ended
-create or replace function flowfabric.time_out_waits(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   moves    suspended → ended, or → runnable, by the timeout behavior of each suspension
+--   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of their reservations,
+--            in key order
+--   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
+--            waitpoint_closed, reservation_released
+--   returns  how many timed out, the lanes to wake, the executions that ended
+create or replace function flowfabric.time_out_waits(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
 set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -113,41 +129,49 @@ begin
         select s.partition, s.execution from flowfabric.suspensions s where s.timeout_at <= now
         order by s.timeout_at, s.partition, s.execution limit time_out_waits.take + time_out_waits.passing) s
         cross join lateral (
-            select t.partition, t.flow from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
+            select t.partition, t.flow from flowfabric.tickets t
+            where t.partition = s.partition and t.id = s.execution offset 0) t
         where t.flow is not null);
-    select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions, array_agg(x.lane) as lanes
+    select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions,
+           array_agg(x.lane) as lanes
     into locked from (
         select s.partition, s.execution, s.id, t.lane
-        from (select s.* from flowfabric.suspensions s where s.timeout_at <= now order by s.timeout_at, s.partition, s.execution offset 0) s
+        from (select s.* from flowfabric.suspensions s where s.timeout_at <= now
+              order by s.timeout_at, s.partition, s.execution offset 0) s
         cross join lateral (
             select t.lane from flowfabric.tickets t
             where t.partition = s.partition and t.id = s.execution
-              and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id) or s.within is not null and s.timeout_behavior = 'auto_resume')
+              and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id)
+                   or s.within is not null and s.timeout_behavior = 'auto_resume')
               and (t.flow is null or t.flow = any (held))
             for update skip locked) t
         limit time_out_waits.take offset time_out_waits.passing) x;
     moved := 0;
-    -- Read again under the lock: another sweep may have dealt with some since this one looked for them.
+    -- Optimistic re-check under the lock: another sweep may have handled some of them meanwhile.
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
     from unnest(locked.partitions, locked.ids, locked.suspensions) as x (partition, id, suspension)
     cross join lateral (
         select s.partition, s.execution, s.timeout_at, s.timeout_behavior from flowfabric.suspensions s
         where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
     where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
-    -- Of all at once, since budgets are locked in order: failed, cancelled or expired, the attempt is over.
+    -- For all at once, because budgets are locked in key order. The attempts of these executions end here.
     perform flowfabric._lock_budgets_at_stake(ending.partitions, ending.ids, held);
     perform flowfabric._return_reservations(ending.partitions, ending.ids);
     for late in
-        select s.timeout_behavior as behavior, s.within is not null as within, array_agg(s.partition order by s.timeout_at) as partitions,
-               array_agg(s.execution order by s.timeout_at) as ids, array_agg(s.id order by s.timeout_at) as suspensions,
+        select s.timeout_behavior as behavior, s.within is not null as within,
+               array_agg(s.partition order by s.timeout_at) as partitions,
+               array_agg(s.execution order by s.timeout_at) as ids,
+               array_agg(s.id order by s.timeout_at) as suspensions,
                array_agg(distinct x.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
-        from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes) as x (partition, id, suspension, lane)
+        from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes)
+             as x (partition, id, suspension, lane)
         cross join lateral (
-            select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within from flowfabric.suspensions s
+            select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within
+            from flowfabric.suspensions s
             where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
         where s.timeout_at <= now
         group by 1, 2
-        -- Of several waits of one execution: what is left to an operator first, what ends it last.
+        -- If several waits of one execution are due: escalations first, endings last.
         order by array_position(array['escalate', 'auto_resume'], s.timeout_behavior)
     loop
         perform flowfabric._time_out(late.behavior, late.within, late.partitions, late.ids, late.suspensions, now);

@@ -17,11 +17,11 @@ from flowfabric.postgres.driver import Connection
 async def suspend_together(
     conn: Connection, fence: Fence, wishes: Sequence[Wish], *, idempotency_key: str | None = None
 ) -> SuspendedTogether:
-    """Let an execution step aside for several waits at once, as one suspension.
+    """Suspend an execution for several waits at once, as one suspension.
 
-    It goes on when all are over, and whenever the time of one has come. A wait that an earlier suspension asked for at
-    the same place goes on as it is; one that is not asked for any more is released. Answers `already_satisfied` when
-    there is something to go on with at once: the lease is kept then. Raises what `suspend` does.
+    It resumes when all of them have ended, and whenever one of them times out. A wait that an earlier suspension
+    requested at the same place in the journal is kept; one that is no longer requested is released. Returns
+    `already_satisfied`, with the lease kept, if the run can continue immediately. Raises what `suspend` raises.
     """
     answer = await call.row(
         conn,

@@ -1,4 +1,4 @@
-"""Waitpoints: the named places where an execution can be reached, each with a signed token."""
+"""Waitpoints: named places where an execution can receive signals, each with a signed token."""
 
 from datetime import timedelta
 
@@ -14,10 +14,10 @@ from flowfabric.postgres.driver import Connection
 async def create_waitpoint(
     conn: Connection, fence: Fence, key: str, *, expires_in: timedelta = timedelta(days=1)
 ) -> CreatedWaitpoint:
-    """Make a waitpoint ahead of the suspension that will wait for it, so that its token can be given away first.
+    """Create a waitpoint before the suspension that will wait on it, so that its token can be given away first.
 
-    While one of that key is pending it is given again. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidName`,
-    `InvalidTime`, `NoActiveKey`.
+    While a waitpoint with that key is open, returns that one (`existing`). Raises `LeaseLost`, `ExecutionNotActive`,
+    `InvalidName`, `InvalidTime`, `NoActiveKey`.
     """
     answer = await call.row(
         conn,
@@ -30,5 +30,5 @@ async def create_waitpoint(
 
 
 async def close_waitpoints(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Close the waitpoints that were made ahead and not used in time."""
+    """Close the pending waitpoints that have expired."""
     return await calls.sweep(conn, "close_waitpoints", limit, passing)
