@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flowfabric import durations
+from flowfabric.cli.remedies import stuck_remedy
 from flowfabric.cli.texts import printable
 from flowfabric.model import LaneFrame, Overview, Stuck, WorkerFrame
 
@@ -111,7 +112,7 @@ def _stuck(shown: Sequence[Stuck], seen: Overview) -> RenderableType:
     made.add_row(*(Text(heading, style="bold") for heading in ("LANE", "STUCK", "FOR", "WHY, AND WHAT TO DO")))
     for each in shown:
         said = Text(printable(each.why))
-        said.append("\n" + printable(each.remedy), style="cyan")
+        said.append("\n" + printable(stuck_remedy(each)), style="cyan")
         made.add_row(_plain(each.lane), _count(each.amount, 1_000), ago(each.since, seen.at), said)
     return _with_rest(made, len(seen.stuck) - len(shown), "reasons; `ff top --once` shows all")
 

@@ -1,4 +1,4 @@
-"""What would release an execution, as the command to type."""
+"""What would release an execution or a group of stuck ones, as the command to type."""
 
 import shlex
 from datetime import datetime
@@ -6,7 +6,8 @@ from datetime import datetime
 import msgspec
 
 from flowfabric.cli.texts import moment
-from flowfabric.model import Description, PublicState
+from flowfabric.doctor.work import route_remedy
+from flowfabric.model import Description, Overview, PublicState, Stuck
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,3 +101,45 @@ def _answer(found: Description) -> str:
     if waits is not None and waits.reason_code == "waiting_for_approval":
         return f"ff waitpoints approve {found.execution_id} {key}"
     return f"ff waitpoints signal {found.execution_id} {key} NAME"
+
+
+class Remedied(Stuck, frozen=True, kw_only=True):
+    """Stuck executions with their remedy, as `ff top --json` prints them."""
+
+    remedy: str
+
+
+def with_remedies(seen: Overview) -> Overview:
+    """Add the remedy to every stuck entry of an overview."""
+    stuck = [Remedied(**msgspec.structs.asdict(each), remedy=stuck_remedy(each)) for each in seen.stuck]
+    return msgspec.structs.replace(seen, stuck=stuck)
+
+
+def stuck_remedy(stuck: Stuck) -> str:
+    """What to do about stuck executions, with the command to type."""
+    subject = shlex.quote(stuck.subject or "")
+    match stuck.reason:
+        case "blocked_by_operator":
+            return f"after checking it: ff executions unhold {subject}"
+        case "due":
+            return "the next claim or sweep takes it; if it stays: ff sweep --once"
+        case "waiting_for_retry_backoff":
+            return f"nothing to do until the retry; what went wrong: ff executions attempts {subject}"
+        case "waiting_for_delay" | "waiting_for_resume_delay":
+            return "nothing to do: it continues when its time comes"
+        case "waiting_for_approval":
+            return f"approve or reject it: ff waitpoints approve {subject}"
+        case "waiting_for_children":
+            return f"it continues when its children have ended: ff executions explain {subject}"
+        case "paused_by_operator":
+            return f"after checking it: ff executions resume {subject}"
+        case "worker_lost":
+            return f"a sweep releases its executions when the leases expire; at once: ff workers mark-dead {subject}"
+        case "lease_lapsed":
+            return "a sweep releases its executions within seconds; if they stay: ff sweep --once"
+        case "waiting_for_budget":
+            return "raise the budget, reset it, or wait for its next reset: ff budgets list"
+        case "no_worker" | "blocked_by_route" | "blocked_by_lane_state" | "blocked_by_budget" | "blocked_by_quota":
+            return route_remedy(stuck)
+        case _:
+            return f"send the signal it waits for: ff waitpoints describe {subject}"

@@ -18,6 +18,7 @@ from flowfabric.cli import tables
 from flowfabric.cli.answers import answer, as_json, asynchronous, at_url
 from flowfabric.cli.connecting import refuse_missing
 from flowfabric.cli.frames import fitted, frame
+from flowfabric.cli.remedies import with_remedies
 from flowfabric.cli.texts import printable
 from flowfabric.config import Config
 from flowfabric.engine.overview import overview
@@ -52,7 +53,7 @@ async def top(once: bool, limit: int, url: str | None, as_json: bool) -> None:
             await check(conn, config)
             seen = await overview(conn, limit=limit)
         if once or as_json or not sys.stdout.isatty():
-            answer(lambda value: tables.rendered(frame(value)), seen, as_json=as_json)
+            answer(lambda value: tables.rendered(frame(value)), with_remedies(seen), as_json=as_json)
             return
         await _watch(database, limit)
 
