@@ -1,10 +1,9 @@
 """The remedies of `ff top`: every stuck execution comes with the command that releases it."""
 
-from flowfabric.postgres.driver import Connection
-
 from flowfabric.cli.remedies import stuck_remedy, with_remedies
 from flowfabric.engine import quotas
 from flowfabric.engine.overview import overview
+from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.engine.stuck import everything_stuck
 from tests.given import Given
