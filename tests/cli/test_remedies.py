@@ -1,63 +1,47 @@
-"""The remedies of `ff top`: every stuck execution comes with the command that releases it."""
+"""Every remedy names a command that exists."""
 
-from flowfabric.cli.remedies import stuck_remedy, with_remedies
-from flowfabric.engine import quotas
-from flowfabric.engine.overview import overview
-from flowfabric.postgres.driver import Connection
-from tests.engine.budgets.scene import TEAM, make, spend
-from tests.engine.stuck import everything_stuck
-from tests.given import Given
+import inspect
+import re
+from collections.abc import Iterator
 
+import click
+import pytest
 
-async def remedies(conn: Connection) -> dict[str, str]:
-    """The remedies of the overview, by reason."""
-    return {each.reason: stuck_remedy(each) for each in (await overview(conn)).stuck}
+from flowfabric import errors
+from flowfabric.cli import remedies
+from flowfabric.cli.group import ff
+from flowfabric.cli.remedies import FOR_ERRORS
 
-
-async def test_every_stuck_execution_has_its_remedy(conn: Connection, given: Given) -> None:
-    await everything_stuck(given)
-
-    subjects = {each.reason: f"'{each.subject}'" for each in (await overview(conn)).stuck}
-    commands = {
-        "worker_lost": "ff workers mark-dead pool-1",
-        "due": "ff sweep --once",
-        "waiting_for_retry_backoff": f"ff executions attempts {subjects['waiting_for_retry_backoff']}",
-        "waiting_for_signal": f"ff waitpoints describe {subjects['waiting_for_signal']}",
-        "blocked_by_operator": f"ff executions unhold {subjects['blocked_by_operator']}",
-        "blocked_by_lane_state": "ff lanes resume paused",
-        "blocked_by_route": "ff worker FILE.py:app --lanes gpus --capabilities cuda,gpu",
-        "no_worker": "ff worker FILE.py:app --lanes lonely",
-    }
-
-    found = await remedies(conn)
-
-    assert found.keys() == commands.keys()
-    assert [reason for reason, command in commands.items() if not found[reason].endswith(f": {command}")] == []
+COMMAND = re.compile(r"\bff ([a-z][^;`\"]*)")
 
 
-async def test_a_budget_and_a_quota_have_their_remedy(conn: Connection, given: Given) -> None:
-    await make(conn, hard_limits={"tokens": 100})
-    await spend(conn, 100)
-    await given.submitted(lane="spending", budgets=[TEAM])
-    await quotas.create_quota(conn, "model", max_concurrent=1)
-    await given.claimed(lane="busy", quotas=["model"])
-    await given.submitted(lane="busy", quotas=["model"])
-
-    found = await remedies(conn)
-
-    assert found["blocked_by_budget"].endswith(": ff budgets list")
-    assert found["blocked_by_quota"].endswith(": ff quotas list")
+def _named(text: str) -> Iterator[list[str]]:
+    """The commands that a text names, as words."""
+    for line in COMMAND.findall(text):
+        yield line.split()
 
 
-async def test_a_lane_is_quoted_for_the_shell(conn: Connection, given: Given) -> None:
-    await given.submitted(lane="a $(lane)")
+def _check(words: list[str]) -> None:
+    context = click.Context(ff)
+    command: click.Command = ff
+    while isinstance(command, click.Group):
+        found = command.get_command(context, words[0])
+        assert found is not None, words
+        command, words = found, words[1:]
+    known = {option for each in command.params for option in each.opts}
+    assert {word for word in words if word.startswith("--")} <= known, words
 
-    assert (await remedies(conn))["no_worker"].endswith(" --lanes 'a $(lane)'")
+
+@pytest.mark.parametrize("code", sorted(FOR_ERRORS))
+def test_the_remedy_of_an_error_can_be_typed(code: str) -> None:
+    assert code in {*errors.by_code(), "execution_failed", "execution_cancelled", "execution_expired"}
+    for words in _named(FOR_ERRORS[code]):
+        _check(words)
 
 
-async def test_the_json_of_the_overview_has_the_remedies(conn: Connection, given: Given) -> None:
-    await given.submitted(lane="lonely")
+def test_the_remedies_of_explain_can_be_typed() -> None:
+    named = [words for part in (remedies.remedy, remedies._answer) for words in _named(inspect.getsource(part))]
 
-    seen = with_remedies(await overview(conn))
-
-    assert [getattr(each, "remedy", None) for each in seen.stuck] == [*(await remedies(conn)).values()]
+    assert len(named) > 10
+    for words in named:
+        _check(words)
