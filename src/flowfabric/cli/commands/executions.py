@@ -54,7 +54,7 @@ def executions() -> None:
     type=click.Choice([state.value for state in PublicState]),
     help="Only executions in this state. Repeatable.",
 )
-@click.option("--task", "kind", help="Only executions of this task, such as send_report.")
+@click.option("--task", help="Only executions of this task, such as send_report.")
 @lane_and_namespace_filters("executions")
 @click.option("--tag", type=tag, metavar="KEY=VALUE", help="Only executions with this tag.")
 @click.option("--flow", metavar="ID", help="Only members of this flow.")
