@@ -47,7 +47,7 @@ async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given
 
     async with app:
         submit = app.client
-        asked = [Submission(options=report.options, tags={} if n % 500 else {"no": "key"}) for n in range(MANY)]
+        asked = [Submission(options=report.options, tags={} if n % 500 else {"": "x"}) for n in range(MANY)]
         answers = await submit.submit_many(asked)
 
     refused = [number for number, answer in enumerate(answers) if getattr(answer, "code", None) == "invalid_tag_key"]

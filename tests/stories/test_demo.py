@@ -61,7 +61,7 @@ def test_the_demo_goes_on_from_the_data_it_left(told: Told) -> None:
     "sentence",
     [
         "held by demo since",
-        "lane research is paused since",
+        "lane research has been paused since",
         "delayed until",
         "no live worker of lane pictures has {gpu}; start a worker that has them",
         "waits for a worker of lane research;",

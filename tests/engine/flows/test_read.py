@@ -111,7 +111,7 @@ async def test_a_flow_is_tagged(conn: Connection, given: Given) -> None:
         assert await flows.set_flow_tag(conn, flow.flow_id, "billing.customer", value, by="ops") == answer
 
     with pytest.raises(errors.InvalidTagKey):
-        await flows.set_flow_tag(conn, flow.flow_id, "plain", "x")
+        await flows.set_flow_tag(conn, flow.flow_id, "", "x")
     with pytest.raises(errors.FlowNotFound):
         await flows.set_flow_tag(conn, mint_flow_id(), "a.b", "x")
     assert (await given.events()).count("tag_set") == 2

@@ -87,7 +87,7 @@ BAD: list[tuple[type[FlowFabricError], dict[str, Any]]] = [
     (InvalidPolicy, {"policy": {"retries": 3}}),
     (InvalidBody, {"policy": {"x": {1, object()}}}),
     (BudgetNotFound, {"budgets": ["nobodys"]}),
-    (InvalidTagKey, {"tags": {"nodot": "x"}}),
+    (InvalidTagKey, {"tags": {"": "x"}}),
     (PayloadTooLarge, {"payload": b"x" * 1_048_577}),
     (InvalidBody, {"payload": "text"}),
     (InvalidTime, {"deadline": timedelta()}),
