@@ -64,7 +64,7 @@ async def test_a_handler_that_does_not_plan_for_it_is_tried_again_and_fits_after
     async with working(app):
         execution = await report.submit()
         await happens(execution, "attempt_failed")
-        assert "budget 'team-a' has tokens 60 used" in (await execution.explain()).sentence
+        assert "budget 'team-a' has used 60" in (await execution.explain()).sentence
         await budgets.reset_budget(given.conn, TEAM, by="ops")
         await later(app, given, execution, hours=1)
         assert await execution.result(TIMEOUT) == 2

@@ -171,7 +171,7 @@ UNFINISHED_STATES: Mapping[PublicState, int] = {
     PublicState.DELAYED: PAGE,
     PublicState.ACTIVE: PAGE,
     PublicState.SUSPENDED: 0,
-    PublicState.WAITING_CHILDREN: 0,
+    PublicState.WAITING_DEPENDENCIES: 0,
     PublicState.RATE_LIMITED: 0,
 }
 

@@ -22,7 +22,7 @@ UNBROKEN = {"execution", "instance", "id", "flow"}  # copied into other commands
 STYLES = {
     **dict.fromkeys(["completed", "success", "created", "active", "resumed", "satisfied"], "green"),
     **dict.fromkeys(["failed", "expired", "failed_permanently", "refused"], "red"),
-    **dict.fromkeys(["suspended", "paused", "draining", "rate_limited", "waiting_children", "blocked"], "yellow"),
+    **dict.fromkeys(["suspended", "paused", "draining", "rate_limited", "waiting_dependencies", "blocked"], "yellow"),
     **dict.fromkeys(["delayed", "pending"], "blue"),
     **dict.fromkeys(["cancelled", "skipped", "closed", "duplicate", "noop"], "dim"),
 }

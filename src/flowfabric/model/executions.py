@@ -59,7 +59,7 @@ class PublicState(StrEnum):
 
     WAITING = "waiting"
     DELAYED = "delayed"
-    WAITING_CHILDREN = "waiting_children"
+    WAITING_DEPENDENCIES = "waiting_dependencies"
     RATE_LIMITED = "rate_limited"
     ACTIVE = "active"
     SUSPENDED = "suspended"

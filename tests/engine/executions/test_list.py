@@ -38,7 +38,7 @@ STATES = {
     "granted": "eligibility = 'granted'",
     "due": "eligibility = 'not_eligible_until_time', due_at = '2026-01-01'",
     "delayed": "eligibility = 'not_eligible_until_time', due_at = '2036-01-01'",
-    "waiting_children": "eligibility = 'blocked_by_dependencies'",
+    "waiting_dependencies": "eligibility = 'blocked_by_dependencies'",
     "suspended": "phase = 'suspended'",
 }
 OUTCOMES = ["success", "failed", "cancelled", "expired", "skipped"]

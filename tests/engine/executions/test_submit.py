@@ -199,7 +199,7 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"namespace": "line\n"}, errors.InvalidNamespace, "line", "1 to 64 printable"),
     ({"needs": ["a b"]}, errors.InvalidCapabilities, "a b", "without commas"),
     ({"budgets": ["team-a"]}, errors.BudgetNotFound, "team-a", "create it first"),
-    ({"quotas": ["vendor"]}, errors.QuotaNotFound, "vendor", "create_quota makes one"),
+    ({"quotas": ["vendor"]}, errors.QuotaNotFound, "vendor", "create_quota"),
     ({"budgets": "team-a"}, errors.InvalidBody, "team-a", "use a list"),
     ({"quotas": {"vendor": 1}}, errors.InvalidBody, "vendor", "use a list"),
     ({"policy": {"colour": "red"}}, errors.InvalidPolicy, "colour", "remove it"),

@@ -64,7 +64,7 @@ begin
             when 'skipped' then 'e.outcome = ''skipped'''
             when 'active' then 't.phase = ''active'''
             when 'suspended' then 't.phase = ''suspended'''
-            when 'waiting_children' then 't.phase = ''runnable'' and t.eligibility = ''blocked_by_dependencies'''
+            when 'waiting_dependencies' then 't.phase = ''runnable'' and t.eligibility = ''blocked_by_dependencies'''
             when 'delayed'
                 then 't.phase = ''runnable'' and t.eligibility = ''not_eligible_until_time'' and t.due_at > $1'
             when 'waiting' then
@@ -76,7 +76,7 @@ begin
         end;
         if conditions[cardinality(conditions)] is null then
             perform flowfabric._refuse('invalid_body', format(
-                'state %s does not exist; use waiting, delayed, waiting_children, rate_limited, active, suspended, '
+                'state %s does not exist; use waiting, delayed, waiting_dependencies, rate_limited, active, suspended, '
                 'completed, failed, cancelled, expired or skipped', flowfabric._shown(state)), '{"field": "state"}');
         end if;
     end loop;

@@ -60,7 +60,7 @@ language sql immutable as $$
     select case
         when (_public_state.ticket).phase <> 'runnable' then (_public_state.ticket).phase::text
         when _public_state.eligibility_state = 'not_eligible_until_time' then 'delayed'
-        when _public_state.eligibility_state = 'blocked_by_dependencies' then 'waiting_children'
+        when _public_state.eligibility_state = 'blocked_by_dependencies' then 'waiting_dependencies'
         when _public_state.eligibility_state in ('blocked_by_budget', 'blocked_by_quota') then 'rate_limited'
         else 'waiting'
     end
