@@ -56,6 +56,7 @@ REFERENCE_TABLES = {"consumers", "deployment", "events", "horizon", "keys", "lan
 
 SQL_IN_PYTHON = {
     "call.py": "builds the call of a function",
+    "driver.py": "prepares a session for our calls",
     "servers.py": "makes and drops the databases of tests, before there is a function to call",
     "embedded.py": "sets the password of a new cluster, in single-user mode, before there is a server to call",
 }

@@ -135,7 +135,7 @@ class FlowMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member, as `describe_flow` shows it."""
 
     execution_id: str
-    kind: str
+    task: str
     public_state: PublicState
 
 

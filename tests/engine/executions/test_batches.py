@@ -104,7 +104,7 @@ async def test_tags_and_events_are_written_only_for_created_items(conn: Connecti
     assert isinstance(refused, errors.PayloadTooLarge)
     assert [row["value"] for row in await given.rows("select value from flowfabric.tags")] == ["first"]
     logged = await given.rows(
-        "select detail ->> 'kind' as kind from flowfabric.events where execution is not null order by id"
+        "select detail ->> 'task' as task from flowfabric.events where execution is not null order by id"
     )
     assert [row["task"] for row in logged] == ["report", "report", "other"]
     assert await given.count("executions") == await given.count("tickets") == 3

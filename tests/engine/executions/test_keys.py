@@ -53,7 +53,7 @@ async def test_a_key_finds_the_first_execution_whatever_id_and_partition_a_retry
 async def test_a_key_is_scoped_by_namespace_and_not_by_lane_or_task(conn: Connection) -> None:
     _, first = await submit(conn, key="order-7", namespace="a")
 
-    assert await submit(conn, key="order-7", namespace="a", lane="other", kind="other") == (DUPLICATE, first)
+    assert await submit(conn, key="order-7", namespace="a", lane="other", task="other") == (DUPLICATE, first)
     outcome, other = await submit(conn, key="order-7", namespace="b")
     assert (outcome, other != first) == (CREATED, True)
     assert await submit(conn, key="order-7", namespace="b") == (DUPLICATE, other)

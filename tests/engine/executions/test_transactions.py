@@ -169,7 +169,7 @@ async def test_a_serializable_transaction_succeeds_or_reports_a_serialization_fa
             await executions.submit(two, submission(key="k"))
             await executions.submit(conn, submission(key="k", execution_id=ids.mint_execution_id()))
 
-    with pytest.raises(errors.DatabaseUnavailable, match="may be repeated"):
+    with pytest.raises(errors.DatabaseUnavailable, match="repeat the call"):
         await submit_late(one)
     assert await given.count("tickets") == 2
     async with one.transaction(isolation=isolation):

@@ -11,7 +11,7 @@ from tests.given import submission
 
 
 class Graph:
-    """A flow with named members; the lane and the kind of a member are its name."""
+    """A flow with named members; the lane and the task of a member are its name."""
 
     def __init__(self, conn: Connection, flow_id: FlowId) -> None:
         self.conn, self.flow_id = conn, flow_id

@@ -31,7 +31,7 @@ def _layout(flow: FlowDescription) -> str:
     lines = [
         {
             "execution": member.execution_id,
-            "task": member.kind,
+            "task": member.task,
             "state": member.public_state,
             "upstreams": ", ".join(upstreams[member.execution_id]),
             "dependencies": _rule(rules.get(member.execution_id)),

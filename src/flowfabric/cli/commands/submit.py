@@ -210,7 +210,7 @@ async def _end(app: App, submitted: Submitted, at_most: timedelta | None) -> End
         CommandError("not_ended", message, {"execution_id": submitted.execution_id}).report()
         return None
     except ExecutionFailed as failed:
-        message = "\n".join([str(failed), *getattr(failed, "__notes__", [])])
+        message = "\n".join([failed.message, *getattr(failed, "__notes__", [])])
         fields = {"execution_id": submitted.execution_id, "failure": failed.failure}
         CommandError(failed.code, message, fields).report()
         return None

@@ -105,6 +105,7 @@ begin
         'eligibility_state', eligibility_state,
         'blocking_reason', case
             when eligibility_state = 'blocked_by_lane_state' then 'paused_by_policy'
+            when eligibility_state = 'blocked_by_dependencies' then 'waiting_for_dependencies'
             when eligibility_state = 'blocked_by_route' then 'waiting_for_capable_worker'
             when eligibility_state = 'blocked_by_budget' then 'waiting_for_budget'
             when eligibility_state = 'blocked_by_quota' then 'waiting_for_quota'
