@@ -45,7 +45,7 @@ class Given:
     async def held(self, **options: object) -> ExecutionId:
         """An execution that an operator holds back."""
         execution_id = await self.submitted(**options)
-        await holds.hold(self.conn, execution_id, by="ops", why="to look at it")
+        await holds.hold(self.conn, execution_id, by="ops", reason="to look at it")
         return execution_id
 
     async def cancelled(self, **options: object) -> ExecutionId:

@@ -39,7 +39,7 @@ async def blocked(given: Given) -> None:
     """Executions blocked by a paused lane, a missing capability, a retry, an approval and a dead worker."""
     await lost(given)
     await given.submitted(execution_id=PAUSED, lane="mail")
-    await lanes.pause_lane(given.conn, "mail", by="ada", why="the printer is down")
+    await lanes.pause_lane(given.conn, "mail", by="ada", reason="the printer is down")
     await given.submitted(execution_id=UNSERVED, lane="models", needs=["gpu", "llm"])
     await workers.register_worker(
         given.conn, "pool", instance="pool-1", lanes=["default", "models"], capabilities=["llm"]

@@ -21,7 +21,7 @@ async def everything_stuck(given: Given, *, later: timedelta = timedelta(seconds
     await waits.suspend(conn, (await given.claimed(lane="waits")).fence, wish())
     await given.held(lane="held")
     await given.submitted(lane="paused")
-    await lanes.pause_lane(conn, "paused", by="ada", why="the printer burns")
+    await lanes.pause_lane(conn, "paused", by="ada", reason="the printer burns")
     await given.submitted(lane="gpus", needs={"gpu", "cuda"})
     await given.submitted(lane="lonely")
     await given.time_passes(seconds=later.total_seconds())

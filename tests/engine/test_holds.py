@@ -22,7 +22,7 @@ UNHELD = Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.WAITING)
 async def test_a_held_execution_cannot_be_claimed(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
 
-    assert await holds.hold(conn, execution_id, by="ada", why="to look at it") is HoldChange.HELD
+    assert await holds.hold(conn, execution_id, by="ada", reason="to look at it") is HoldChange.HELD
 
     held = await given.ticket(execution_id)
     assert [held["phase"], held["eligibility"], held["reason"]] == [
@@ -77,9 +77,9 @@ async def test_unhold_in_a_paused_lane_leaves_the_execution_waiting(conn: Connec
 
 async def test_a_repeated_hold_or_unhold_does_nothing(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await holds.hold(conn, execution_id, by="ada", why="first")
+    await holds.hold(conn, execution_id, by="ada", reason="first")
     held = await given.ticket(execution_id)
-    assert await holds.hold(conn, execution_id, by="bob", why="second") is HoldChange.NOOP
+    assert await holds.hold(conn, execution_id, by="bob", reason="second") is HoldChange.NOOP
     assert await given.ticket(execution_id) == held
 
     await holds.unhold(conn, execution_id, by="ada")
@@ -90,12 +90,12 @@ async def test_a_repeated_hold_or_unhold_does_nothing(conn: Connection, given: G
 
 async def test_the_event_of_a_hold_names_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await holds.hold(conn, execution_id, by="ada", why="odd")
+    await holds.hold(conn, execution_id, by="ada", reason="odd")
     await holds.unhold(conn, execution_id, by="bob")
 
     events = await given.rows("select kind, by, detail from flowfabric.events where execution is not null order by id")
     assert [(e["kind"], e["by"], msgspec.json.decode(e["detail"])) for e in events[1:]] == [
-        ("execution_held", "ada", {"why": "odd"}),
+        ("execution_held", "ada", {"reason": "odd"}),
         ("execution_unheld", "bob", {}),
     ]
 
@@ -148,11 +148,11 @@ async def test_the_name_of_the_operator_has_1_to_256_bytes(conn: Connection, giv
 
 async def test_a_long_reason_is_truncated(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await holds.hold(conn, execution_id, by="ada", why="\0" + "x" * 5_000)
+    await holds.hold(conn, execution_id, by="ada", reason="\0" + "x" * 5_000)
 
-    [event] = await given.rows("select detail ->> 'why' as why from flowfabric.events where kind = 'execution_held'")
-    assert event["why"] == "\ufffd" + "x" * 4_093
-    assert event["why"] in (await executions.explain(conn, execution_id)).sentence
+    [event] = await given.rows("select detail ->> 'reason' as reason from flowfabric.events where kind = 'execution_held'")
+    assert event["reason"] == "\ufffd" + "x" * 4_093
+    assert event["reason"] in (await executions.explain(conn, execution_id)).sentence
 
 
 async def test_a_hold_waits_for_a_concurrent_change(given: Given, connect: Connect) -> None:

@@ -43,7 +43,7 @@ async def test_the_first_submission_creates_its_lane(conn: Connection, given: Gi
     await given.submitted(lane="reports")
 
     found = await lane(conn, "reports")
-    assert (found.state, found.by, found.why, found.keep_renewals) == ("active", None, None, False)
+    assert (found.state, found.by, found.reason, found.keep_renewals) == ("active", None, None, False)
     assert (await given.events()).count("lane_registered") == 1
 
 
@@ -63,7 +63,7 @@ async def test_a_lane_can_be_created_and_configured(conn: Connection, given: Giv
 
 async def test_configuring_does_not_change_the_state(conn: Connection) -> None:
     await lanes.configure_lane(conn, "reports")
-    await lanes.pause_lane(conn, "reports", by="ada", why="broken")
+    await lanes.pause_lane(conn, "reports", by="ada", reason="broken")
     before = await lane(conn, "reports")
 
     await lanes.configure_lane(conn, "reports", keep_renewals=True)
@@ -123,21 +123,21 @@ async def test_a_lane_is_paused_and_resumed_and_shows_the_operator(conn: Connect
     await lanes.configure_lane(conn, "reports")
     await given.time_passes(hours=1)
 
-    assert await lanes.pause_lane(conn, "reports", by="ada", why="broken") is LaneChange.PAUSED
+    assert await lanes.pause_lane(conn, "reports", by="ada", reason="broken") is LaneChange.PAUSED
     paused = await lane(conn, "reports")
-    assert (paused.state, paused.by, paused.why) == ("paused", "ada", "broken")
+    assert (paused.state, paused.by, paused.reason) == ("paused", "ada", "broken")
     assert abs(paused.since - await testing.now(conn)) < timedelta(minutes=1)
     assert await lanes.pause_lane(conn, "reports", by="bob") is LaneChange.NOOP
     assert await lane(conn, "reports") == paused
 
     assert await lanes.resume_lane(conn, "reports", by="bob") is LaneChange.ACTIVE
     resumed = await lane(conn, "reports")
-    assert (resumed.state, resumed.by, resumed.why) == ("active", "bob", None)
-    assert await lanes.resume_lane(conn, "reports", by="ada", why="again") is LaneChange.NOOP
+    assert (resumed.state, resumed.by, resumed.reason) == ("active", "bob", None)
+    assert await lanes.resume_lane(conn, "reports", by="ada", reason="again") is LaneChange.NOOP
     assert await lane(conn, "reports") == resumed
     assert await kinds_and_details(given) == [
         ("lane_registered", None, None),
-        ("lane_paused", "ada", {"why": "broken"}),
+        ("lane_paused", "ada", {"reason": "broken"}),
         ("lane_resumed", "bob", {}),
     ]
 
@@ -158,7 +158,7 @@ async def test_a_draining_lane_refuses_new_work_until_it_is_resumed(conn: Connec
     await given.submitted(lane="reports")
     before = await given.count("executions"), await given.count("routes"), await given.count("tickets")
 
-    drained = await lanes.drain_lane(conn, "reports", by="ada", why="moving out")
+    drained = await lanes.drain_lane(conn, "reports", by="ada", reason="moving out")
     assert drained == Drained(outcome=LaneChange.DRAINING, left_count=1)
     for options in [Options(task="report", lane="reports"), Options(task="report", lane="reports", namespace="new")]:
         with pytest.raises(LaneDraining):

@@ -56,7 +56,7 @@ async def test_every_stuck_execution_is_listed_with_its_reason(conn: Connection,
         "blocked_by_route": ["lane gpus", "{cuda, gpu}", "worker crew lacks {gpu}"],
         "no_worker": ["no live worker serves lane lonely"],
     }
-    assert [text for reason, texts in named.items() for text in texts if text not in found[reason].why] == []
+    assert [text for reason, texts in named.items() for text in texts if text not in found[reason].sentence] == []
 
 
 async def test_released_executions_are_not_stuck(conn: Connection, given: Given) -> None:
@@ -86,8 +86,8 @@ async def test_executions_blocked_by_a_budget_or_a_quota_are_listed(conn: Connec
         "blocked_by_budget": "spending",
         "blocked_by_quota": "busy",
     }
-    assert "budget team-a has used 100 of 100 tokens" in found["blocked_by_budget"].why
-    assert "quota model" in found["blocked_by_quota"].why
+    assert "budget team-a has used 100 of 100 tokens" in found["blocked_by_budget"].sentence
+    assert "quota model" in found["blocked_by_quota"].sentence
 
 
 async def test_a_lane_served_for_another_namespace_only_is_stuck(conn: Connection, given: Given) -> None:
@@ -97,7 +97,7 @@ async def test_a_lane_served_for_another_namespace_only_is_stuck(conn: Connectio
 
     found = (await stuck(conn))["no_worker"]
 
-    assert (found.why, found.amount) == ("no live worker serves lane default for namespace blue", 1)
+    assert (found.sentence, found.amount) == ("no live worker serves lane default for namespace blue", 1)
 
 
 async def test_an_unregistered_worker_with_a_lease_serves_the_lane(conn: Connection, given: Given) -> None:

@@ -74,7 +74,7 @@ async def test_a_refusal_brings_its_fields(conn: Connection, given: Given) -> No
     execution_id = await given.cancelled()
 
     with pytest.raises(ExecutionEnded) as raised:
-        await holds.hold(conn, execution_id, by="ops", why="too late")
+        await holds.hold(conn, execution_id, by="ops", reason="too late")
     assert raised.value.fields == {"outcome": "cancelled"}
 
 
@@ -442,14 +442,14 @@ async def test_operations_work_on_a_connection_with_codecs_of_its_own(conn: asyn
 
     execution_id = (await executions.submit(conn, asked)).execution_id
     await executions.set_tag(conn, execution_id, "billing.plan", "gold")
-    await holds.hold(conn, execution_id, by="ops", why="to look at it")
+    await holds.hold(conn, execution_id, by="ops", reason="to look at it")
     described = await executions.describe(conn, execution_id)
     assert described.tags == {"billing.customer": "ada", "billing.plan": "gold"}
     assert "ops" in (await executions.explain(conn, execution_id)).sentence
     await executions.cancel(conn, execution_id, reason="not wanted", by="ops")
     assert [one.execution_id for one in (await executions.list_executions(conn)).items] == [str(execution_id)]
     with pytest.raises(ExecutionEnded) as raised:
-        await holds.hold(conn, execution_id, by="ops", why="too late")
+        await holds.hold(conn, execution_id, by="ops", reason="too late")
     assert raised.value.fields == {"outcome": "cancelled"}
 
 

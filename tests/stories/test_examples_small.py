@@ -129,7 +129,7 @@ async def test_fastapi_app(app_worker: AppWorker, engine: Engine) -> None:
         where = f"/reports/{asked['id']}"
         waits = (await client.get(where)).json()
         assert waits["state"] == "suspended"
-        assert waits["why"].startswith("has 0 of 1 approvals on waitpoint publish")
+        assert waits["reason"].startswith("has 0 of 1 approvals on waitpoint publish")
 
         other = await client.post(f"{where}/approval", params={"shown": "All about ebb.", "person": "ann"})
         assert (other.status_code, other.json()["error"]) == (409, "approval_digest_mismatch")

@@ -107,7 +107,7 @@ def _stuck(shown: Sequence[Stuck], seen: Overview) -> RenderableType:
         made.add_column(justify=justify, overflow="fold")
     made.add_row(*(Text(heading, style="bold") for heading in ("LANE", "STUCK", "FOR", "REASON, AND WHAT TO DO")))
     for each in shown:
-        reason = Text(printable(each.why))
+        reason = Text(printable(each.sentence))
         reason.append("\n" + printable(stuck_remedy(each)), style="cyan")
         made.add_row(_plain(each.lane), _count(each.amount, 1_000), ago(each.since, seen.at), reason)
     return _and_more(made, len(seen.stuck) - len(shown), "reasons; to see all: ff top --once")

@@ -115,7 +115,7 @@ def _stuck(stuck: Stuck, facts: WorkFacts) -> Finding:
         level=level,
         subject=stuck.lane,
         value=f"{count} waiting",
-        problem=f"{count} in lane {stuck.lane} cannot be claimed, the oldest for {age}: {stuck.why}",
+        problem=f"{count} in lane {stuck.lane} cannot be claimed, the oldest for {age}: {stuck.sentence}",
         means=means,
         remedy=route_remedy(stuck),
     )

@@ -21,13 +21,13 @@ end $$;
 --   emits    execution_held
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'held', or 'noop' if it was already held
-create or replace function flowfabric.hold(partition int, id uuid, by text, why text default null)
+create or replace function flowfabric.hold(partition int, id uuid, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
-    why text := flowfabric._kept_text(hold.why);
+    reason text := flowfabric._kept_text(hold.reason);
 begin
     perform flowfabric._check_by(hold.by);
     ticket := flowfabric._lock_runnable(hold.partition, hold.id);
@@ -36,11 +36,11 @@ begin
     end if;
     update flowfabric.tickets t
     set eligibility = 'blocked_by_operator', reason = 'paused_by_operator',
-        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'why', why, 'since', flowfabric.clock(),
-                                                    'reason', ticket.reason))
+        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'reason', reason, 'since', flowfabric.clock(),
+                                                    'reason_before', ticket.reason))
     where t.partition = ticket.partition and t.id = ticket.id;
     perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by,
-                                     jsonb_build_object('why', why));
+                                     jsonb_build_object('reason', reason));
     return 'held';
 end $$;
 
@@ -52,7 +52,7 @@ end $$;
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'unheld', or 'noop' if it was not held; and its public state
-create or replace function flowfabric.unhold(partition int, id uuid, by text, why text default null, out outcome text,
+create or replace function flowfabric.unhold(partition int, id uuid, by text, reason text default null, out outcome text,
                                              out public_state text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -65,19 +65,19 @@ begin
     outcome := 'noop';
     if ticket.eligibility = 'blocked_by_operator' then
         update flowfabric.tickets t
-        set eligibility = case when w.awaits then 'blocked_by_dependencies' when t.due_at > now
-            then 'not_eligible_until_time'
+        set eligibility = case when w.awaits then 'blocked_by_dependencies'
+                               when t.due_at > now then 'not_eligible_until_time'
                                else 'eligible_now' end::flowfabric.eligibility,
             reason = case when w.awaits then 'waiting_for_children'
                           when t.due_at > now
-                              then coalesce(nullif(t.hold ->> 'reason', 'waiting_for_children'), 'waiting_for_delay')
+                              then coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'), 'waiting_for_delay')
                           else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
         from (select flowfabric._awaits(ticket) as awaits) w
         where t.partition = ticket.partition and t.id = ticket.id
         returning t.* into ticket;
         perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by,
-                                         jsonb_build_object('why', flowfabric._kept_text(unhold.why)));
+                                         jsonb_build_object('reason', flowfabric._kept_text(unhold.reason)));
         outcome := 'unheld';
     end if;
     public_state := flowfabric._public_state(ticket, flowfabric._eligibility_state(ticket, now));

@@ -18,29 +18,29 @@ async def configure_lane(conn: Connection, name: str, *, keep_renewals: bool | N
     )
 
 
-async def pause_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
+async def pause_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> LaneChange:
     """Pause a lane: workers stop claiming from it, running executions continue, new ones wait.
 
     Safe to repeat: returns `NOOP` if the lane is already paused. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return LaneChange(await call.value(conn, "pause_lane", **_act(name, by, why)))
+    return LaneChange(await call.value(conn, "pause_lane", **_act(name, by, reason)))
 
 
-async def drain_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> Drained:
+async def drain_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> Drained:
     """Drain a lane: refuse new submissions and finish the existing executions.
 
     Safe to repeat: returns `NOOP` and the number of executions left if it is already draining. Raises
     `LaneNotFound`, `InvalidBody`.
     """
-    return msgspec.convert(dict(await call.row(conn, "drain_lane", **_act(name, by, why))), Drained)
+    return msgspec.convert(dict(await call.row(conn, "drain_lane", **_act(name, by, reason))), Drained)
 
 
-async def resume_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
+async def resume_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> LaneChange:
     """Resume a paused or draining lane.
 
     Safe to repeat: returns `NOOP` if the lane is already active. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return LaneChange(await call.value(conn, "resume_lane", **_act(name, by, why)))
+    return LaneChange(await call.value(conn, "resume_lane", **_act(name, by, reason)))
 
 
 async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int = 50) -> Page[Lane]:
@@ -49,5 +49,5 @@ async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int 
     return call.page([msgspec.convert(dict(row), Lane) for row in found], limit, lambda lane: lane.name)
 
 
-def _act(name: str, by: str, why: str | None) -> dict[str, str | None]:
-    return {"name": check_text(name, "lane"), "by": check_text(by, "by"), "why": why and kept_text(why)}
+def _act(name: str, by: str, reason: str | None) -> dict[str, str | None]:
+    return {"name": check_text(name, "lane"), "by": check_text(by, "by"), "reason": reason and kept_text(reason)}

@@ -68,11 +68,11 @@ end $$;
 -- Write a lane's new state, who changed it and why. The caller has locked the lane.
 --
 --   moves    lane any → the state given
-create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, why text)
+create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
 returns void
 language sql as $$
     update flowfabric.lanes l
-    set state = _set_lane_state.state, by = _set_lane_state.by, why = flowfabric._kept_text(_set_lane_state.why),
+    set state = _set_lane_state.state, by = _set_lane_state.by, reason = flowfabric._kept_text(_set_lane_state.reason),
         since = flowfabric.clock()
     where l.name = _set_lane_state.name
 $$;
@@ -110,7 +110,7 @@ end $$;
 --   emits    lane_paused
 --   refuses  lane_not_found, invalid_body
 --   returns  'paused', or 'noop' if the lane was already paused
-create or replace function flowfabric.pause_lane(name text, by text, why text default null)
+create or replace function flowfabric.pause_lane(name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -119,9 +119,9 @@ begin
     if (flowfabric._lock_lane(pause_lane.name)).state = 'paused' then
         return 'noop';
     end if;
-    perform flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.why);
+    perform flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason);
     perform flowfabric._append('lane_paused', pause_lane.name, pause_lane.by,
-                               jsonb_build_object('why', flowfabric._kept_text(pause_lane.why)));
+                               jsonb_build_object('reason', flowfabric._kept_text(pause_lane.reason)));
     return 'paused';
 end $$;
 
@@ -133,7 +133,7 @@ end $$;
 --   refuses  lane_not_found, invalid_body
 --   returns  'draining', or 'noop' if the lane was already draining; and how many executions are left, counted up to
 --            10 001
-create or replace function flowfabric.drain_lane(name text, by text, why text default null, out outcome text,
+create or replace function flowfabric.drain_lane(name text, by text, reason text default null, out outcome text,
                                                  out left_count int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -142,9 +142,9 @@ begin
     if (flowfabric._lock_lane(drain_lane.name)).state = 'draining' then
         outcome := 'noop';
     else
-        perform flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.why);
+        perform flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason);
         perform flowfabric._append('lane_drain_started', drain_lane.name, drain_lane.by,
-                                   jsonb_build_object('why', flowfabric._kept_text(drain_lane.why)));
+                                   jsonb_build_object('reason', flowfabric._kept_text(drain_lane.reason)));
         outcome := 'draining';
     end if;
     select least(sum(c.amount), 10001) into left_count
@@ -158,7 +158,7 @@ end $$;
 --   emits    lane_resumed
 --   refuses  lane_not_found, invalid_body
 --   returns  'active', or 'noop' if the lane was already active
-create or replace function flowfabric.resume_lane(name text, by text, why text default null)
+create or replace function flowfabric.resume_lane(name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -167,9 +167,9 @@ begin
     if (flowfabric._lock_lane(resume_lane.name)).state = 'active' then
         return 'noop';
     end if;
-    perform flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.why);
+    perform flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason);
     perform flowfabric._append('lane_resumed', resume_lane.name, resume_lane.by,
-                               jsonb_build_object('why', flowfabric._kept_text(resume_lane.why)));
+                               jsonb_build_object('reason', flowfabric._kept_text(resume_lane.reason)));
     return 'active';
 end $$;
 
@@ -255,7 +255,7 @@ $$;
 --   returns  one row per lane: its state, who changed it and when, the executions by state (counted up to 10 001), and
 --            when the oldest claimable execution was submitted
 create or replace function flowfabric.list_lanes(after text default null, take int default 50)
-returns table (name text, state text, since timestamptz, by text, why text, keep_renewals boolean,
+returns table (name text, state text, since timestamptz, by text, reason text, keep_renewals boolean,
                waiting_count bigint, delayed_count bigint, active_count bigint, suspended_count bigint,
                oldest_at timestamptz)
 language plpgsql stable as $$
@@ -264,7 +264,7 @@ declare
     now timestamptz := flowfabric.clock();
 begin
     return query
-    select l.name, l.state::text, l.since, l.by, l.why, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
+    select l.name, l.state::text, l.since, l.by, l.reason, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
            flowfabric._oldest_waiting(l.name, now)
     from flowfabric.lanes l
     cross join lateral (

@@ -91,7 +91,7 @@ $$;
 --   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1 001,
 --            since when, when it resolves automatically, and why
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
-returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, why text)
+returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
@@ -145,7 +145,7 @@ language sql stable as $$
     select case _stuck_why.prospect
         when 'blocked_by_lane_state' then (
             select format('lane %s has been paused since %s by %s%s', l.name, flowfabric._moment(l.since),
-                          coalesce(l.by, 'an unnamed operator'), ': ' || l.why)
+                          coalesce(l.by, 'an unnamed operator'), ': ' || l.reason)
             from flowfabric.lanes l where l.name = (_stuck_why.route).lane)
         when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_why.route, _stuck_why.now)
         when 'no_worker' then format('no live worker serves lane %s', (_stuck_why.route).lane) || case when exists (
@@ -160,7 +160,7 @@ $$;
 --
 --   returns  a row per reason, as _stuck_routes; the subject is the execution due first
 create or replace function flowfabric._stuck_delays(lane text, now timestamptz)
-returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, why text)
+returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select g.reason, g.id, g.amount, case when g.reason = 'due' then g.due_at else g.created_at end,
            case when g.reason <> 'due' then g.due_at end,
@@ -182,11 +182,11 @@ $$;
 --
 --   returns  a row if there are any, as _stuck_routes; the subject is the execution held longest
 create or replace function flowfabric._stuck_holds(lane text)
-returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, why text)
+returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select 'blocked_by_operator', (array_agg(x.id order by x.since))[1], count(*), min(x.since), null::timestamptz,
            format('held by %s since %s%s', (array_agg(x.hold ->> 'by' order by x.since))[1],
-                  flowfabric._moment(min(x.since)), ': ' || (array_agg(x.hold ->> 'why' order by x.since))[1])
+                  flowfabric._moment(min(x.since)), ': ' || (array_agg(x.hold ->> 'reason' order by x.since))[1])
     from (select t.hold, (t.hold ->> 'since')::timestamptz as since, flowfabric._id(t.partition, t.id) as id
           from flowfabric.tickets t
           where t.lane = _stuck_holds.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator'
@@ -199,7 +199,7 @@ $$;
 --   returns  a row per lane and reason, as _stuck_routes; the subject is the execution that waits longest
 create or replace function flowfabric._stuck_waits()
 returns table (
-    lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, why text)
+    lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select (g.first_one).lane, (g.first_one).reason::text, flowfabric._id((g.first_one).partition, (g.first_one).id),
            g.amount, g.since, g.timeout_at, flowfabric._explain_suspended(g.first_one) ->> 'sentence'
@@ -221,7 +221,7 @@ $$;
 --   returns  a row per instance, as _stuck_routes; the subject is the instance
 create or replace function flowfabric._stuck_leases(now timestamptz)
 returns table (
-    lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, why text)
+    lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select g.lane, v.reason, g.instance, case when v.reason = 'worker_lost' then g.amount else g.expired end,
            coalesce(w.beat_at, g.expires_at), g.expires_at,
@@ -259,7 +259,7 @@ $$;
 --   returns  a row per reason, as _stuck_routes, the oldest first; rows that time alone resolves come last
 create or replace function flowfabric._stuck(lanes text[], now timestamptz)
 returns table (
-    lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, why text)
+    lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable as $$
     select * from (
         select l.name, s.* from unnest(_stuck.lanes) l (name)
@@ -273,7 +273,7 @@ language sql stable as $$
         select s.* from flowfabric._stuck_waits() s
         union all
         select s.* from flowfabric._stuck_leases(_stuck.now) s
-    ) x (lane, reason, subject, amount, since, releases_at, why)
+    ) x (lane, reason, subject, amount, since, releases_at, sentence)
     order by x.reason in ('waiting_for_delay', 'waiting_for_resume_delay', 'waiting_for_retry_backoff'),
              x.since, x.lane, x.reason
     limit 100
@@ -363,7 +363,7 @@ declare
     shown jsonb;
 begin
     select array_agg(l.name), jsonb_agg(jsonb_build_object(
-        'name', l.name, 'state', l.state, 'by', l.by, 'why', l.why, 'since', l.since, 'waiting_count', d.waiting,
+        'name', l.name, 'state', l.state, 'by', l.by, 'reason', l.reason, 'since', l.since, 'waiting_count', d.waiting,
         'active_count', d.active, 'delayed_count', d.delayed, 'suspended_count', d.suspended, 'held_count', d.held,
         'oldest_at', flowfabric._oldest_waiting(l.name, now)))
     into names, shown

@@ -60,7 +60,7 @@ class Delay(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     """With the occurrence, the key of the journal entry: a sleeping handler does not sleep there again."""
     occurrence: int | None = None
-    why: str | None = None
+    reason: str | None = None
     """The reason that `explain` gives, if the handler did not request the delay."""
 
 

@@ -31,7 +31,7 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     since: datetime
     by: str | None
-    why: str | None
+    reason: str | None
     keep_renewals: bool
     waiting_count: int
     delayed_count: int

@@ -13,7 +13,7 @@ class LaneFrame(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     since: datetime
     by: str | None
-    why: str | None
+    reason: str | None
     waiting_count: int
     active_count: int
     delayed_count: int
@@ -55,7 +55,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """Executions that do not continue, grouped by reason; `why` is the sentence. The amount stops at 1 001."""
+    """Executions that do not continue, grouped by reason; `sentence` explains it. The amount stops at 1 001."""
 
     reason: str
     """A code: `no_worker`, `blocked_by_route`, `waiting_for_signal`, `worker_lost`, …"""
@@ -65,7 +65,7 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     amount: int
     since: datetime
     releases_at: datetime | None
-    why: str
+    sentence: str
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):

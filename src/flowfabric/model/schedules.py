@@ -79,7 +79,7 @@ class SchedulePause(msgspec.Struct, frozen=True, kw_only=True):
 
     since: datetime
     by: str | None = None
-    why: str | None = None
+    reason: str | None = None
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):

@@ -52,7 +52,7 @@ async def test_an_empty_database_says_what_to_do(here: Run) -> None:
 async def test_control_characters_in_names_are_escaped(here: Run, given: Given) -> None:
     await given.submitted(lane="[red]lane[/red]")
     await given.held(lane="held")
-    await given.rows('update flowfabric.tickets set hold = hold || \'{"why": "\\u001b[2J"}\' where hold is not null')
+    await given.rows('update flowfabric.tickets set hold = hold || \'{"reason": "\\u001b[2J"}\' where hold is not null')
 
     _, out, _ = await here("top --once")
 

@@ -71,7 +71,7 @@ async def test_no_more_than_a_thousand_are_counted(conn: Connection, given: Give
 async def test_a_paused_lane_is_explained_with_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(lane="reports")
     await given.time_passes(hours=1)
-    await lanes.pause_lane(conn, "reports", by="ada", why="the printer burns")
+    await lanes.pause_lane(conn, "reports", by="ada", reason="the printer burns")
 
     found = await explained(conn, execution_id)
     assert found.sentence == (
@@ -143,7 +143,7 @@ async def test_a_resume_delay_is_explained_by_its_end(conn: Connection, given: G
 async def test_a_hold_is_explained_with_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     await given.time_passes(minutes=5)
-    await holds.hold(conn, execution_id, by="ada", why="to look at it")
+    await holds.hold(conn, execution_id, by="ada", reason="to look at it")
 
     found = await explained(conn, execution_id)
     assert found.sentence == f"held by ada since {shown(found.since)}: to look at it; unhold releases it"

@@ -186,7 +186,7 @@ async def test_concurrent_changes_do_not_undo_each_other(connect: Connect, given
 
 async def test_a_paused_schedule_does_nothing_until_it_is_resumed(conn: Connection, given: Given) -> None:
     await create(conn)
-    assert await schedules.pause_schedule(conn, "nightly", by="ada", why="too hot") is ScheduleChange.PAUSED
+    assert await schedules.pause_schedule(conn, "nightly", by="ada", reason="too hot") is ScheduleChange.PAUSED
     assert await schedules.pause_schedule(conn, "nightly", by="bob") is ScheduleChange.NOOP
     await given.time_passes(hours=5)
 
@@ -194,7 +194,7 @@ async def test_a_paused_schedule_does_nothing_until_it_is_resumed(conn: Connecti
     paused = await schedules.describe_schedule(conn, "nightly")
     assert (paused.state, paused.ticks) == (ScheduleState.PAUSED, [])
     assert paused.pause is not None
-    assert (paused.pause.by, paused.pause.why) == ("ada", "too hot")
+    assert (paused.pause.by, paused.pause.reason) == ("ada", "too hot")
     assert await schedules.resume_schedule(conn, "nightly", by="ada") is ScheduleChange.RESUMED
     assert await schedules.resume_schedule(conn, "nightly", by="ada") is ScheduleChange.NOOP
     assert (await schedules.describe_schedule(conn, "nightly")).next_tick_at == moment("2026-06-01 18:00")

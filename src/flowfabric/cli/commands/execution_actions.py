@@ -115,7 +115,7 @@ async def hold(app: App, executions: Sequence[str], reason: str | None, by: str)
 
     async def act(execution: Execution[object]) -> Done:
         async with app.database.connection() as conn:
-            return {"outcome": await holds.hold(conn, execution.execution_id, by=by, why=reason)}
+            return {"outcome": await holds.hold(conn, execution.execution_id, by=by, reason=reason)}
 
     return await _each(app, executions, "holding", act)
 
@@ -137,7 +137,7 @@ async def unhold(app: App, executions: Sequence[str], reason: str | None, by: st
 
     async def act(execution: Execution[object]) -> Done:
         async with app.database.connection() as conn:
-            done = await holds.unhold(conn, execution.execution_id, by=by, why=reason)
+            done = await holds.unhold(conn, execution.execution_id, by=by, reason=reason)
         await _wake(app, execution)
         return {"outcome": done.outcome, "state": done.public_state}
 

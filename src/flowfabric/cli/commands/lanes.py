@@ -14,7 +14,7 @@ from flowfabric.ids import shown
 from flowfabric.model import Lane, Page
 
 COLUMNS = ("lane=name", "state", "waiting=waiting_count", "delayed=delayed_count", "active=active_count",
-           "suspended=suspended_count", "reason=why", "by", "since", "oldest=oldest_at")  # fmt: skip
+           "suspended=suspended_count", "reason", "by", "since", "oldest=oldest_at")  # fmt: skip
 
 lane_argument = click.argument("lane")
 
@@ -98,7 +98,7 @@ async def pause_lane(app: App, lane: str, by: str, reason: str | None) -> dict[s
       ff lanes pause reports --reason "the printer is down"
     """
     async with app.database.connection() as conn:
-        return {"lane": lane, "outcome": await engine.pause_lane(conn, lane, by=by, why=reason)}
+        return {"lane": lane, "outcome": await engine.pause_lane(conn, lane, by=by, reason=reason)}
 
 
 @lanes.command("drain")
@@ -114,7 +114,7 @@ async def drain_lane(app: App, lane: str, by: str, reason: str | None) -> dict[s
       ff lanes drain reports --reason "moving to the new cluster"
     """
     async with app.database.connection() as conn:
-        drained = await engine.drain_lane(conn, lane, by=by, why=reason)
+        drained = await engine.drain_lane(conn, lane, by=by, reason=reason)
         return {"lane": lane, "outcome": drained.outcome, "left_count": drained.left_count}
 
 
@@ -131,6 +131,6 @@ async def resume_lane(app: App, lane: str, by: str, reason: str | None) -> dict[
       ff lanes resume reports
     """
     async with app.database.connection() as conn:
-        outcome = await engine.resume_lane(conn, lane, by=by, why=reason)
+        outcome = await engine.resume_lane(conn, lane, by=by, reason=reason)
     await app.wake(lane)
     return {"lane": lane, "outcome": outcome}

@@ -36,7 +36,7 @@ COLUMNS = ("schedule=name", "namespace", "state", "when", "next=next_tick_at", "
 CARD = (*COLUMNS, "arguments=payload", "priority", "next five=ticks", "catch up=timing.catch_up",
         "overlap=timing.overlap", "until=timing.until", "last execution=last_execution_id", "tags",
         "declared in code=declared", "created=created_at", "changed=changed_at", "by", "paused since=pause.since",
-        "paused by=pause.by", "reason=pause.why", "error since=refusal.since")  # fmt: skip
+        "paused by=pause.by", "reason=pause.reason", "error since=refusal.since")  # fmt: skip
 TIMING = set(Timing.__struct_fields__)
 
 schedule_argument = click.argument("schedule")
@@ -232,7 +232,7 @@ async def pause_schedule(app: App, schedule: str, namespace: str, by: str, reaso
       ff schedules pause nightly --reason "the printer is down"
     """
     async with app.database.connection() as conn:
-        outcome = await engine.pause_schedule(conn, schedule, namespace=namespace, by=by, why=reason)
+        outcome = await engine.pause_schedule(conn, schedule, namespace=namespace, by=by, reason=reason)
     return {"schedule": schedule, "outcome": outcome}
 
 
@@ -246,7 +246,7 @@ async def resume_schedule(app: App, schedule: str, namespace: str, by: str, reas
       ff schedules resume nightly
     """
     async with app.database.connection() as conn:
-        outcome = await engine.resume_schedule(conn, schedule, namespace=namespace, by=by, why=reason)
+        outcome = await engine.resume_schedule(conn, schedule, namespace=namespace, by=by, reason=reason)
     return {"schedule": schedule, "outcome": outcome}
 
 
@@ -260,7 +260,7 @@ async def delete_schedule(app: App, schedule: str, namespace: str, by: str, reas
       ff schedules delete nightly
     """
     async with app.database.connection() as conn:
-        outcome = await engine.delete_schedule(conn, schedule, namespace=namespace, by=by, why=reason)
+        outcome = await engine.delete_schedule(conn, schedule, namespace=namespace, by=by, reason=reason)
     return {"schedule": schedule, "outcome": outcome}
 
 

@@ -108,6 +108,6 @@ def _delay(delay: Delay) -> Act:
         "delays_until": moment,
         "names": name,
         "occurrences": delay.occurrence,
-        "whys": delay.why and kept_text(str(delay.why)),
+        "reasons": delay.reason and kept_text(str(delay.reason)),
     }
     return Act(delay.fence, values)

@@ -187,7 +187,7 @@ $$;
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,
     delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null,
-    whys text[] default null)
+    reasons text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -235,7 +235,7 @@ begin
                                            array_agg(d.route), array_agg(e.tags),
                                            array_agg(jsonb_strip_nulls(jsonb_build_object(
                                                'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch,
-                                               'why', delay.whys[d.item]))),
+                                               'reason', delay.reasons[d.item]))),
                                            flows => array_agg(e.flow))
             from delayed d
             cross join lateral (select e.tags, e.flow from flowfabric.executions e

@@ -132,13 +132,13 @@ begin
             return flowfabric._explanation(
                 format('held by %s since %s%s; unhold releases it', ticket.hold ->> 'by',
                        flowfabric._moment((ticket.hold ->> 'since')::timestamptz),
-                       coalesce(': ' || (ticket.hold ->> 'why'), '')),
+                       coalesce(': ' || (ticket.hold ->> 'reason'), '')),
                 'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
         when 'blocked_by_lane_state' then
             return flowfabric._explanation(
                 format('lane %s has been paused since %s by %s%s; resume_lane releases it', lane.name,
                        flowfabric._moment(lane.since), coalesce((lane).by, 'an unnamed operator'),
-                       coalesce(': ' || lane.why, '')),
+                       coalesce(': ' || lane.reason, '')),
                 'lane', lane.since, 'resume_lane');
         when 'blocked_by_route' then
             return flowfabric._explanation(
@@ -173,7 +173,7 @@ declare
     last_failure jsonb;
     last_end timestamptz;
     policy jsonb;
-    why text;
+    reason text;
 begin
     if ticket.reason = 'waiting_for_retry_backoff' then
         select a.failure, a.ended_at into last_failure, last_end from flowfabric.attempts a
@@ -186,12 +186,12 @@ begin
             'time', last_end, 'time', ticket.due_at);
     end if;
     if ticket.reason = 'waiting_for_delay' and ticket.attempt_state = 'attempt_interrupted' then
-        select v.detail ->> 'why' into why from flowfabric.events v
+        select v.detail ->> 'reason' into reason from flowfabric.events v
         where v.execution = ticket.id and v.kind = 'execution_delayed' order by v.id desc limit 1;
     end if;
     return flowfabric._explanation(
         format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end,
-               until) || coalesce(': ' || why, ''),
+               until) || coalesce(': ' || reason, ''),
         'time', ticket.created_at, 'time', ticket.due_at);
 end $$;
 

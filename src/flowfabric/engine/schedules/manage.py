@@ -87,17 +87,17 @@ async def change_schedule(
 
 
 async def pause_schedule(
-    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+    conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
     """Pause a schedule; executions it has submitted continue, and ticks that pass meanwhile are not caught up.
 
     Safe to repeat: a paused schedule answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`.
     """
-    return ScheduleChange(await call.value(conn, "pause_schedule", **_act(name, namespace, by, why)))
+    return ScheduleChange(await call.value(conn, "pause_schedule", **_act(name, namespace, by, reason)))
 
 
 async def resume_schedule(
-    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+    conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
     """Resume a paused schedule at the first tick from now on.
 
@@ -110,7 +110,7 @@ async def resume_schedule(
         resumed = await call.value(
             conn,
             "resume_schedule",
-            **_act(name, namespace, by, why),
+            **_act(name, namespace, by, reason),
             revision=there.revision,
             next_tick_at=following,
         )
@@ -119,18 +119,18 @@ async def resume_schedule(
 
 
 async def delete_schedule(
-    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+    conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
     """Delete a schedule; executions it has submitted continue. Raises `ScheduleNotFound`, `InvalidBody`."""
-    return ScheduleChange(await call.value(conn, "delete_schedule", **_act(name, namespace, by, why)))
+    return ScheduleChange(await call.value(conn, "delete_schedule", **_act(name, namespace, by, reason)))
 
 
-def _act(name: str, namespace: str, by: str, why: str | None) -> dict[str, Any]:
+def _act(name: str, namespace: str, by: str, reason: str | None) -> dict[str, Any]:
     return {
         "namespace": check_text(namespace, "namespace"),
         "name": check_text(name, "schedule"),
         "by": check_text(by, "by"),
-        "why": why and kept_text(why),
+        "reason": reason and kept_text(reason),
     }
 
 

@@ -187,23 +187,23 @@ end $$;
 --   emits    schedule_paused
 --   refuses  schedule_not_found, invalid_body
 --   returns  'paused', or 'noop' when it already was paused
-create or replace function flowfabric.pause_schedule(namespace text, name text, by text, why text default null)
+create or replace function flowfabric.pause_schedule(namespace text, name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    why text := flowfabric._kept_text(pause_schedule.why);
+    reason text := flowfabric._kept_text(pause_schedule.reason);
 begin
     perform flowfabric._check_by(pause_schedule.by);
     if (flowfabric._lock_schedule(pause_schedule.namespace, pause_schedule.name)).pause is not null then
         return 'noop';
     end if;
     update flowfabric.schedules s
-    set pause = jsonb_strip_nulls(jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'why', why)),
+    set pause = jsonb_strip_nulls(jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'reason', reason)),
         next_tick_at = null, due_at = null, refusal = null, revision = s.revision + 1
     where s.namespace = pause_schedule.namespace and s.name = pause_schedule.name;
     perform flowfabric._append('schedule_paused', pause_schedule.name, pause_schedule.by,
-                               jsonb_build_object('namespace', pause_schedule.namespace, 'why', why));
+                               jsonb_build_object('namespace', pause_schedule.namespace, 'reason', reason));
     return 'paused';
 end $$;
 
@@ -216,7 +216,7 @@ end $$;
 --   refuses  schedule_not_found, invalid_body
 --   returns  'resumed', 'noop' when it was not paused, or 'stale' when the schedule has changed since it was read
 create or replace function flowfabric.resume_schedule(
-    namespace text, name text, revision int, next_tick_at timestamptz, by text, why text default null)
+    namespace text, name text, revision int, next_tick_at timestamptz, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -235,7 +235,7 @@ begin
         revision = s.revision + 1
     where s.namespace = there.namespace and s.name = there.name;
     perform flowfabric._append('schedule_resumed', there.name, resume_schedule.by, jsonb_build_object(
-        'namespace', there.namespace, 'why', flowfabric._kept_text(resume_schedule.why),
+        'namespace', there.namespace, 'reason', flowfabric._kept_text(resume_schedule.reason),
         'next_tick_at', resume_schedule.next_tick_at));
     return 'resumed';
 end $$;
@@ -247,7 +247,7 @@ end $$;
 --   emits    schedule_deleted
 --   refuses  schedule_not_found, invalid_body
 --   returns  'deleted'
-create or replace function flowfabric.delete_schedule(namespace text, name text, by text, why text default null)
+create or replace function flowfabric.delete_schedule(namespace text, name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -257,6 +257,6 @@ begin
     delete from flowfabric.schedules s where s.namespace = delete_schedule.namespace and s.name = delete_schedule.name;
     perform flowfabric._append('schedule_deleted', delete_schedule.name, delete_schedule.by,
                                jsonb_build_object('namespace', delete_schedule.namespace,
-                                                  'why', flowfabric._kept_text(delete_schedule.why)));
+                                                  'reason', flowfabric._kept_text(delete_schedule.reason)));
     return 'deleted';
 end $$;

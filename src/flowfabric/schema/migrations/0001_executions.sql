@@ -38,7 +38,7 @@ create table flowfabric.lanes (
     state      flowfabric.lane_state not null default 'active',
     since      timestamptz not null,
     by         text,
-    why        text,
+    reason     text,
     keep_renewals boolean not null default false
 );
 
