@@ -1,4 +1,4 @@
-"""Signals sent at the same time: they go together, and each sender hears of its own."""
+"""Signals sent at the same time are batched, and each sender gets its own answer."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.given import Given
 MANY = 20
 
 
-async def test_signals_sent_at_once_go_together_and_a_bad_one_harms_no_other(app: App, given: Given) -> None:
+async def test_concurrent_signals_are_batched_and_a_bad_one_fails_alone(app: App, given: Given) -> None:
     points: dict[int, CreatedWaitpoint] = {}
 
     @app.task

@@ -1,4 +1,4 @@
-"""Submitting for an app: what goes in several statements is as if one after the other."""
+"""Submitting thousands: several statements have the same effect as one after the other."""
 
 import logging
 
@@ -13,7 +13,9 @@ from tests.given import Given
 MANY = 2_500
 
 
-async def test_thousands_that_go_side_by_side_are_served_in_the_order_of_the_call(app: App, given: Given) -> None:
+async def test_thousands_submitted_in_parallel_statements_are_claimed_in_the_order_of_the_call(
+    app: App, given: Given
+) -> None:
     @app.task
     async def report(number: int) -> None: ...
 
@@ -28,7 +30,7 @@ async def test_thousands_that_go_side_by_side_are_served_in_the_order_of_the_cal
     assert [first.execution_id, last.execution_id] == [made[0].execution_id, made[MANY // 5 - 1].execution_id]
 
 
-async def test_of_thousands_with_one_key_the_first_is_taken(app: App, given: Given) -> None:
+async def test_of_thousands_with_one_key_the_first_is_created(app: App, given: Given) -> None:
     @app.task
     async def report() -> None: ...
 
@@ -41,7 +43,7 @@ async def test_of_thousands_with_one_key_the_first_is_taken(app: App, given: Giv
     assert len({answer.execution_id for answer in taken}) == await given.count("executions") == 1
 
 
-async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given: Given) -> None:
+async def test_of_thousands_the_refused_ones_fail_alone(app: App, given: Given) -> None:
     @app.task
     async def report() -> None: ...
 
@@ -55,7 +57,9 @@ async def test_of_thousands_those_that_are_refused_harm_no_other(app: App, given
     assert await given.count("executions") == MANY - len(refused)
 
 
-async def test_what_is_refused_is_told_to_no_worker(app: App, given: Given, caplog: pytest.LogCaptureFixture) -> None:
+async def test_workers_are_not_notified_of_refused_submissions(
+    app: App, given: Given, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.task(lane="reports")
     async def report() -> None: ...
 
@@ -67,4 +71,4 @@ async def test_what_is_refused_is_told_to_no_worker(app: App, given: Given, capl
         answers = await submit.submit_many([Submission(options=each) for each in options])
 
     assert [isinstance(answer, Submitted) for answer in answers] == [True, False, False]
-    assert caplog.messages == []  # a hint that cannot be sent would be lost with all that goes with it
+    assert caplog.messages == []  # a notification that cannot be sent would be lost with the rest of its message

@@ -17,7 +17,10 @@ AN_ID = ExecutionId(7, UUID(int=1))
 
 def test_an_empty_column_is_left_out() -> None:
     columns = ("name", "state=state.word", "why")
-    items = [{"name": "a", "state": {"word": "[red]up"}, "reason": None}, {"name": "long", "state": None, "reason": None}]
+    items = [
+        {"name": "a", "state": {"word": "[red]up"}, "reason": None},
+        {"name": "long", "state": None, "reason": None},
+    ]
 
     assert tables.table(columns, items) == "NAME  STATE\na     [red]up\nlong"
     assert tables.card(columns, items[0]) == "name   a\nstate  [red]up"

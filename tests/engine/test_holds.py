@@ -150,7 +150,9 @@ async def test_a_long_reason_is_truncated(conn: Connection, given: Given) -> Non
     execution_id = await given.submitted()
     await holds.hold(conn, execution_id, by="ada", reason="\0" + "x" * 5_000)
 
-    [event] = await given.rows("select detail ->> 'reason' as reason from flowfabric.events where kind = 'execution_held'")
+    [event] = await given.rows(
+        "select detail ->> 'reason' as reason from flowfabric.events where kind = 'execution_held'"
+    )
     assert event["reason"] == "\ufffd" + "x" * 4_093
     assert event["reason"] in (await executions.explain(conn, execution_id)).sentence
 
