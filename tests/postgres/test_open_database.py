@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flowfabric.cli import connecting
+from flowfabric.cli import connection
 from flowfabric.config import Config
 from flowfabric.errors import DatabaseMissing, DatabaseUnavailable
 from flowfabric.postgres import call
@@ -38,7 +38,7 @@ async def test_without_a_url_the_embedded_postgres_runs_as_long_as_it_is_open(tm
 
 def test_a_command_that_only_reads_creates_no_embedded_database(tmp_path: Path) -> None:
     with pytest.raises(DatabaseMissing, match=str(tmp_path / "data")):
-        connecting.refuse_missing(Config(data=tmp_path / "data"))
+        connection.require_database(Config(data=tmp_path / "data"))
 
     assert not (tmp_path / "data").exists()
 

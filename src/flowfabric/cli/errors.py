@@ -15,7 +15,7 @@ FAILED = "flowfabric.cli.failed"
 
 
 class CommandError(click.ClickException):
-    """Waiters the command with exit code 1. Every error except wrong usage is turned into this one."""
+    """Ends the command with exit code 1. Every error except wrong usage is turned into this one."""
 
     def __init__(self, code: str, message: str, fields: Mapping[str, object] | None = None) -> None:
         super().__init__(message)

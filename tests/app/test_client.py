@@ -1,13 +1,16 @@
-"""Submitting thousands: several statements have the same effect as one after the other."""
+"""The client: submissions and signals that are made at the same time share a round trip."""
 
+import asyncio
 import logging
 
 import msgspec
 import pytest
 
-from flowfabric import App
+from flowfabric import App, Context
+from flowfabric.errors import InvalidToken
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Submission, Submitted
+from flowfabric.model import CreatedWaitpoint, Delivered, SignalToSend, Submission, Submitted
+from tests.app.scene import TIMEOUT, happens, working
 from tests.given import Given
 
 MANY = 2_500
@@ -72,3 +75,38 @@ async def test_workers_are_not_notified_of_refused_submissions(
 
     assert [isinstance(answer, Submitted) for answer in answers] == [True, False, False]
     assert caplog.messages == []  # a notification that cannot be sent would be lost with the rest of its message
+
+
+SIGNALS = 20
+
+
+async def test_concurrent_signals_are_batched_and_a_bad_one_fails_alone(app: App, given: Given) -> None:
+    points: dict[int, CreatedWaitpoint] = {}
+
+    @app.task
+    async def order(ctx: Context, number: int) -> int:
+        points[number] = await ctx.create_waitpoint("paid")
+        await ctx.wait_for_signal("paid")
+        return number
+
+    async with working(app):
+        orders = await order.submit_many([(number,) for number in range(SIGNALS)])
+        for one in orders:
+            await happens(one, "execution_suspended")
+        tokens = {number: point.token for number, point in points.items()} | {3: f"k1:{'0' * 64}"}
+        signals = [
+            SignalToSend(
+                execution_id=one.execution_id,
+                waitpoint_id=points[number].waitpoint_id,
+                token=tokens[number],
+                name="paid",
+            )
+            for number, one in enumerate(orders)
+        ]
+        answers = await asyncio.gather(*map(app.signal, signals), return_exceptions=True)
+        good = [number for number in range(SIGNALS) if number != 3]
+        assert [await orders[number].result(TIMEOUT) for number in good] == good
+
+    assert isinstance(answers[3], InvalidToken)
+    assert all(isinstance(answers[number], Delivered) for number in good)
+    assert len(await given.conn.fetch("select from flowfabric.signals group by xmin")) <= 3
