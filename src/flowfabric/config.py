@@ -113,11 +113,11 @@ def _read(name: str, kind: Any, value: object) -> Any:
 def _read_duration(name: str, value: object) -> timedelta:
     shortest, longest = DURATIONS[name]
     try:
-        duration = durations.read_span(value)  # type: ignore[arg-type]
+        duration = durations.read_duration(value)  # type: ignore[arg-type]
     except ValueError as error:
         raise BadSetting(f"{variable(name)}: {error}") from None
     if not shortest <= duration <= longest:
-        given, least, most = map(durations.write_span, (duration, shortest, longest))
+        given, least, most = map(durations.format_duration, (duration, shortest, longest))
         raise BadSetting(f"{variable(name)} is {given}; use {least} to {most}")
     return duration
 

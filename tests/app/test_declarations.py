@@ -182,7 +182,7 @@ def test_what_is_misspelt_is_said_at_once(database_url: str) -> None:
         App(url=database_url, budgets={"team-a": 5})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="quota 'model' has no option 'limit'; options are max_requests_per_window"):
         App(url=database_url, quotas={"model": {"limit": 5}})  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(ValueError, match="'soon' is no span of time"):
+    with pytest.raises(ValueError, match="'soon'"):
         App(url=database_url, budgets={"team-a": {"reset_interval": "soon"}})
     assert App(url=database_url, budgets={"team-a": {"reset_interval": timedelta(days=1)}}).tasks == {}
 

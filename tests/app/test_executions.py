@@ -78,7 +78,7 @@ async def test_patience_ends_and_the_execution_goes_on(app: App) -> None:
             with pytest.raises(TimeoutError):
                 await execution.result(timeout)
         assert await execution.state() == "waiting"
-        with pytest.raises(ValueError, match="'soon' is no span of time"):
+        with pytest.raises(ValueError, match="'soon'"):
             await execution.result("soon")
 
 

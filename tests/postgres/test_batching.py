@@ -185,7 +185,7 @@ async def test_the_wrong_number_of_outcomes_is_an_error_for_all_and_not_a_hang()
     operation.answers[0].set_result(["A"])
 
     for caller in calls:
-        with pytest.raises(RuntimeError, match="2 items were run and 1 outcomes came back"):
+        with pytest.raises(RuntimeError, match="2 items were sent and 1 outcomes came back"):
             await caller
 
     [after] = await in_flight(batch, "c")
@@ -304,7 +304,7 @@ async def test_a_cancelled_run_is_an_error_to_its_callers_and_the_next_batch_goe
     await turns()
     await operation.answer()
 
-    with pytest.raises(RuntimeError, match="whether it took effect is not known"):
+    with pytest.raises(RuntimeError, match="it is not known whether it took effect"):
         await cut
     assert await after == "B"
 

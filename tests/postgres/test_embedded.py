@@ -423,13 +423,13 @@ def test_data_of_someone_else_is_refused(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         theirs.mkdir()
         os.chown(theirs, NOBODY, NOBODY)
-    with pytest.raises(EmbeddedUnavailable, match="not ours to write"):
+    with pytest.raises(EmbeddedUnavailable, match="belongs to another user"):
         embedded.start(theirs)
 
 
 def test_data_of_another_major_version_is_refused(data: Path) -> None:
     (data / "cluster" / "PG_VERSION").write_text("16\n")
-    with pytest.raises(EmbeddedUnavailable, match="of Postgres 16, not 18"):
+    with pytest.raises(EmbeddedUnavailable, match="Postgres 16 cluster, not 18"):
         embedded.start(data)
 
 

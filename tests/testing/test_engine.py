@@ -257,13 +257,13 @@ async def test_what_is_tested_may_open_the_app_itself(app_worker: AppWorker, eng
 
 
 async def test_the_clock_goes_forward_only(clock: Clock) -> None:
-    with pytest.raises(ValueError, match="below zero"):
+    with pytest.raises(ValueError, match="negative"):
         await clock.advance(timedelta(days=-1))
     with pytest.raises(ValueError, match="has passed"):
         await clock.advance(datetime(2020, 1, 1, tzinfo=UTC))
     with pytest.raises(ValueError, match="no time zone"):
         await clock.advance(datetime(2120, 1, 1))  # noqa: DTZ001
-    with pytest.raises(ValueError, match="is no span of time"):
+    with pytest.raises(ValueError, match="is not a duration"):
         await clock.advance("soon")
 
 

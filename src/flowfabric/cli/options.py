@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def span(text: str | timedelta) -> timedelta:
     """A span of time, such as 30s."""
     try:
-        return durations.read_span(text)
+        return durations.read_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -27,7 +27,7 @@ def span(text: str | timedelta) -> timedelta:
 def moment(text: str) -> datetime:
     """A moment with its time zone, such as 2026-05-04T09:00:00Z."""
     try:
-        return durations.read_moment(datetime.fromisoformat(text))
+        return durations.read_timestamp(datetime.fromisoformat(text))
     except ValueError:
         raise click.BadParameter(f"{shown(text)} is no moment; write one like 2026-05-04T09:00:00Z") from None
 
