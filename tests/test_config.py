@@ -1,11 +1,13 @@
 """Settings: where they come from, which are refused, and what is never shown."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from rich.pretty import pretty_repr
 
 from flowfabric.config import Config, variable
+from flowfabric.durations import format_duration
 from flowfabric.errors import BadSetting
 
 URL = "postgresql://app:hunter2@db.example/app"
@@ -23,6 +25,8 @@ def example(name: str) -> tuple[str, object]:
             return str(not default).lower(), not default
         case int(default) | float(default):
             return str(default - 1), default - 1
+        case timedelta() as default:
+            return format_duration(default + timedelta(seconds=1)), default + timedelta(seconds=1)
     raise AssertionError(name)
 
 
@@ -59,9 +63,6 @@ def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch)
         ("pool_size", "0"),
         ("pool_size", "2.5"),
         ("pooler", "perhaps"),
-        ("timeout", "-1"),
-        ("timeout", "nan"),
-        ("timeout", "inf"),
         ("payload_limit", "0"),
         ("execution_partitions", "32768"),
         ("budget_partitions", "0"),
@@ -69,20 +70,32 @@ def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_variable(name: str, text: str) -> None:
-    with pytest.raises(BadSetting, match=rf"^{variable(name)} is '{text}': Expected "):
+    with pytest.raises(BadSetting, match=rf"^bad_setting: {variable(name)} is '{text}': Expected "):
         Config.read({variable(name): text})
 
 
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "10 minuts"])
+def test_a_bad_duration_is_refused_by_the_name_of_its_variable(text: str) -> None:
+    with pytest.raises(BadSetting, match=rf"FLOWFABRIC_TIMEOUT: '{text}' is not a duration; use 250ms"):
+        Config.read({"FLOWFABRIC_TIMEOUT": text})
+
+
+@pytest.mark.parametrize("text", ["99ms", "2h"])
+def test_a_duration_out_of_range_is_refused_with_the_range(text: str) -> None:
+    with pytest.raises(BadSetting, match=f"FLOWFABRIC_TIMEOUT is {text}; use 100ms to 1h"):
+        Config.read({"FLOWFABRIC_TIMEOUT": text})
+
+
 def test_an_argument_that_is_no_setting_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"^there is no setting poolsize; settings are url, data, secret, pool_size"):
+    with pytest.raises(BadSetting, match="'poolsize'; settings are url, data, secret, pool_size"):
         Config.read({}, poolsize=4)
-    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_DATA is '7': cannot be read as Path"):
+    with pytest.raises(BadSetting, match="FLOWFABRIC_DATA is '7': cannot be read as Path"):
         Config.read({}, data=7)
 
 
 @pytest.mark.parametrize("url", ["mysql://app:hunter2@h/x", "app:hunter2@h", "postgresql+asyncpg://app:hunter2@h/x"])
 def test_a_bad_url_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_URL cannot be read; it reads postgresql://user:") as raised:
+    with pytest.raises(BadSetting, match="FLOWFABRIC_URL is invalid; use postgresql://user:") as raised:
         Config.read({"FLOWFABRIC_URL": url})
 
     assert "hunter2" not in str(raised.value)
@@ -102,7 +115,7 @@ def test_the_url_is_never_shown() -> None:
     "text", [SECRET[:-1], f"{SECRET}0", f"{SECRET}\n", f" {SECRET}", f"0x{SECRET}", f"{SECRET[:-1]}g"]
 )
 def test_a_bad_secret_is_refused_without_being_shown(text: str) -> None:
-    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_SECRET cannot be read; it is exactly 64 hexa") as raised:
+    with pytest.raises(BadSetting, match="FLOWFABRIC_SECRET is invalid; use exactly 64 hexa") as raised:
         Config.read({"FLOWFABRIC_SECRET": text})
 
     assert "5ecb" not in repr(raised.value)

@@ -159,7 +159,7 @@ async def test_each_caller_raises_its_own_copy_that_still_shows_where_run_failed
     for error in raised:
         assert isinstance(error, LeaseLost)
         assert isinstance(error.__cause__, KeyError)
-        assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["__call__", "_go", "explode"]
+        assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["__call__", "_send", "explode"]
 
 
 async def test_an_exception_that_cannot_be_copied_still_reaches_everyone() -> None:

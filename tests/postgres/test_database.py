@@ -11,6 +11,7 @@ import pytest
 from flowfabric.config import Config
 from flowfabric.engine import executions, holds, lanes
 from flowfabric.errors import (
+    BadSetting,
     Conflict,
     DatabaseUnavailable,
     ExecutionEnded,
@@ -416,7 +417,7 @@ async def test_closing_does_not_wait_for_ever(database_url: str) -> None:
     ["postgresql://me:se/cret@h/x", "postgresql://me:secret@[::1/x", "postgresql://me:secret@h:port/x", "secret"],
 )
 async def test_a_url_that_cannot_be_read_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(ValueError, match=r"^FLOWFABRIC_URL ") as raised:
+    with pytest.raises(BadSetting, match="FLOWFABRIC_URL ") as raised:
         await Database(Config(url=url), url).__aenter__()
 
     assert "cret" not in str(raised.value)

