@@ -193,7 +193,7 @@ async def test_a_database_that_is_ahead_is_refused_and_left_alone(conn: Connecti
     await conn.execute("update flowfabric.release set digest = 'of tomorrow'")
 
     for refused in (migrate.check, migrate.migrate):
-        with pytest.raises(SchemaAhead, match=rf"is at migration {LAST + 1} .* knows {LAST}; upgrade flowfabric"):
+        with pytest.raises(SchemaAhead, match=rf"is at migration {LAST + 1} .* knows only {LAST}; upgrade flowfabric"):
             await refused(conn, Config())
     assert (await migrate.read_state(conn)).digest == "of tomorrow"
 
@@ -202,7 +202,7 @@ async def test_a_database_that_is_ahead_is_refused_and_left_alone(conn: Connecti
 async def test_functions_of_this_or_an_earlier_release_must_be_these(conn: Connection, release: str) -> None:
     await conn.execute(f"update flowfabric.release set version = '{release}', digest = 'other'")
 
-    with pytest.raises(SchemaBehind, match=f"are those of flowfabric {release}, .* run `ff migrate`"):
+    with pytest.raises(SchemaBehind, match=f"are from flowfabric {release}, .* run `ff migrate`"):
         await migrate.check(conn, Config())
 
     await migrate.migrate(conn, Config())
@@ -213,7 +213,7 @@ async def test_functions_of_a_later_release_serve_this_one_and_are_kept(conn: Co
     await conn.execute("update flowfabric.release set version = '99.0.0', digest = 'other'")
 
     await migrate.check(conn, Config())
-    with pytest.raises(SchemaAhead, match=r"those of flowfabric 99\.0\.0, .*; upgrade flowfabric in this process"):
+    with pytest.raises(SchemaAhead, match=r"from flowfabric 99\.0\.0, .*; upgrade flowfabric in this process"):
         await migrate.migrate(conn, Config())
     assert (await migrate.read_state(conn)).version == "99.0.0"
 
@@ -231,7 +231,7 @@ async def test_other_partition_counts_are_refused_with_the_one_to_set(conn: Conn
 async def test_a_role_that_may_not_create_is_told_so(empty: asyncpg.Connection, role: str) -> None:
     await empty.execute(f"set role {role}")
 
-    with pytest.raises(PrivilegeMissing, match=r"permission denied for database .*; grant that to the role"):
+    with pytest.raises(PrivilegeMissing, match=r"permission denied for database .*; grant that privilege to the role"):
         await migrate.migrate(empty, Config())
 
 
