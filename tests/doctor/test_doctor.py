@@ -110,8 +110,8 @@ async def test_an_idle_transaction_that_pins_the_horizon_is_found(conn: Connecti
     assert (finding.level, finding.subject) == (Level.WRONG, str(pid))
     assert finding.problem.startswith(f"session {pid} (")
     assert ", forgetful) has had a transaction open for " in finding.problem
-    assert finding.problem.endswith(", doing nothing")
-    assert finding.means == "vacuum clears away nothing younger than it"
+    assert finding.problem.endswith(" and is idle")
+    assert finding.means == "vacuum cannot remove rows that died since it started"
     assert f"select pg_terminate_backend({pid})" in finding.remedy
     await idle.execute("rollback")
     assert await found(conn, "transactions", longest=AT_ONCE) == []
@@ -132,7 +132,9 @@ async def test_a_writer_that_holds_back_the_log_is_found(conn: Connection, conne
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
     assert finding.level is Level.WRONG
-    assert finding.means.endswith("it has written to the log and not committed, so no reader gets past that place")
+    assert finding.means.endswith(
+        "it has written to the event log without committing, so readers of the log wait for it"
+    )
     await transaction.rollback()
 
 
@@ -141,7 +143,7 @@ async def test_an_idle_transaction_that_pins_nothing_is_only_worth_a_word(conn: 
 
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
-    assert (finding.level, finding.means) == (Level.ADVICE, "its locks are held for as long")
+    assert (finding.level, finding.means) == (Level.ADVICE, "it keeps its locks until it ends")
 
 
 async def test_a_lane_nobody_serves_is_found(conn: Connection, given: Given) -> None:
@@ -151,7 +153,7 @@ async def test_a_lane_nobody_serves_is_found(conn: Connection, given: Given) -> 
     [finding] = await found(conn, "lanes")
 
     assert (finding.level, finding.subject, finding.value) == (Level.WRONG, "reports", "1 waiting")
-    assert finding.problem.startswith("1 in lane reports cannot be taken, the oldest for 5 min")
+    assert finding.problem.startswith("1 execution waits in lane reports, the oldest for 5 min")
     assert finding.problem.endswith(": no live worker serves lane reports")
     assert finding.remedy == "start a worker: ff worker FILE.py:app --lanes reports"
     await workers.register_worker(conn, "pool", instance="pool-1", lanes=["reports"])
@@ -186,7 +188,7 @@ async def test_sweeps_that_do_not_run_are_found(conn: Connection, given: Given, 
     assert finding.subject is not None
     late = {"promote_due", "expire_executions", "expire_leases", "time_out_waits", "expire_workers"}
     assert set(finding.subject.split(", ")) == late
-    assert "what promote_due should have moved is 5 min" in finding.problem
+    assert "promote_due is 5 min" in finding.problem
     await run_each(database, sweeps(CONFIG))
     assert await found(conn, "sweeps") == []
 
@@ -220,7 +222,7 @@ async def test_a_clock_that_was_moved_is_found_and_put_back(conn: Connection, gi
     [finding] = await found(conn, "engine_clock")
 
     assert (finding.level, finding.value) == (Level.WRONG, "+7200 s")
-    assert finding.problem == "the engine's clock has been moved: it is 2 h ahead of the server's"
+    assert finding.problem == "the engine's clock was moved: it is 2 h ahead of the server's"
     assert [finding.subject for finding in await found(conn, "clock")] == ["test clock"]
     await migrate.migrate(conn, CONFIG)
     assert await found(conn, "engine_clock") + await found(conn, "clock") == []
@@ -261,7 +263,7 @@ async def test_a_missing_key_is_found(conn: Connection) -> None:
 
     [finding] = await found(conn, "signing_key")
 
-    assert (finding.level, finding.remedy) == (Level.WRONG, "`ff keys rotate KID` installs one")
+    assert (finding.level, finding.remedy) == (Level.WRONG, "install one: run `ff keys rotate KID`")
 
 
 async def test_a_log_without_room_is_found(conn: Connection) -> None:

@@ -64,7 +64,7 @@ async def test_many_dead_rows_are_found(facts: ServerFacts) -> None:
 
     [finding] = judged(facts, tables=[table])
 
-    assert finding.problem == "tickets has 60,000 dead rows to 10 live ones, never vacuumed"
+    assert finding.problem == "tickets has 60,000 dead and 10 live rows, never vacuumed"
     assert judged(facts, tables=[msgspec.structs.replace(table, live_count=70_000)]) == []
     assert judged(facts, tables=[msgspec.structs.replace(table, dead_count=40_000)]) == []
 
@@ -94,7 +94,7 @@ async def test_what_pins_the_horizon_without_a_session_is_found(facts: ServerFac
     [prepared, slot] = judged(facts, prepared=[old], slots=["standby_2"])
 
     assert (prepared.level, prepared.value) == (Level.WRONG, "3 h")
-    assert prepared.remedy == "`commit prepared` or `rollback prepared` 'transfer'"
+    assert prepared.remedy == "run `commit prepared` or `rollback prepared` with 'transfer'"
     assert (slot.level, slot.subject) == (Level.ADVICE, "standby_2")
 
 
@@ -122,4 +122,4 @@ async def test_a_pooler_in_session_mode_is_only_worth_a_word(facts: ServerFacts)
     [(0, "less than 1 s"), (59.4, "59 s"), (60, "1 min"), (3_725, "1 h 2 min"), (7_205, "2 h"), (90_000, "1 d 1 h")],
 )
 def test_spans_are_said_in_two_units(seconds: float, said: str) -> None:
-    assert judge.span(seconds) == said
+    assert judge.in_words(seconds) == said

@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with a server, a schema and the work in it, and what to do about it."""
+"""Private: the doctor, which checks the server, the schema and the queued work and says what to do about problems."""
 
 from flowfabric.doctor.diagnose import diagnose
 

@@ -46,7 +46,7 @@ class Pool(Generic[C]):
     async def borrow(self, seconds: float) -> C:
         """Borrow a connection; wait for one if all are in use.
 
-        Raises `TimeoutError` after `seconds`, `Closing`, and any error of connecting.
+        Raises `TimeoutError` after that many `seconds`, or any error of connecting.
         """
         conn = self._take_idle()
         if conn is None:
