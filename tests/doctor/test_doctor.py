@@ -132,9 +132,7 @@ async def test_a_writer_that_holds_back_the_log_is_found(conn: Connection, conne
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
     assert finding.level is Level.WRONG
-    assert finding.means.endswith(
-        "it has written to the event log without committing, so readers of the log wait for it"
-    )
+    assert finding.means.endswith("it has written to the event log without committing, so readers wait for it")
     await transaction.rollback()
 
 

@@ -239,7 +239,7 @@ def _open_transaction(each: OpenTransaction, age: timedelta) -> Finding:
     if each.pins:
         means.append("vacuum cannot remove rows that died since it started")
     if each.writes_events:
-        means.append("it has written to the event log without committing, so readers of the log wait for it")
+        means.append("it has written to the event log without committing, so readers wait for it")
     return Finding(
         check="transactions",
         level=Level.WRONG if each.writes_events or (idle and each.pins) else Level.ADVICE,

@@ -77,7 +77,7 @@ def _consumer(consumer: ConsumerFacts, facts: WorkFacts) -> Iterator[Finding]:
         level=Level.WRONG if consumer.is_cut_off else Level.ADVICE,
         subject=consumer.name,
         value=f"{consumer.behind_count:,} behind",
-        problem=f"consumer {consumer.name} is {consumer.behind_count:,} events behind; it last acknowledged {silent} ago",
+        problem=f"consumer {consumer.name} is {consumer.behind_count:,} events behind, last seen {silent} ago",
         means="events that it had not read were removed; its next read fails with cursor_expired"
         if consumer.is_cut_off
         else "it will miss events once retention removes them",

@@ -111,13 +111,12 @@ async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     every = sweep.every.total_seconds()
     # Start soon, so that short-lived processes sweep too, but not at once: many processes may start together.
     backoff = Backoff(min(every, FIRST_PAUSE), max(every, LONGEST_PAUSE), jitter=0.2)
-    await backoff.wait()
-    backoff = Backoff(every, max(every, LONGEST_PAUSE), jitter=0.2)
     while True:
+        await backoff.wait()
         try:
             await run_once(database, sweep, woken)
         except Exception as error:
             log.warning("sweep %s failed, retrying in about %.2g s: %s", sweep.name, backoff.current, error)
         else:
+            backoff.first = every
             backoff.reset()
-        await backoff.wait()
