@@ -168,13 +168,13 @@ def test_no_other_spelling_of_an_id_is_read(text: str, cause: str) -> None:
 
 def test_the_partition_of_an_id_is_below_the_count_of_the_database() -> None:
     assert ids.parse_execution_id("{fp:7}:" + UUID_TEXT, count=8).partition == 7
-    with pytest.raises(InvalidId, match="write 0 to 7"):
+    with pytest.raises(InvalidId, match="use 0 to 7"):
         ids.parse_execution_id("{fp:8}:" + UUID_TEXT, count=8)
 
 
 def test_a_flow_id_carries_the_partition_of_its_own_uuid() -> None:
     assert ids.parse_flow_id(str(FLOW)) == FLOW
-    with pytest.raises(WrongPartition, match=f"write {{fp:24}}:{UUID_TEXT}"):
+    with pytest.raises(WrongPartition, match=f"use {{fp:24}}:{UUID_TEXT}"):
         ids.parse_flow_id("{fp:25}:" + UUID_TEXT)
 
 

@@ -80,9 +80,9 @@ def test_arguments_without_a_name_are_refused_when_the_task_is_made(app: App) ->
     def twice(a: Context, b: Context) -> None: ...
 
     for handler, why in [
-        (many, r"many takes \*topics: take a list of that name instead; a payload gives every argument by its name"),
-        (named, r"named takes \*\*topics: take a dict"),
-        (placed, "placed takes topic by position only: remove the /"),
+        (many, r"many.* \*topics"),
+        (named, r"named.* \*\*topics"),
+        (placed, "placed.* topic.* /"),
         (twice, "takes the context twice, as a and b"),
     ]:
         with pytest.raises(TypeError, match=why):

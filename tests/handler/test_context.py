@@ -307,10 +307,10 @@ async def test_results_that_cannot_be_kept_fail_for_good_and_say_so(app: App) ->
 
     async with working(app):
         for which, why in [
-            ("odd", "the result of step 'odd' cannot be written as JSON: a object has no shape in JSON"),
+            ("odd", r"InvalidBody: .*'odd'.*JSON"),
             ("wrong", "the result of step 'wrong' is not what its function is annotated to return: Expected `int`"),
             ("huge", "PayloadTooLarge"),
-            ("nan", "the result of step 'nan' cannot be written as JSON: it holds NaN"),
+            ("nan", r"InvalidBody: .*'nan'.*NaN"),
         ]:
             execution = await report.submit(which)
             with pytest.raises(ExecutionFailed, match=why):
@@ -356,7 +356,7 @@ async def test_a_result_that_cannot_be_written_fails_for_good_and_says_so(app: A
         return object()
 
     async with working(app):
-        with pytest.raises(ExecutionFailed, match="the result of report cannot be written as JSON: a object has no"):
+        with pytest.raises(ExecutionFailed, match=r"result of report.*JSON"):
             await (await report.submit()).result(TIMEOUT)
 
 
