@@ -244,9 +244,7 @@ def _make_data(data: Path) -> None:
             data.mkdir(mode=0o700)
             (data / ".gitignore").write_text("*\n")
     except OSError as error:
-        raise EmbeddedUnavailable(
-            f"cannot create {data}: {error.strerror}; use another path, {OTHERWISE}"
-        ) from None
+        raise EmbeddedUnavailable(f"cannot create {data}: {error.strerror}; use another path, {OTHERWISE}") from None
     if not data.is_dir():
         raise EmbeddedUnavailable(f"{data} is not a directory; use another path, {OTHERWISE}")
     if data.stat().st_uid != os.geteuid() or not os.access(data, os.R_OK | os.W_OK | os.X_OK):
@@ -262,9 +260,7 @@ def _find_place(data: Path, binaries: Path) -> Place:
         return place
     nobody = next((user for user in pwd.getpwall() if user.pw_name == "nobody"), None)
     if nobody is None:
-        raise EmbeddedUnavailable(
-            f"Postgres cannot run as uid {uid} without a user nobody; add that user, {OTHERWISE}"
-        )
+        raise EmbeddedUnavailable(f"Postgres cannot run as uid {uid} without a user nobody; add that user, {OTHERWISE}")
     namespace, as_nobody = (
         place._replace(runner=(sys.executable, "-I", "-S", "-c", code, str(nobody.pw_uid), str(nobody.pw_gid)))
         for code in (IN_NAMESPACE, AS_NOBODY)
