@@ -184,10 +184,10 @@ async def test_a_value_exactly_at_its_limit_is_accepted(conn: Connection, given:
 
 # What is asked, the refusal, and what its message must show: the value (or its size), and what to do about it.
 REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
-    ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "write"),
-    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "write"),
-    ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "write"),
-    ({"execution_id": ""}, errors.InvalidId, "''", "write"),
+    ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "use"),
+    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "use"),
+    ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "use"),
+    ({"execution_id": ""}, errors.InvalidId, "''", "use"),
     ({"task": ""}, errors.InvalidName, "''", "1 to 256 bytes"),
     ({"task": "k" * 257}, errors.InvalidName, "kkk", "1 to 256 bytes"),
     ({"task": "ü" * 128 + "x"}, errors.InvalidName, "üü", "1 to 256 bytes"),
@@ -230,7 +230,7 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"deadline": -MS}, errors.InvalidTime, "-1 ms", "ahead of now"),
     ({"deadline": DAYS_3650 + MS}, errors.InvalidTime, "315360000001 ms", "at most ten years"),
     ({"deadline": datetime(2020, 1, 1, tzinfo=UTC)}, errors.InvalidTime, "2020-01-01", "ahead of now"),
-    ({"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))}, errors.InvalidTime, "0001-01-01", "give one"),
+    ({"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))}, errors.InvalidTime, "0001-01-01", "ten years"),
     ({"deadline": datetime(2030, 1, 1)}, errors.InvalidTime, "2030-01-01", "time zone"),  # noqa: DTZ001
     ({"tags": {"plain": "v"}}, errors.InvalidTagKey, "plain", "such as billing.customer"),
     ({"tags": {"a." + "b" * 127: "v"}}, errors.InvalidTagKey, "a.bbb", "at most 128 bytes"),

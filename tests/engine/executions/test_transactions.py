@@ -174,7 +174,7 @@ async def test_a_stricter_transaction_either_holds_or_says_that_it_collided(
             await executions.submit(two, submission(key="k"))
             await executions.submit(conn, submission(key="k", execution_id=ids.mint_execution_id()))
 
-    with pytest.raises(errors.DatabaseUnavailable, match="may be repeated"):
+    with pytest.raises(errors.DatabaseUnavailable, match="repeat the call"):
         await submit_late(one)
     assert await given.count("tickets") == 2
     async with one.transaction(isolation=isolation):
