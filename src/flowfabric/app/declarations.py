@@ -126,7 +126,7 @@ def _read_budget(name: str, given: object) -> Mapping[str, Any]:
         return {**DEFAULTS, "hard_limits": dict(given)}
     options = {**DEFAULTS, **_checked("budget", name, given, BudgetOptions)}
     if "reset_interval" in options:
-        options["reset_interval"] = durations.read_span(options["reset_interval"])
+        options["reset_interval"] = durations.read_duration(options["reset_interval"])
     return options
 
 

@@ -65,7 +65,7 @@ class Execution(Wrapped, Generic[R]):
         Raises an `ExecutionFailed`, which may be an `ExecutionCancelled` or `ExecutionExpired`, with the remote
         traceback in a note, and `TimeoutError` when it has not ended in time; it goes on then.
         """
-        timeout = durations.read_span(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
+        timeout = durations.read_duration(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
         async with asyncio.timeout(timeout):
             ended = await self._ended()
         if ended.outcome is not Outcome.SUCCESS:

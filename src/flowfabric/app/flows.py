@@ -182,7 +182,7 @@ class FlowHandle(Wrapped):
 
         Raises `TimeoutError` when they have not in time; they go on then.
         """
-        timeout = durations.read_span(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
+        timeout = durations.read_duration(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
         async with asyncio.timeout(timeout):
             await asyncio.gather(*(self.execution(name).wait() for name in self._ids))
         return await self.state()

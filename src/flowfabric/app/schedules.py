@@ -56,7 +56,7 @@ def read_timing(options: Mapping[str, Any]) -> Timing:
     if unknown := sorted(options.keys() - TimingOptions.__annotations__.keys()):
         known = ", ".join(TimingOptions.__annotations__)
         raise TypeError(f"there is no option {unknown[0]!r} of a schedule; options are {known}")
-    read = {name: durations.read_span(options[name]) for name in SPANS if name in options}
+    read = {name: durations.read_duration(options[name]) for name in SPANS if name in options}
     return schedules.check_timing(Timing(**{**options, **read}))
 
 

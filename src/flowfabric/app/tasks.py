@@ -198,7 +198,7 @@ class Step(Wrapped, Generic[P, R]):
     """A function that is a step wherever a handler calls it with its context: `notes = await search(ctx, topic)`."""
 
     def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
-        durations.read_span(backoff)
+        durations.read_duration(backoff)
         self.name = name
         self.function = function
         self._retries = retries
@@ -268,11 +268,11 @@ def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
     if retries is not None:
         retry["max_retries"] = retries
     if backoff is not None:
-        retry["backoff"] = dict(backoff) if isinstance(backoff, Mapping) else _growing(durations.read_span(backoff))
+        retry["backoff"] = dict(backoff) if isinstance(backoff, Mapping) else _growing(durations.read_duration(backoff))
     if retry.get("max_retries"):
         policy["retry"] = retry
     if timeout is not None:
-        policy["attempt_timeout_ms"] = durations.read_span(timeout) // timedelta(milliseconds=1)
+        policy["attempt_timeout_ms"] = durations.read_duration(timeout) // timedelta(milliseconds=1)
         if not policy["attempt_timeout_ms"]:
             raise ValueError(f"timeout {timeout!r} leaves an attempt no time; give a millisecond or more")
     return policy

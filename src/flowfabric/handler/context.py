@@ -107,7 +107,7 @@ class Context:
         """
         if retries < 0:
             raise ValueError(f"retries is {retries}; a step is retried 0 times or more")
-        pause = durations.read_span(backoff)
+        pause = durations.read_duration(backoff)
         returns = payloads.returned(function)
         place = self._ask("step", name)
         return self._step(place, lambda: with_retries(lambda: function(*args, **kwargs), retries, pause), returns)
@@ -130,11 +130,11 @@ class Context:
 
     def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Waiting[None]:
         """Go on after a while. Nothing is held meanwhile: no lease, no slot, no connection."""
-        return self._sleeping(name, durations.read_span(span))
+        return self._sleeping(name, durations.read_duration(span))
 
     def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Waiting[None]:
         """Go on at a moment, or at once if it has passed."""
-        return self._sleeping(name, durations.read_moment(moment))
+        return self._sleeping(name, durations.read_timestamp(moment))
 
     def wait_for_signal(
         self, name: str, *, timeout: str | timedelta | datetime | None = None
@@ -206,13 +206,13 @@ class Context:
         Refused as `report_usage` is. It lapses after `ttl`, a day at most, and comes back when its attempt ends.
         """
         place = self._spent_at("reserve", budget)
-        return Reservation(self._spender, place, budget, estimate, durations.read_span(ttl))
+        return Reservation(self._spender, place, budget, estimate, durations.read_duration(ttl))
 
     def create_waitpoint(
         self, key: str, *, expires_in: str | timedelta = "1d"
     ) -> Coroutine[Any, Any, CreatedWaitpoint]:
         """A waitpoint whose token can be given away before the run steps aside for it; saved like a step."""
-        span = durations.read_span(expires_in)
+        span = durations.read_duration(expires_in)
 
         async def created() -> CreatedWaitpoint:
             return await self._runtime.create_waitpoint(self._claim, key, span)

@@ -32,11 +32,11 @@ class Clock:
         what is due runs to its end each time. With `settle=False` it jumps at once, past what runs, and waits for
         nothing. Returns the time then. Raises `ValueError` for a time that has passed.
         """
-        wanted = by if isinstance(by, datetime) else durations.read_span(by)
+        wanted = by if isinstance(by, datetime) else durations.read_duration(by)
         if settle:
             await self._engine.settle()
         now = await self.now()
-        then = durations.read_moment(wanted) if isinstance(wanted, datetime) else now + wanted
+        then = durations.read_timestamp(wanted) if isinstance(wanted, datetime) else now + wanted
         if then < now:
             raise ValueError(f"{then} has passed, it is {now}; the clock goes forward")
         if not settle:

@@ -68,8 +68,8 @@ class Worker:
         self.lanes = sorted(lanes or {task.options.lane for task in app.tasks.values()} or {"default"})
         self.capabilities = sorted(needed if capabilities is None else capabilities)
         self.namespace = namespace
-        self.lease = durations.read_span(lease)
-        self._drain_time = durations.read_span(drain).total_seconds()
+        self.lease = durations.read_duration(lease)
+        self._drain_time = durations.read_duration(drain).total_seconds()
         self.sweeps = sweeps
         self._prefetched = Prefetched(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
