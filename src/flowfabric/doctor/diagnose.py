@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from flowfabric.config import Config
 from flowfabric.doctor import server, work
 from flowfabric.doctor.catalog import read_catalog
+from flowfabric.engine import doctor as engine
 from flowfabric.errors import FlowFabricError, PartitionCountMismatch, SchemaAhead, SchemaBehind
 from flowfabric.model import Diagnosis, Finding, Level
-from flowfabric.model.doctor import WorkFacts
-from flowfabric.postgres import call, driver
+from flowfabric.postgres import driver
 from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 
@@ -40,7 +40,7 @@ async def diagnose(conn: Connection, config: Config, *, longest: timedelta = LON
     later = None
     try:
         await migrate.check(conn, config)
-        seen = call.read(WorkFacts, await call.value(conn, "diagnose"))
+        seen = await engine.diagnose(conn)
     except FlowFabricError as error:
         findings.append(_schema_finding(error))
     else:

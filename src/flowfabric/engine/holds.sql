@@ -1,19 +1,5 @@
 -- Holds: an operator keeps a single execution from being claimed, and releases it.
 
--- Check the name of the acting person or service (`by`). Null is allowed and means nobody in particular.
---
---   refuses  invalid_body
-create or replace function flowfabric._check_by(by text)
-returns void
-language plpgsql as $$
-begin
-    if octet_length(_check_by.by) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_body',
-                                   format('by %s is invalid; use 1 to 256 bytes', flowfabric._shown(_check_by.by)),
-                                   '{"field": "by"}');
-    end if;
-end $$;
-
 -- Hold an execution: keep it from being claimed. Invalidates an unused grant for it.
 --
 --   moves    runnable → runnable: blocked_by_operator / paused_by_operator

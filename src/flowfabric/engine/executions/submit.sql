@@ -128,25 +128,6 @@ language sql stable as $$
     end
 $$;
 
--- Check whether any payload exceeds the limit.
---
---   returns  true or false
-create or replace function flowfabric._are_large(payloads bytea[], payload_limit int)
-returns boolean
-language plpgsql immutable as $$
-declare
-    payload bytea;
-begin
-    if _are_large.payloads is not null then
-        foreach payload in array _are_large.payloads loop
-            if octet_length(payload) > _are_large.payload_limit then
-                return true;
-            end if;
-        end loop;
-    end if;
-    return false;
-end $$;
-
 -- Insert records, tickets, tags and events for the items of a call, except the items marked in `passed`. An id that
 -- already exists, or occurs twice, is skipped too. Each item's created_at is a microsecond after the previous item's:
 -- it keeps the order within a call, and identifies the item of an inserted record.
