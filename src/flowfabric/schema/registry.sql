@@ -1,6 +1,6 @@
--- The registry of migrations: which ones this database has, and which release its functions are from. This file is applied
--- before every migration, so it is safe to repeat. Old and new releases call these functions, so their signatures never
--- change: add a new function instead.
+-- The registry of migrations: which ones this database has, and which release its functions are from. This file is
+-- applied before every migration, so it is safe to repeat. Old and new releases call these functions, so their
+-- signatures never change: add a new function instead.
 
 -- Not `create schema if not exists`, which needs the privilege to create even if the schema already exists.
 do $$
@@ -53,7 +53,8 @@ language sql as $$
 $$;
 
 -- Store the partition counts, if none are stored yet: they never change.
-create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int, quota_partitions int)
+create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int,
+                                                      quota_partitions int)
 returns void
 language plpgsql as $$
 begin
@@ -62,8 +63,8 @@ begin
     on conflict do nothing;
 end $$;
 
--- Drop the functions that were removed or whose signature changed, because `create or replace` can do neither, and store
--- the new list.
+-- Drop the functions that were removed or whose signature changed, because `create or replace` can do neither, and
+-- store the new list.
 --
 --   returns  how many were dropped
 create or replace function flowfabric._prepare_functions(names text[], signatures text[], version text, digest text)
@@ -76,14 +77,16 @@ declare
 begin
     for old in
         select f.name from flowfabric.functions f
-        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name, signature) on n.name = f.name
+        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name,
+        signature) on n.name = f.name
         where n.signature is distinct from f.signature
     loop
         execute format('drop function if exists flowfabric.%I', old);
         dropped := dropped + 1;
     end loop;
     delete from flowfabric.functions;
-    insert into flowfabric.functions (name, signature) select * from unnest(_prepare_functions.names, _prepare_functions.signatures);
+    insert into flowfabric.functions (name, signature) select *
+        from unnest(_prepare_functions.names, _prepare_functions.signatures);
     insert into flowfabric.release (version, digest) values (_prepare_functions.version, _prepare_functions.digest)
     on conflict (only_row) do update set version = excluded.version, digest = excluded.digest;
     -- Functions call each other regardless of the order of their files.
