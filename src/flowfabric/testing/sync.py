@@ -21,12 +21,12 @@ class BlockingEngine(Blocking[Engine]):
 
     def open(self, app: App) -> Blocking[App]:
         """Open an app on the database of this test, and return its blocking face."""
-        self._answer(self._thing.open, app)
+        self._call(self._thing.open, app)
         return self(app)
 
     def work(self, app: App, **options: Any) -> Blocking[App]:
         """Open an app, have a worker in this process run its tasks, and return its blocking face."""
-        self._answer(self._thing.work, app, **options)
+        self._call(self._thing.work, app, **options)
         return self(app)
 
 
