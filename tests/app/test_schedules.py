@@ -93,7 +93,7 @@ async def test_a_schedule_that_is_gone_from_the_code_goes_on_and_the_log_says_so
     async with newer:
         await newer.declare_schedules()
 
-    assert "schedule hourly in namespace default is no longer in the code and goes on" in caplog.text
+    assert "schedule hourly in namespace default is no longer declared in code and still runs" in caplog.text
     assert [schedule.name for schedule in (await schedules.list_schedules(given.conn)).items] == ["daily", "hourly"]
 
 
@@ -110,7 +110,7 @@ async def test_a_declared_schedule_that_is_refused_stops_neither_the_worker_nor_
         async with working(app):
             await (await check.submit()).result(TIMEOUT)
 
-    assert "is not as the code says: invalid_name" in caplog.text
+    assert "could not declare schedule  bad ; the stored schedule, if any, stays as it was: invalid_name" in caplog.text
     assert [schedule.name for schedule in (await schedules.list_schedules(given.conn)).items] == ["good"]
 
 
@@ -122,16 +122,16 @@ def test_a_decorator_says_at_once_what_is_wrong(app: App) -> None:
 
     with pytest.raises(InvalidSchedule, match="cron 'noon' cannot be read"):
         app.schedule(cron="noon")
-    with pytest.raises(TypeError, match="there is no option 'evry' of a schedule"):
+    with pytest.raises(TypeError, match="'evry'; options are cron"):
         app.schedule(evry="1h")  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="'soon' is no span of time"):
         app.schedule(every="soon")
     with pytest.raises(TypeError, match="missing a required argument: 'topic'"):
         app.schedule(every="1h")(report)
-    with pytest.raises(TypeError, match=r"plain is no task; put @app\.schedule above @app\.task"):
+    with pytest.raises(TypeError, match=r"plain .*; put @app\.schedule above @app\.task"):
         app.schedule(every="1h")(plain)  # type: ignore[type-var]
     app.schedule(every="1h", arguments={"topic": "tides"})(report)
-    with pytest.raises(ValueError, match="there is a schedule 'report' already"):
+    with pytest.raises(ValueError, match="'report' already exists"):
         app.schedule(every="2h", arguments={"topic": "stars"})(report)
     assert list(app.schedules) == [("default", "report")]
 
@@ -163,7 +163,7 @@ async def test_what_an_app_cannot_schedule_is_refused(app: App, given: Given) ->
     async with app:
         await app.create_schedule("tides", report, {"topic": "tides"}, every="15m")
         async with given.nothing_changes():
-            with pytest.raises(InvalidSchedule, match="task 'reprot': this app has no such task, it has report"):
+            with pytest.raises(InvalidSchedule, match="no task 'reprot'; its tasks: report"):
                 await app.create_schedule("stars", "reprot", every="15m")
             with pytest.raises(ScheduleAlreadyExists):
                 await app.create_schedule("tides", report, {"topic": "tides"}, every="30m")

@@ -171,7 +171,7 @@ async def test_past_its_patience_it_ends_with_its_cursor_and_goes_on_from_there(
 async def _ending(task: asyncio.Task[list[int]]) -> str:
     with pytest.raises(StreamDisconnected) as ended:
         await task
-    assert "away for 0.2 s" in ended.value.message
+    assert "unavailable for 0.2 s" in ended.value.message
     return str(ended.value.fields["cursor"])
 
 

@@ -13,7 +13,7 @@ from flowfabric.app.tasks import Task
 from flowfabric.blocking import Blocking
 from flowfabric.errors import Fenced, FlowFabricError, ShapeChanged
 from flowfabric.handler.context import Context
-from flowfabric.handler.retries import HOPELESS
+from flowfabric.handler.retries import NEVER_RETRIED
 from flowfabric.handler.waits import Stop, Unwind
 from flowfabric.model import Claim, FailureClass, Wish
 from flowfabric.worker.threads import Threads
@@ -105,7 +105,7 @@ def _is_cancelled() -> bool:
 
 
 def _failed(task: Task[..., Any], error: BaseException) -> Failed:
-    hopeless = isinstance(error, (*HOPELESS, *task.non_retryable))
+    hopeless = isinstance(error, (*NEVER_RETRIED, *task.non_retryable))
     return Failed(
         FailureClass.PERMANENT if hopeless else FailureClass.TRANSIENT,
         _said(error),
