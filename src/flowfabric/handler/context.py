@@ -231,7 +231,7 @@ class Context:
         return self.step("random", randomness.random)
 
     def unasked(self) -> list[str]:
-        """List the saved names that this run never asked for; if a handler completes with any, its shape has changed."""
+        """List the saved names that this run never asked for; if a handler completes with any, it has changed shape."""
         return self._places.unasked()
 
     @property

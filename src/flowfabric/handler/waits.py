@@ -171,7 +171,7 @@ def check_waits(given: Sequence[object]) -> Sequence[Waiting[Any]]:
     """Return the waits. Raises `TypeError` for other coroutines, whose work would be lost when the run is unwound."""
     waits = [wait for wait in given if isinstance(wait, Waiting)]
     if len(waits) < len(given) or not waits:
-        strange = next((f"a {type(wait).__name__}" for wait in given if not isinstance(wait, Waiting)), "nothing")
+        strange = next((type(wait).__name__ for wait in given if not isinstance(wait, Waiting)), "nothing")
         raise TypeError(f"any_of got {strange}; pass waits of the context, such as ctx.sleep('1h')")
     return waits
 

@@ -46,7 +46,7 @@ class AttentiveWorker(Worker):
 
     def renew(self) -> None:
         """Renew the leases now, which tells it of those that are gone."""
-        self._heartbeat.look()
+        self._heartbeat.renew_now()
 
     async def _claim(self, room: int) -> int:
         self._looks += 1
