@@ -176,11 +176,11 @@ async def test_a_task_that_names_a_budget_nobody_made_keeps_its_app_closed(app: 
 
 
 def test_what_is_misspelt_is_said_at_once(database_url: str) -> None:
-    with pytest.raises(TypeError, match="budget 'team-a' .* 'hard_limit'; options are hard_limits, "):
+    with pytest.raises(TypeError, match=r"budget 'team-a' .* 'hard_limit'; options are hard_limits, "):
         App(url=database_url, budgets={"team-a": {"hard_limit": {"tokens": 5}}})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="budget 'team-a' is 5; give a mapping of hard_limits"):
         App(url=database_url, budgets={"team-a": 5})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="quota 'model' .* 'limit'; options are max_requests_per_window"):
+    with pytest.raises(TypeError, match=r"quota 'model' .* 'limit'; options are max_requests_per_window"):
         App(url=database_url, quotas={"model": {"limit": 5}})  # type: ignore[typeddict-unknown-key]
     with pytest.raises(ValueError, match="'soon' is no span of time"):
         App(url=database_url, budgets={"team-a": {"reset_interval": "soon"}})

@@ -280,8 +280,8 @@ async def test_what_no_child_can_have_is_refused_before_anything_is_submitted(ap
 
     async with working(app):
         for which, why in [
-            ("key", "key: the id of a child"),
-            ("id", "execution_id: the id"),
+            ("key", "option key, .*; remove the option"),
+            ("id", "option execution_id, .*; remove the option"),
             ("end", "give cancel or"),
         ]:
             execution = await parent.submit(which)

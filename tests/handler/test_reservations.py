@@ -31,7 +31,7 @@ async def test_what_was_not_spent_of_it_is_free_again_and_without_a_word_all_of_
             again = await held.settle(tokens=99)
         async with ctx.reserve(TEAM, tokens=40) as held:
             seen.append(await figures(given.conn))
-        with pytest.raises(RuntimeError, match="is entered once; ask for another"):
+        with pytest.raises(RuntimeError, match=r"team-a.* entered before; call ctx\.reserve again"):
             await held.__aenter__()
         return [first.outcome, again.outcome, again.first or ""]
 

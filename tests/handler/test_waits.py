@@ -202,7 +202,7 @@ async def test_nobody_cannot_approve(app: App) -> None:
     publish = publishing(app, approvers=0)
 
     async with working(app):
-        with pytest.raises(ExecutionFailed, match="approvers is 0; somebody has to approve"):
+        with pytest.raises(ExecutionFailed, match="approvers is 0; give 1 or more"):
             await (await publish.submit()).result(TIMEOUT)
 
 

@@ -76,7 +76,7 @@ async def test_budget(app_worker: AppWorker, run: Run) -> None:
 
     tides, moon, stars, used = (await run("budget")).splitlines()
     assert (tides, moon) == ("all about tides", "all about the moon")
-    assert stars.startswith("failed: BudgetExhausted: budget_exhausted: budget 'team-a' has tokens 85 used")
+    assert stars.startswith("failed: BudgetExhausted: budget 'team-a' has tokens 85 used")
     assert used == "used 85 of 100 tokens, 2 requests"
 
 

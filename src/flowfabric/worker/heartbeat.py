@@ -133,7 +133,7 @@ class Heartbeat:
             await workers.unregister_worker(conn, self._about.instance)
 
     async def _register(self, conn: Connection) -> None:
-        """Take the advisory lock that shows others that this instance is alive, then register, so it is never missing."""
+        """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing."""
         about, holds_lock = self._about, not self._database.config.pooler
         if holds_lock:
             await workers.hold_lock(conn, about.instance)

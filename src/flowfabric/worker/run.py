@@ -116,7 +116,7 @@ def _failed(task: Task[..., Any], error: BaseException) -> Failed:
 def _describe(error: BaseException) -> str:
     """Return type and message of an exception, or only the type if its `__str__` raises."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error.message if isinstance(error, FlowFabricError) else error}"
     except Exception:
         return type(error).__name__
 
