@@ -1,4 +1,4 @@
-"""One transaction for your own table and the work that follows from it: both happen, or neither.
+"""Submit a task in the same transaction as your own insert: both are committed, or neither.
 
 `ff dev examples/transaction.py:app` in one terminal, `python examples/transaction.py` in another.
 """
@@ -21,13 +21,13 @@ async def ship(order: int) -> str:
 
 
 async def place_order(customer: str) -> str:
-    async with app.database.transaction() as conn:  # or a connection of your own, from asyncpg
+    async with app.database.transaction() as conn:  # or your own asyncpg connection
         [row] = await conn.fetch("insert into orders (customer) values ($1) returning id", customer)
-        submitted = await executions.submit(conn, ship.submission(row["id"]))
+        execution = await ship.submit_in(conn, row["id"])
         if not customer.isalpha():
-            raise ValueError(f"{customer!r} is no customer: neither the order nor the shipping has happened")
-    await app.wake("shipping")  # nothing is told before the commit; without this a worker finds it a moment later
-    return str(submitted.execution_id)
+            raise ValueError(f"{customer!r} is not a customer: neither the order nor the shipping was stored")
+    await app.wake("shipping")  # notifies the workers; without this, they find the execution by polling
+    return await execution.result("1m")
 
 
 async def main() -> None:
@@ -36,8 +36,7 @@ async def main() -> None:
             await conn.execute(ORDERS)
         for customer in ("ada", "---"):
             try:
-                execution_id = await place_order(customer)
-                print(await app.execution(execution_id).result("1m"))
+                print(await place_order(customer))
             except ValueError as refused:
                 print(refused)
         async with app.database.connection() as conn:

@@ -212,7 +212,7 @@ async def test_a_lease_that_cannot_be_is_refused_in_a_line(ff: Run, place: str, 
 
     assert (code, err.splitlines()[-1]) == (
         1,
-        "invalid_lease: lease of 7200000 ms: a lease is 1 000 to 3 600 000 ms",
+        "invalid_lease: lease is 7200000 ms; give 1000 to 3600000 ms",
     )
 
 

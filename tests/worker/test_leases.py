@@ -145,7 +145,7 @@ async def test_a_thread_whose_lease_is_lost_is_named_and_its_result_dropped(
         go_on.set()
         assert await execution.result(20) == f"stuck {execution.execution_id}"
 
-    assert f"thread 'stuck {execution.execution_id}' cannot be stopped" in caplog.text
+    assert f"thread of stuck {execution.execution_id} was cancelled but cannot be stopped" in caplog.text
     assert (await given.events(execution.execution_id)).count("execution_completed") == 1
 
 
@@ -175,7 +175,7 @@ async def test_what_was_done_while_the_database_was_away_is_reported_when_it_is_
         execution_id = await held.begun()
         async with away(server, given):
             held.gate.open.set()
-            await until(lambda: "held of" in caplog.text and "waits for the database" in caplog.text)
+            await until(lambda: f"held {execution_id} waits for the database" in caplog.text)
         assert await app.execution(execution_id).result(20) == "done"
 
     assert held.gate.came == 1

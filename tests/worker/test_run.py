@@ -51,7 +51,7 @@ def stop_iteration() -> None:
         (leave, "transient", "SystemExit: 3"),
         (cancel_itself, "transient", "CancelledError: "),
         (unspeakable, "transient", "Unspeakable"),
-        (too_large, "permanent", "what came of the run was refused: payload_too_large: "),
+        (too_large, "permanent", "the outcome of the run could not be reported: payload_too_large: "),
         (no_json, "permanent", "the result of no_json cannot be written as JSON: "),
         (stop_iteration, "transient", "RuntimeError: StopIteration('in a thread')"),
     ],
@@ -93,7 +93,7 @@ async def test_a_task_that_this_worker_does_not_know_goes_to_another(
         await until(lambda: delayed(execution))
         assert (await execution.explain()).sentence.endswith(": worker worker has no task unknown; start one that has")
     async with working(other):
-        assert "no task unknown here" in caplog.text
+        assert f"no task unknown; execution {execution.execution_id} is postponed" in caplog.text
         await given.time_passes(seconds=6)
         assert await other.execution(execution.execution_id).result(20) == "done"
 

@@ -79,7 +79,7 @@ async def test_a_run_whose_time_is_up_before_its_turn_gives_its_slot_back(databa
 def test_a_limit_is_one_or_more(database_url: str) -> None:
     app = App(url=database_url)
 
-    with pytest.raises(ValueError, match="limit is 0; a worker runs one of a task at once, or more"):
+    with pytest.raises(ValueError, match="limit is 0; give 1 or more"):
         gated(app, Gate(), limit=0)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from datetime import timedelta
 
 import pytest
 
@@ -128,9 +129,10 @@ async def test_a_worker_that_cannot_be_says_why(database_url: str, given: Given)
         with pytest.raises(InvalidName):
             await Worker(app, namespace="").run()
         for lease in ("0s", "999ms", "3600001ms", "2h"):
-            with pytest.raises(InvalidLease, match=r"ms: a lease is 1 000 to 3 600 000 ms$") as at_once:
+            milliseconds = read_span(lease) // timedelta(milliseconds=1)
+            with pytest.raises(InvalidLease, match=f"{milliseconds} ms; give 1000 to 3600000 ms"):
                 await Worker(app, lease=lease).run()
-            with pytest.raises(InvalidLease, match=f"^{at_once.value}$"):
+            with pytest.raises(InvalidLease, match=f"{milliseconds} ms"):
                 await given.claim(lease=read_span(lease))
     assert await given.count("workers") == 0
 

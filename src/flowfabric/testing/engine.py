@@ -61,7 +61,7 @@ class Engine:
         self._opening = asyncio.Lock()
         self._sweeping = asyncio.Lock()
         self._settings: list[tuple[App, Config]] = []
-        self._held: list[App] = []
+        self._apps: list[App] = []
         self._workers: dict[App, ObservedWorker] = {}
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Engine:
         self.use(app)
         if not _is_open(app):
             await self._opened.enter_async_context(app)
-            self._held.append(app)
+            self._apps.append(app)
         return app
 
     async def work(self, app: App, *, opens: bool = True, **options: Any) -> App:
@@ -218,7 +218,7 @@ class Engine:
         return await self._database.run(operation)
 
     def _notify_swept(self, swept: Swept) -> None:
-        for app in self._held[:1]:
+        for app in self._apps[:1]:
             app.notifier.send(lanes=swept.lanes, ended=swept.ended)
 
     async def _describe(self, execution: Execution[Any]) -> Description:
