@@ -236,7 +236,7 @@ async def _is_stopping(process: asyncio.subprocess.Process) -> bool:
     """Whether it has heard the first signal: it says how many it lets finish."""
     assert process.stderr is not None
     line = await process.stderr.readline()
-    return b"claims no more" in line
+    return b"is stopping" in line
 
 
 def pid_of(instance: str) -> int:

@@ -288,7 +288,7 @@ async def test_what_no_child_can_have_is_refused_before_anything_is_submitted(ap
             with pytest.raises(ExecutionFailed, match=f"InvalidBody: .*{why}"):
                 await execution.result(TIMEOUT)
     assert await given.count("executions") == 3
-    with pytest.raises(ValueError, match="on_parent_end is for children"):
+    with pytest.raises(ValueError, match=r"on_parent_end .*, with ctx\.submit"):
         square.with_options(on_parent_end="cancel").submission(2)
 
 

@@ -262,7 +262,7 @@ async def test_a_saved_step_that_is_no_longer_asked_for_fails_for_good_by_its_na
     report = changed(app, lambda ctx: ctx.step("search", int), nothing)
 
     async with working(app):
-        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*saved 'search' and this one completed without"):
+        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*saved 'search', and this run completed without"):
             await (await report.submit()).result(TIMEOUT)
 
 

@@ -181,7 +181,7 @@ async def test_who_asks_for_no_approval_gets_none(app_worker: AppWorker, engine:
     await app_worker(app)
     execution = await paid.submit()
 
-    with pytest.raises(WaitpointNotFound, match="asks for no approval: waits for signal paid"):
+    with pytest.raises(WaitpointNotFound, match="does not wait for an approval: waits for signal paid"):
         await engine.approve(execution)
     assert await execution.state() == "suspended"
 
@@ -241,7 +241,7 @@ async def test_a_worker_that_cannot_be_says_why(app_worker: AppWorker) -> None:
 
 async def test_an_app_that_is_open_elsewhere_is_refused(database_url: str, engine: Engine) -> None:
     async with App(url=database_url) as other:
-        with pytest.raises(RuntimeError, match="is open on another database; give it to the engine before"):
+        with pytest.raises(RuntimeError, match="is open on another database; pass it to the engine before"):
             await engine.open(other)
 
 
@@ -259,7 +259,7 @@ async def test_what_is_tested_may_open_the_app_itself(app_worker: AppWorker, eng
 async def test_the_clock_goes_forward_only(clock: Clock) -> None:
     with pytest.raises(ValueError, match="below zero"):
         await clock.advance(timedelta(days=-1))
-    with pytest.raises(ValueError, match="has passed"):
+    with pytest.raises(ValueError, match=r"2020-01-01 .* is in the past"):
         await clock.advance(datetime(2020, 1, 1, tzinfo=UTC))
     with pytest.raises(ValueError, match="no time zone"):
         await clock.advance(datetime(2120, 1, 1))  # noqa: DTZ001
@@ -273,7 +273,7 @@ async def test_an_engine_is_closed_after_its_test_and_belongs_to_one_loop(flowfa
     with pytest.raises(RuntimeError, match="in use on another event loop"):
         await asyncio.to_thread(lambda: asyncio.run(engine.settle()))
     await engine.close()
-    with pytest.raises(RuntimeError, match="is closed; use it while the test runs"):
+    with pytest.raises(RuntimeError, match="is closed; use it only while the test runs"):
         await engine.settle()
 
 

@@ -145,7 +145,7 @@ def test_a_server_that_is_not_there_is_named_by_its_variable(run: Run, tmp_path:
     done = run("-p", "no:asyncio", "--tb=line", url=f"postgresql://nobody@/nothing?host={tmp_path}")
     assert "1 error" in done.stdout
     assert "cannot connect: " in done.stdout
-    assert "The Postgres of tests is the one that FLOWFABRIC_TEST_URL names." in done.stdout
+    assert "The tests use the Postgres that FLOWFABRIC_TEST_URL names." in done.stdout
 
 
 STUBBORN = """

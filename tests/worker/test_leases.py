@@ -123,7 +123,7 @@ async def test_nothing_is_said_of_a_run_whose_lease_was_lost(
 
     assert (await given.events(execution.execution_id))[-1] == "lease_revoked"
     assert "its run is cancelled" in caplog.text
-    assert "not ours any more" not in caplog.text
+    assert "is dropped, because this worker has lost its lease" not in caplog.text
 
 
 async def test_a_thread_whose_lease_is_lost_is_named_and_its_result_dropped(
