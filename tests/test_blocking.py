@@ -112,7 +112,7 @@ def test_a_call_after_the_block_raises() -> None:
 
 
 async def test_a_call_on_its_own_loop_raises_instead_of_deadlocking() -> None:
-    with pytest.raises(RuntimeError, match=r"itself|deadlock"):
+    with pytest.raises(RuntimeError, match="its own event loop"):
         Blocking(Thing(), asyncio.get_running_loop()).later(1)
 
 

@@ -31,7 +31,7 @@ async def test_a_settlement_releases_the_rest_and_an_unsettled_reservation_count
             again = await held.settle(tokens=99)
         async with ctx.reserve(TEAM, tokens=40) as held:
             seen.append(await figures(given.conn))
-        with pytest.raises(RuntimeError, match="once"):
+        with pytest.raises(RuntimeError, match="entered before"):
             await held.__aenter__()
         return [first.outcome, again.outcome, again.first or ""]
 

@@ -144,7 +144,7 @@ async def test_a_thread_whose_lease_is_lost_is_named_and_its_result_dropped(
         proceed.set()
         assert await execution.result(20) == f"stuck {execution.execution_id}"
 
-    assert f"'stuck {execution.execution_id}'" in caplog.text
+    assert f"stuck {execution.execution_id}" in caplog.text
     assert (await given.events(execution.execution_id)).count("execution_completed") == 1
 
 

@@ -29,7 +29,7 @@ class Load:
     """Executions that are submitted and run during outages, and their results."""
 
     def __init__(self, url: Callable[[], str]) -> None:
-        self.app = App(url=url(), timeout=20.0)
+        self.app = App(url=url(), timeout="20s")
         self.taken: list[Execution[int]] = []
         self.runs: Counter[str] = Counter()
         self.inside: Counter[str] = Counter()

@@ -87,7 +87,7 @@ async def test_a_thread_that_does_not_end_does_not_block_the_worker(
         await until(begun.is_set)
     proceed.set()
 
-    assert f"'stuck {execution.execution_id}'" in caplog.text
+    assert f"stuck {execution.execution_id}" in caplog.text
     assert (await given.events(execution.execution_id))[-1] == "execution_delayed"
 
 
