@@ -29,9 +29,9 @@ HOUSE_WORDS = {"since", "until", "page", "sort"}
 # Functions whose events depend on an argument; the header of a caller names those that can occur there.
 CHOSEN_BY_ARGUMENT = {
     "_end": "the outcome",
-    "_take_back": "how the lease ended",
+    "_end_leases": "how the lease ended",
     "_settle_failures": "the outcome of executions that are not retried",
-    "_bury": "whether the lease expires or is revoked",
+    "_remove_instances": "whether the lease expires or is revoked",
     "_note_groups": "the state of the group",
     "submit": "whether it is for a flow",
 }

@@ -305,7 +305,7 @@ begin
         select array_agg(n.partition) as partitions, array_agg(n.execution) as ids, array_agg(n.parent) as parents
         into notified
         from unnest(_close_child_ends.held) n;
-        lanes := flowfabric._tell_parents(notified.partitions, notified.ids, notified.parents);
+        lanes := flowfabric._notify_parents(notified.partitions, notified.ids, notified.parents);
     end if;
     with closed as (
         delete from flowfabric.child_ends c
@@ -325,7 +325,7 @@ end $$;
 --   moves    suspended → runnable: eligible_now; waitpoint active → pending, of an alternative
 --   emits    signal_delivered, execution_resumed, waitpoint_closed
 --   returns  the lanes to wake
-create or replace function flowfabric._tell_parents(partitions smallint[], ids uuid[], parents uuid[])
+create or replace function flowfabric._notify_parents(partitions smallint[], ids uuid[], parents uuid[])
 returns text[]
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -334,7 +334,7 @@ declare
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as waits
     into over
-    from unnest(_tell_parents.partitions, _tell_parents.ids, _tell_parents.parents) as x (partition, id, parent)
+    from unnest(_notify_parents.partitions, _notify_parents.ids, _notify_parents.parents) as x (partition, id, parent)
     cross join lateral (
         select s.partition, s.execution, s.id from flowfabric.suspensions s
         where s.child = x.id and s.child_partition = x.partition and s.ended_at is null offset 0) s
@@ -345,7 +345,7 @@ begin
         return null;
     end if;
     perform flowfabric._answer_children(over.partitions, over.executions, over.waits, flowfabric.clock());
-    return flowfabric._go_on(over.partitions, over.executions, 'signal');
+    return flowfabric._resume_finished(over.partitions, over.executions, 'signal');
 end $$;
 
 -- Cancel children of an execution that has ended, with keyset pagination: at most `take` children after the given one,

@@ -63,26 +63,26 @@ $$;
 -- Whether an unregistered worker serves a lane: it holds a lease there. Reads the first 10 001 active tickets.
 --
 --   returns  true or false
-create or replace function flowfabric._is_served_unseen(lane text, now timestamptz)
+create or replace function flowfabric._has_unregistered_worker(lane text, now timestamptz)
 returns boolean
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select exists (
         select from (select t.lane, t.instance, t.expires_at from flowfabric.tickets t where t.phase = 'active'
                      limit 10001) x
-        where x.lane = _is_served_unseen.lane and x.expires_at > _is_served_unseen.now
+        where x.lane = _has_unregistered_worker.lane and x.expires_at > _has_unregistered_worker.now
           and not exists (select from flowfabric.workers w where w.instance = x.instance))
 $$;
 
 -- Whether ready tickets of a route will be claimed, and if not, why.
 --
 --   returns  'eligible_now', 'no_worker', or what blocks the route
-create or replace function flowfabric._prospect(route flowfabric.routes, is_served boolean, now timestamptz)
+create or replace function flowfabric._claim_prospect(route flowfabric.routes, is_served boolean, now timestamptz)
 returns text
 language sql stable as $$
-    select case when a.admission <> 'eligible_now' or _prospect.is_served
-                     or flowfabric._is_covered(_prospect.route, _prospect.now)
+    select case when a.admission <> 'eligible_now' or _claim_prospect.is_served
+                     or flowfabric._is_covered(_claim_prospect.route, _claim_prospect.now)
                 then a.admission else 'no_worker' end
-    from flowfabric._admission((_prospect.route).id, _prospect.now) a (admission)
+    from flowfabric._admission((_claim_prospect.route).id, _claim_prospect.now) a (admission)
 $$;
 
 -- Ready executions of a lane that no worker will claim as things are, grouped by what blocks them. Reads the first 200
@@ -95,11 +95,11 @@ returns table (reason text, subject text, amount bigint, since timestamptz, rele
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-    is_served boolean := flowfabric._is_served_unseen(_stuck_routes.lane, _stuck_routes.now);
+    is_served boolean := flowfabric._has_unregistered_worker(_stuck_routes.lane, _stuck_routes.now);
 begin
     return query
     with judged as materialized (
-        select r, flowfabric._prospect(r, is_served, _stuck_routes.now) as prospect, h.priorities, h.oldest_at
+        select r, flowfabric._claim_prospect(r, is_served, _stuck_routes.now) as prospect, h.priorities, h.oldest_at
         from (select h.route, array_agg(h.priority) as priorities, min(h.oldest_at) as oldest_at
               from flowfabric._ready_routes(_stuck_routes.lane, 200) h group by h.route) h
         cross join lateral (select r from flowfabric.routes r where r.id = h.route) x
@@ -132,28 +132,29 @@ begin
         return flowfabric._explain_limited(_stuck_words.route, _stuck_words.prospect = 'blocked_by_budget',
                                            _stuck_words.now, _stuck_words.now);
     end if;
-    return jsonb_build_object('sentence', flowfabric._stuck_why(_stuck_words.prospect, _stuck_words.route,
+    return jsonb_build_object('sentence', flowfabric._stuck_sentence(_stuck_words.prospect, _stuck_words.route,
                                                                 _stuck_words.now));
 end $$;
 
 -- Why no worker claims executions of a route, as a sentence.
 --
 --   returns  the sentence
-create or replace function flowfabric._stuck_why(prospect text, route flowfabric.routes, now timestamptz)
+create or replace function flowfabric._stuck_sentence(prospect text, route flowfabric.routes, now timestamptz)
 returns text
 language sql stable as $$
-    select case _stuck_why.prospect
+    select case _stuck_sentence.prospect
         when 'blocked_by_lane_state' then (
             select format('lane %s has been paused since %s by %s%s', l.name, flowfabric._moment(l.since),
                           coalesce(l.by, 'an unnamed operator'), ': ' || l.reason)
-            from flowfabric.lanes l where l.name = (_stuck_why.route).lane)
-        when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_why.route, _stuck_why.now)
-        when 'no_worker' then format('no live worker serves lane %s', (_stuck_why.route).lane) || case when exists (
+            from flowfabric.lanes l where l.name = (_stuck_sentence.route).lane)
+        when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_sentence.route, _stuck_sentence.now)
+        when 'no_worker' then format('no live worker serves lane %s', (_stuck_sentence.route).lane) || case
+            when exists (
             select from flowfabric.workers w
-            where w.expires_at > _stuck_why.now and (_stuck_why.route).lane = any (w.lanes))
-            then format(' for namespace %s', (_stuck_why.route).namespace) else '' end
-        else format('executions of lane %s in namespace %s are %s', (_stuck_why.route).lane,
-                    (_stuck_why.route).namespace, replace(_stuck_why.prospect, '_', ' ')) end
+            where w.expires_at > _stuck_sentence.now and (_stuck_sentence.route).lane = any (w.lanes))
+            then format(' for namespace %s', (_stuck_sentence.route).namespace) else '' end
+        else format('executions of lane %s in namespace %s are %s', (_stuck_sentence.route).lane,
+                    (_stuck_sentence.route).namespace, replace(_stuck_sentence.prospect, '_', ' ')) end
 $$;
 
 -- Delayed executions of a lane, and due ones that no worker has claimed; the first 1 001 by due time.
@@ -316,7 +317,7 @@ end $$;
 -- the next one is due.
 --
 --   returns  {running_since, suspended_since, next_due_at}
-create or replace function flowfabric._ages(lanes text[], now timestamptz)
+create or replace function flowfabric._oldest_work(lanes text[], now timestamptz)
 returns jsonb
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select jsonb_build_object(
@@ -325,28 +326,28 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         'suspended_since', (select s.suspended_at from flowfabric.suspensions s
                             where s.ended_at is null and s.within is null
                             order by s.suspended_at, s.partition, s.execution limit 1),
-        'next_due_at', (select min(d.due_at) from unnest(_ages.lanes) l (name) cross join lateral (
+        'next_due_at', (select min(d.due_at) from unnest(_oldest_work.lanes) l (name) cross join lateral (
             select t.due_at from flowfabric.tickets t
             where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
-              and t.due_at > _ages.now
+              and t.due_at > _oldest_work.now
             order by t.due_at limit 1) d))
 $$;
 
 -- The registered instances, lost ones first, each with the number of executions it runs (counted up to 1 001).
 --
 --   returns  a list of them
-create or replace function flowfabric._crew(take int, now timestamptz)
+create or replace function flowfabric._instances(take int, now timestamptz)
 returns jsonb
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select coalesce(jsonb_agg(jsonb_build_object(
         'instance', (w).instance, 'worker', (w).worker, 'namespace', (w).namespace, 'lanes', (w).lanes,
-        'capabilities', (w).capabilities, 'beat_at', (w).beat_at, 'is_lost', flowfabric._is_lost(w, _crew.now),
+        'capabilities', (w).capabilities, 'beat_at', (w).beat_at, 'is_lost', flowfabric._is_lost(w, _instances.now),
         'running_count', (
             select count(*) from (
                 select from flowfabric.tickets t where t.phase = 'active' and t.instance = (w).instance limit 1001) y))
-        order by not flowfabric._is_lost(w, _crew.now), (w).instance), '[]')
-    from (select w from flowfabric.workers w order by not flowfabric._is_lost(w, _crew.now), w.instance
-          limit _crew.take) x
+        order by not flowfabric._is_lost(w, _instances.now), (w).instance), '[]')
+    from (select w from flowfabric.workers w order by not flowfabric._is_lost(w, _instances.now), w.instance
+          limit _instances.take) x
 $$;
 
 -- One snapshot of waiting, running and stuck executions, for a screen that refreshes every second.
@@ -377,7 +378,7 @@ begin
         from flowfabric._lane_depth(l.name, now) x) d;
     return jsonb_build_object(
         'at', now, 'lanes', coalesce(shown, '[]'), 'lane_count', (select count(*) from flowfabric.lanes),
-        'workers', flowfabric._crew(most, now), 'worker_count', (select count(*) from flowfabric.workers),
-        'rates', flowfabric._rates(now), 'ages', flowfabric._ages(names, now),
+        'workers', flowfabric._instances(most, now), 'worker_count', (select count(*) from flowfabric.workers),
+        'rates', flowfabric._rates(now), 'ages', flowfabric._oldest_work(names, now),
         'stuck', (select coalesce(jsonb_agg(s), '[]') from flowfabric._stuck(names, now) s));
 end $$;

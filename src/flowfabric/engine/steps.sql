@@ -162,7 +162,7 @@ end $$;
 --
 --   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit; and
 --            {suspension_id, by, signals}, null if the execution did not wait
-create or replace function flowfabric._recall(places tid[], out journals text[], out resumptions text[])
+create or replace function flowfabric._read_journals(places tid[], out journals text[], out resumptions text[])
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
@@ -198,7 +198,7 @@ begin
                        where s.partition = t.partition and s.execution = t.id and s.name is not null
                          and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)) e), '')
                    || ']}' end as journal
-        from unnest(_recall.places) with ordinality as p (place, number)
+        from unnest(_read_journals.places) with ordinality as p (place, number)
         cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
         left join lateral (
             select w.* from flowfabric.suspensions w

@@ -181,7 +181,7 @@ end $$;
 --   locks    the tickets it moves, in key order
 --   emits    lease_revoked, lease_expired, execution_failed
 --   returns  how many leases were ended, the lanes that have work again, the executions that ended
-create or replace function flowfabric._bury(
+create or replace function flowfabric._remove_instances(
     instances text[], how flowfabric.lease_end, by text default null, reason text default null,
     out moved int, out lanes text[], out ended text[])
 language plpgsql as $$
@@ -190,14 +190,14 @@ declare
     now timestamptz := flowfabric.clock();
     held record;
 begin
-    delete from flowfabric.workers w where w.instance = any (_bury.instances);
+    delete from flowfabric.workers w where w.instance = any (_remove_instances.instances);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held
     from (
         select t.partition, t.id, t.lane from flowfabric.tickets t
-        where t.phase = 'active' and t.instance = any (_bury.instances)
-          and (_bury.how = 'expired' or t.expires_at > now)
+        where t.phase = 'active' and t.instance = any (_remove_instances.instances)
+          and (_remove_instances.how = 'expired' or t.expires_at > now)
           -- A flow member over its reclaim cap would end; its sweep does that, because it locks the flow first.
-          and (_bury.how = 'revoked' or t.flow is null or t.reclaims < (
+          and (_remove_instances.how = 'revoked' or t.flow is null or t.reclaims < (
               select coalesce((e.policy ->> 'max_reclaim_count')::int, 10) from flowfabric.executions e
               where e.partition = t.partition and e.id = t.id))
         order by t.partition, t.id
@@ -206,11 +206,12 @@ begin
     if moved = 0 then
         return;
     end if;
-    if _bury.how = 'revoked' then
-        perform flowfabric._take_back(held.partitions, held.ids, 'revoked', _bury.by, _bury.reason);
+    if _remove_instances.how = 'revoked' then
+        perform flowfabric._end_leases(held.partitions, held.ids, 'revoked', _remove_instances.by,
+            _remove_instances.reason);
         lanes := held.lanes;
     else
-        select l.lanes, l.ended into lanes, ended from flowfabric._lapse(held.partitions, held.ids) l;
+        select l.lanes, l.ended into lanes, ended from flowfabric._end_expired_leases(held.partitions, held.ids) l;
     end if;
 end $$;
 
@@ -240,7 +241,7 @@ begin
         return;
     end if;
     select b.moved, b.lanes into revoked, lanes
-    from flowfabric._bury(array[mark_dead.instance], 'revoked', mark_dead.by, mark_dead.reason) b;
+    from flowfabric._remove_instances(array[mark_dead.instance], 'revoked', mark_dead.by, mark_dead.reason) b;
     perform flowfabric._append('worker_marked_dead', mark_dead.instance, mark_dead.by,
                                jsonb_build_object('reason', mark_dead.reason, 'revoked', revoked));
     outcome := 'marked';
@@ -331,7 +332,7 @@ begin
     end loop;
     moved := cardinality(dead);
     if moved > 0 then
-        select b.lanes, b.ended into lanes, ended from flowfabric._bury(dead, 'expired') b;
+        select b.lanes, b.ended into lanes, ended from flowfabric._remove_instances(dead, 'expired') b;
         perform flowfabric._append('worker_expired', d.instance, detail => '{"reason": "connection_lost"}')
         from unnest(dead) with ordinality as d (instance, number) order by d.number;
     end if;

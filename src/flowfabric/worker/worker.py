@@ -100,8 +100,8 @@ class Worker:
         the worker is invalid.
         """
         if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:  # checked here, because the heartbeat depends on it
-            asked = f"lease is {self.lease // timedelta(milliseconds=1)} ms"
-            raise InvalidLease(f"{asked}; give 1000 to 3600000 ms")
+            asked = f"a lease of {self.lease // timedelta(milliseconds=1)} ms"
+            raise InvalidLease(f"{asked} is invalid; use 1 000 to 3 600 000 ms")
         about = Registration(
             worker=self.name,
             instance=self.instance,

@@ -95,7 +95,7 @@ def effect(condition: Condition, signals: Signals) -> str:
 async def ask(conn: Any, condition: Condition, signals: Signals) -> tuple[bool, list[str], list[str], str]:
     """The answer of Postgres to the same."""
     row = await conn.fetchrow(
-        "select j.*, flowfabric._effect($1::text::jsonb, $3, $4, $5, j.holds, $6 = any (j.counted)) as effect "
+        "select j.*, flowfabric._signal_effect($1::text::jsonb, $3, $4, $5, j.holds, $6 = any (j.counted)) as effect "
         "from flowfabric._judge($1::text::jsonb, $2::text::jsonb) j",
         *(msgspec.json.encode(value).decode() for value in (condition, signals)),
         *(signals[-1][field] if signals else "" for field in ("waitpoint", "name", "source_type", "id")),

@@ -4,19 +4,19 @@
 -- or not they have been stored.
 --
 --   returns  the budget, not stored
-create or replace function flowfabric._standing(budget flowfabric.budgets, now timestamptz)
+create or replace function flowfabric._current_budget(budget flowfabric.budgets, now timestamptz)
 returns flowfabric.budgets
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
     lapsed record;
 begin
-    if budget.first_expiry <= _standing.now then
-        for lapsed in select r.estimate from flowfabric._lapsed(budget.id, _standing.now) r loop
+    if budget.first_expiry <= _current_budget.now then
+        for lapsed in select r.estimate from flowfabric._expired_reservations(budget.id, _current_budget.now) r loop
             budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
         end loop;
     end if;
-    return flowfabric._rolled(_standing.budget, _standing.now);
+    return flowfabric._after_reset(_current_budget.budget, _current_budget.now);
 end $$;
 
 -- Whether any of these strict budgets is exhausted. A budget that does not exist counts as exhausted.
@@ -33,7 +33,7 @@ begin
     foreach wanted in array _budgets_closed.budgets loop
         select b.full_until into full_until from flowfabric.budgets b where b.id = wanted;
         if not found or full_until > _budgets_closed.now
-           or full_until is not null and (select flowfabric._is_full(flowfabric._standing(b, _budgets_closed.now))
+           or full_until is not null and (select flowfabric._is_full(flowfabric._current_budget(b, _budgets_closed.now))
                                           from flowfabric.budgets b where b.id = wanted) then
             return true;
         end if;
@@ -53,7 +53,7 @@ language sql stable as $$
         'next_reset_at', s.next_reset_at))
     from unnest(_budget_words.budgets) with ordinality as x (id, place)
     cross join lateral (select b as budget from flowfabric.budgets b where b.id = x.id offset 0) b
-    cross join lateral flowfabric._standing(b.budget, _budget_words.now) s
+    cross join lateral flowfabric._current_budget(b.budget, _budget_words.now) s
     cross join lateral jsonb_each_text(s.hard_limits) h
     where s.mode = 'strict'
       and coalesce((s.used ->> h.key)::bigint, 0) + coalesce((s.reserved ->> h.key)::bigint, 0) >= h.value::bigint

@@ -175,7 +175,7 @@ begin
     where b.partition = budget.partition and b.id = budget.id;
     perform flowfabric._store_budget(budget);
     perform flowfabric._append_budget('budget_changed', budget, change_budget.by, given);
-    lanes := flowfabric._make_use_of_room(before, budget, now);
+    lanes := flowfabric._resume_waiting_for_budget(before, budget, now);
 end $$;
 
 -- The description of a budget, in its effective state.
@@ -186,7 +186,7 @@ returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    standing flowfabric.budgets := flowfabric._standing(_budget_text.budget, _budget_text.now);
+    standing flowfabric.budgets := flowfabric._current_budget(_budget_text.budget, _budget_text.now);
 begin
     return flowfabric._definition(standing) || jsonb_strip_nulls(jsonb_build_object(
         'budget_id', standing.id, 'namespace', standing.namespace, 'name', standing.name,

@@ -3,20 +3,20 @@
 -- Apply a due reset to a budget.
 --
 --   returns  the budget, not yet stored
-create or replace function flowfabric._rolled(budget flowfabric.budgets, now timestamptz)
+create or replace function flowfabric._after_reset(budget flowfabric.budgets, now timestamptz)
 returns flowfabric.budgets
 language plpgsql immutable as $$
 begin
-    if budget.next_reset_at <= _rolled.now then
+    if budget.next_reset_at <= _after_reset.now then
         budget.used := '{}';
         budget.period := budget.period + 1;
         budget.last_breach := null;
         budget.last_breach_at := null;
         budget.next_reset_at := budget.next_reset_at + make_interval(secs => (
-            (floor(extract(epoch from _rolled.now - budget.next_reset_at) * 1000 / budget.reset_interval_ms) + 1)
+            (floor(extract(epoch from _after_reset.now - budget.next_reset_at) * 1000 / budget.reset_interval_ms) + 1)
             * budget.reset_interval_ms / 1000)::float8);
     end if;
-    return _rolled.budget;
+    return _after_reset.budget;
 end $$;
 
 -- Append an event about a budget.
@@ -53,17 +53,17 @@ end $$;
 -- one index only, because the planner cannot tell the partial indexes apart while the table is empty.
 --
 --   returns  one row per reservation, with its ctid
-create or replace function flowfabric._lapsed(budget uuid, until timestamptz, most int default null)
+create or replace function flowfabric._expired_reservations(budget uuid, until timestamptz, most int default null)
 returns table (place tid, estimate jsonb, expires_at timestamptz)
 language plpgsql stable rows 1 set enable_seqscan = off set enable_sort = off as $$
 #variable_conflict use_column
 begin
     return query
     select r.ctid, r.estimate, r.expires_at from flowfabric.reservations r
-    where (r.budget, r.expires_at) >= (_lapsed.budget, '-infinity')
-      and (r.budget, r.expires_at) <= (_lapsed.budget, _lapsed.until)
+    where (r.budget, r.expires_at) >= (_expired_reservations.budget, '-infinity')
+      and (r.budget, r.expires_at) <= (_expired_reservations.budget, _expired_reservations.until)
       and r.ended_at is null
-    order by r.budget, r.expires_at limit _lapsed.most;
+    order by r.budget, r.expires_at limit _expired_reservations.most;
 end $$;
 
 -- End the expired reservations of a budget. The caller has locked the budget and stores the returned one.
@@ -71,7 +71,7 @@ end $$;
 --   moves    reservation open → expired
 --   emits    reservation_expired
 --   returns  the budget without these reservations, and their number
-create or replace function flowfabric._lapse_reservations(
+create or replace function flowfabric._expire_reservations(
     inout budget flowfabric.budgets, now timestamptz, out lapsed_count int)
 language plpgsql as $$
 #variable_conflict use_column
@@ -80,8 +80,9 @@ declare
 begin
     lapsed_count := 0;
     for lapsed in
-        update flowfabric.reservations r set ended_at = _lapse_reservations.now, ended_by = 'expired'
-        where r.ctid = any (array(select o.place from flowfabric._lapsed(budget.id, _lapse_reservations.now) o))
+        update flowfabric.reservations r set ended_at = _expire_reservations.now, ended_by = 'expired'
+        where r.ctid = any (array(select o.place
+        from flowfabric._expired_reservations(budget.id, _expire_reservations.now) o))
         returning r.id, r.estimate, r.execution_partition, r.execution
     loop
         budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
@@ -90,7 +91,7 @@ begin
             'reservation_id', lapsed.id, 'estimate', lapsed.estimate,
             'execution_id', flowfabric._id(lapsed.execution_partition, lapsed.execution)));
     end loop;
-    budget.first_expiry := (select min(o.expires_at) from flowfabric._lapsed(budget.id, 'infinity', 1) o);
+    budget.first_expiry := (select min(o.expires_at) from flowfabric._expired_reservations(budget.id, 'infinity', 1) o);
 end $$;
 
 -- Lock budgets, and store the changes that are due: resets and expired reservations.
@@ -116,10 +117,10 @@ begin
         continue when (
             budget.next_reset_at <= _lock_budgets.now or budget.first_expiry <= _lock_budgets.now) is not true;
         if budget.first_expiry <= _lock_budgets.now then
-            budget := (flowfabric._lapse_reservations(budget, _lock_budgets.now)).budget;
+            budget := (flowfabric._expire_reservations(budget, _lock_budgets.now)).budget;
         end if;
         if budget.next_reset_at <= _lock_budgets.now then
-            budget := flowfabric._rolled(budget, _lock_budgets.now);
+            budget := flowfabric._after_reset(budget, _lock_budgets.now);
             perform flowfabric._append_budget('budget_reset', budget, detail => jsonb_build_object(
                 'used', held[place].used, 'next_reset_at', budget.next_reset_at));
         end if;
@@ -188,7 +189,7 @@ begin
     return _budgets_at_stake.named || array(
         select r.budget from unnest(_budgets_at_stake.partitions, _budgets_at_stake.executions) as x (partition, id)
         cross join lateral (
-            -- The row comparison and the order match one index only, as in _lapsed.
+            -- The row comparison and the order match one index only, as in _expired_reservations.
             select o.budget from flowfabric.reservations o
             where (o.execution_partition, o.execution) >= (x.partition::smallint, x.id)
               and (o.execution_partition, o.execution) <= (x.partition::smallint, x.id) and o.ended_at is null

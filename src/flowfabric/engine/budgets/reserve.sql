@@ -27,7 +27,7 @@ begin
                 select o.place
                 from unnest(_return_reservations.partitions, _return_reservations.ids) as x (partition, id)
                 cross join lateral (
-                    -- The row comparison and the order match one index only, as in _lapsed.
+                    -- The row comparison and the order match one index only, as in _expired_reservations.
                     select o.ctid as place, o.budget from flowfabric.reservations o
                     where (o.execution_partition, o.execution) >= (x.partition::smallint, x.id)
                       and (o.execution_partition, o.execution) <= (x.partition::smallint, x.id) and o.ended_at is null
@@ -46,7 +46,7 @@ begin
 end $$;
 
 -- Find the open reservation of a budget by its dedup key. The row comparison and the order match one index only, as in
--- _lapsed.
+-- _expired_reservations.
 --
 --   returns  the reservation, or null when there is none
 create or replace function flowfabric._known_reservation(budget flowfabric.budgets, dedup_key text)
@@ -119,7 +119,7 @@ begin
     values (held.partition, reserve.reservation_id, held.id, amounts, now, expires_at, reserve.partition, reserve.id,
             reserve.attempt, nullif(reserve.dedup_key, ''));
     if reserve.id is not null then
-        perform flowfabric._tie(reserve.partition, reserve.id);
+        perform flowfabric._mark_for_closing(reserve.partition, reserve.id);
     end if;
     held.first_expiry := least(held.first_expiry, expires_at);
     perform flowfabric._store_budget(held);

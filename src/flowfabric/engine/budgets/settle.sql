@@ -95,7 +95,7 @@ begin
     end if;
     update flowfabric.reservations r set answer = verdict
     where r.partition = (held.reservation).partition and r.id = (held.reservation).id;
-    lanes := flowfabric._make_use_of_room(held.budget, after, now);
+    lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
     return verdict || jsonb_build_object('lanes', lanes);
 end $$;
 
@@ -185,7 +185,7 @@ begin
     perform flowfabric._append_budget('reservation_released', after, detail => jsonb_strip_nulls(jsonb_build_object(
         'reservation_id', release.reservation_id, 'estimate', (held.reservation).estimate,
         'execution_id', flowfabric._id(release.partition, release.id))));
-    lanes := flowfabric._make_use_of_room(held.budget, after, now);
+    lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
 end $$;
 
 -- End expired reservations, and delete reservations that ended a day ago (a sweep). A reservation stops counting at its
@@ -214,11 +214,11 @@ begin
         select b.* from flowfabric.budgets b where b.id = any (lapsing) order by b.partition + 0, b.id
         for update skip locked
     loop
-        lapsed := flowfabric._lapse_reservations(before, now);
+        lapsed := flowfabric._expire_reservations(before, now);
         perform flowfabric._store_budget(lapsed.budget);
         moved := moved + lapsed.lapsed_count;
         lanes := array(
-            select distinct l from unnest(lanes || flowfabric._make_use_of_room(before, lapsed.budget, now)) l
+            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(before, lapsed.budget, now)) l
             order by 1);
     end loop;
     with gone as (

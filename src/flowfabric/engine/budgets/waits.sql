@@ -33,7 +33,7 @@ begin
                     'kind', 'operator_only', 'budget', budget.id, 'amounts', _act_on_breach.amounts,
                     'asked_us', (extract(epoch from _act_on_breach.now) * 1000000)::bigint))
         returning * into made;
-        perform flowfabric._step_aside(made, ticket);
+        perform flowfabric._suspend_ticket(made, ticket);
     end if;
 end $$;
 
@@ -49,7 +49,7 @@ declare
     short record;
 begin
     select b.* into budget from flowfabric.budgets b where b.id = (wait.condition ->> 'budget')::uuid;
-    budget := flowfabric._standing(budget, _explain_budget_wait.now);
+    budget := flowfabric._current_budget(budget, _explain_budget_wait.now);
     select a.key as dimension, a.value::bigint as wanted, (r.room ->> a.key)::bigint as room into short
     from jsonb_each_text(wait.condition -> 'amounts') a cross join (select flowfabric._room(budget)) r (room)
     where (r.room ->> a.key)::bigint < a.value::bigint order by a.key collate "C" limit 1;
@@ -132,17 +132,17 @@ $$;
 --   locks    the tickets it moves; skips those that are locked
 --   emits    execution_resumed, waitpoint_closed
 --   returns  the lanes that may have claimable work again
-create or replace function flowfabric._make_use_of_room(
+create or replace function flowfabric._resume_waiting_for_budget(
     before flowfabric.budgets, after flowfabric.budgets, now timestamptz)
 returns text[]
 language plpgsql as $$
 declare
-    opened text[] := flowfabric._opened_lanes(_make_use_of_room.before, _make_use_of_room.after);
+    opened text[] := flowfabric._opened_lanes(_resume_waiting_for_budget.before, _resume_waiting_for_budget.after);
 begin
     -- A bounded number, because the budget stays locked meanwhile; the sweep resumes the rest.
     return array(
         select distinct l
-        from unnest(opened || (flowfabric._resume_waiting(_make_use_of_room.after, 100, most => 100)).lanes) l
+        from unnest(opened || (flowfabric._resume_waiting(_resume_waiting_for_budget.after, 100, most => 100)).lanes) l
         order by 1);
 end $$;
 
@@ -180,7 +180,7 @@ begin
     loop
         exit when moved >= resume_budget_waits.take;
         pass := flowfabric._resume_waiting(
-            flowfabric._standing(budget, now), resume_budget_waits.take - moved, to_pass);
+            flowfabric._current_budget(budget, now), resume_budget_waits.take - moved, to_pass);
         moved := moved + pass.resumed;
         to_pass := to_pass - pass.passed;
         lanes := array(select distinct l from unnest(lanes || pass.lanes) l order by 1);

@@ -24,7 +24,7 @@ begin
         cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
         cross join lateral unnest(r.quotas) u (id)
         where not _open_routes.rooms ? u.id::text);
-    rooms := flowfabric._noted_rooms(rooms, fresh, flowfabric._rooms(fresh, _open_routes.take, _open_routes.now));
+    rooms := flowfabric._merge_rooms(rooms, fresh, flowfabric._rooms(fresh, _open_routes.take, _open_routes.now));
     if rooms = '{}' then
         return;
     end if;
@@ -38,11 +38,11 @@ end $$;
 -- Merge newly read quota capacities into those the claim already knows.
 --
 --   returns  how many more executions each quota admits, by quota id
-create or replace function flowfabric._noted_rooms(rooms jsonb, quotas uuid[], amounts bigint[])
+create or replace function flowfabric._merge_rooms(rooms jsonb, quotas uuid[], amounts bigint[])
 returns jsonb
 language sql immutable as $$
-    select _noted_rooms.rooms || coalesce(jsonb_object_agg(x.id, x.amount), '{}')
-    from unnest(_noted_rooms.quotas, _noted_rooms.amounts) x (id, amount)
+    select _merge_rooms.rooms || coalesce(jsonb_object_agg(x.id, x.amount), '{}')
+    from unnest(_merge_rooms.quotas, _merge_rooms.amounts) x (id, amount)
 $$;
 
 -- From the routes whose turn it is at one priority, keep the open ones. If many are closed, the scan continues with the
@@ -63,7 +63,7 @@ declare
     found record := flowfabric._open_routes(_open_turns.most, _open_turns.now, routes, route_lanes, rooms);
     turns record;
 begin
-    closed := flowfabric._noted_closed(closed, routes, found.routes);
+    closed := flowfabric._add_closed_routes(closed, routes, found.routes);
     routes := found.routes;
     route_lanes := found.route_lanes;
     while cardinality(routes) < _open_turns.most and walked >= stride loop
@@ -77,7 +77,7 @@ begin
         wrapped := turns.wrapped;
         found := flowfabric._open_routes(_open_turns.most, _open_turns.now, turns.routes, turns.route_lanes,
                                          found.rooms);
-        closed := flowfabric._noted_closed(closed, turns.routes, found.routes);
+        closed := flowfabric._add_closed_routes(closed, turns.routes, found.routes);
         routes := routes || found.routes;
         route_lanes := route_lanes || found.route_lanes;
     end loop;
@@ -88,17 +88,17 @@ end $$;
 -- list stays cheap.
 --
 --   returns  the closed routes
-create or replace function flowfabric._noted_closed(closed int[], walked int[], opened int[])
+create or replace function flowfabric._add_closed_routes(closed int[], walked int[], opened int[])
 returns int[]
 language plpgsql immutable as $$
 begin
-    if cardinality(_noted_closed.walked) = cardinality(_noted_closed.opened)
-       or cardinality(_noted_closed.closed) >= 1000 then
-        return _noted_closed.closed;
+    if cardinality(_add_closed_routes.walked) = cardinality(_add_closed_routes.opened)
+       or cardinality(_add_closed_routes.closed) >= 1000 then
+        return _add_closed_routes.closed;
     end if;
-    return _noted_closed.closed || array(
-        select unnest(_noted_closed.walked) except select unnest(_noted_closed.opened)
-        except select unnest(_noted_closed.closed));
+    return _add_closed_routes.closed || array(
+        select unnest(_add_closed_routes.walked) except select unnest(_add_closed_routes.opened)
+        except select unnest(_add_closed_routes.closed));
 end $$;
 
 -- Lock the quotas of these routes that the claim has not locked yet, and count their capacity again under the lock,
@@ -135,8 +135,8 @@ begin
         select q.id from flowfabric.quotas q
         where q.id = any (held) and case when q.max_concurrent is not null then q.max_concurrent - _lock_rooms.take < (
             select count(*) from flowfabric.quota_slots s where s.partition = q.partition and s.quota = q.id) end));
-    rooms := flowfabric._noted_rooms(rooms, wanted, array_fill(0::bigint, array[cardinality(wanted)]));
-    rooms := flowfabric._noted_rooms(rooms, held, flowfabric._rooms(held, _lock_rooms.take, _lock_rooms.now));
+    rooms := flowfabric._merge_rooms(rooms, wanted, array_fill(0::bigint, array[cardinality(wanted)]));
+    rooms := flowfabric._merge_rooms(rooms, held, flowfabric._rooms(held, _lock_rooms.take, _lock_rooms.now));
     locked := locked || held;
 end $$;
 
@@ -205,7 +205,7 @@ begin
         quotas.rooms := flowfabric._spend(counts, quotas.places, quotas.ends, quotas.rooms);
         exit when cardinality(places) >= _serve_shares.take;
     end loop;
-    rooms := flowfabric._noted_rooms(rooms, quotas.ids, quotas.rooms);
+    rooms := flowfabric._merge_rooms(rooms, quotas.ids, quotas.rooms);
 end $$;
 
 -- The quotas of these routes and their known capacity.

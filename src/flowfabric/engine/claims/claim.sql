@@ -30,7 +30,7 @@ begin
         from flowfabric.tickets t where t.ctid = p.place offset 0) t;
     if rare.has_more then
         _lease.places := flowfabric._first_bytes(_lease.places, 16777216);
-        select r.journals, r.resumptions into journals, resumptions from flowfabric._recall(_lease.places) r;
+        select r.journals, r.resumptions into journals, resumptions from flowfabric._read_journals(_lease.places) r;
     end if;
     if rare.is_counted then
         perform flowfabric._admit_places(_lease.places, _lease.now);
@@ -225,10 +225,10 @@ begin
         perform flowfabric._promote(seen.lanes, _take_ready.take + 100, now);
     end if;
     if seen.is_lapsed then
-        perform flowfabric._lapse_grants(seen.lanes, _take_ready.take + 100, now);
+        perform flowfabric._expire_grants(seen.lanes, _take_ready.take + 100, now);
     end if;
     if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null then
-        chosen := flowfabric._go_on_in_route(seen.lanes, covered, _take_ready.namespace, _take_ready.take,
+        chosen := flowfabric._continue_in_route(seen.lanes, covered, _take_ready.namespace, _take_ready.take,
                                              _take_ready.after_route, _take_ready.last_priority,
                                              _take_ready.last_created);
         if chosen <> '{}' then

@@ -51,7 +51,7 @@ end $$;
 --
 --   refuses  execution_not_found, execution_not_active, as a value
 --   returns  the fault
-create or replace function flowfabric._gone_fault(partition int, id uuid)
+create or replace function flowfabric._ended_fault(partition int, id uuid)
 returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
@@ -61,10 +61,10 @@ begin
              'execution_not_active', format('the execution has ended: %s', flowfabric._ended_state(e.outcome)),
              jsonb_build_object('phase', 'terminal', 'outcome', e.outcome, 'epoch', e.epoch, 'attempt', e.attempt))
          from flowfabric.executions e
-         where e.partition = _gone_fault.partition and e.id = _gone_fault.id and e.outcome is not null),
+         where e.partition = _ended_fault.partition and e.id = _ended_fault.id and e.outcome is not null),
         flowfabric._fault('execution_not_found', format(
             'execution %s does not exist; it was never submitted here, or retention has removed it',
-            flowfabric._id(_gone_fault.partition, _gone_fault.id))));
+            flowfabric._id(_ended_fault.partition, _ended_fault.id))));
 end $$;
 
 -- Assign each item of a batch to a round: the first item about an execution to round 1, the second to round 2, which
@@ -102,7 +102,7 @@ language plpgsql rows 500 as $$
 begin
     return query
     select x.item::int, t.place,
-           case when t.is_held then null when t.place is null then flowfabric._gone_fault(x.partition, x.id)
+           case when t.is_held then null when t.place is null then flowfabric._ended_fault(x.partition, x.id)
                 else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt, _fenced.now) end
     from (
         select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts,
@@ -133,7 +133,7 @@ begin
     select t.* into ticket from flowfabric.tickets t
     where t.partition = _lock_fenced.partition and t.id = _lock_fenced.id for update;
     if not found then
-        fault := flowfabric._gone_fault(_lock_fenced.partition, _lock_fenced.id);
+        fault := flowfabric._ended_fault(_lock_fenced.partition, _lock_fenced.id);
     elsif (ticket.lease_id = _lock_fenced.lease_id and ticket.epoch = _lock_fenced.epoch
            and ticket.attempt = _lock_fenced.attempt and ticket.phase = 'active'
            and ticket.expires_at > _lock_fenced.now) is not true then

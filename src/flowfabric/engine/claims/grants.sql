@@ -223,7 +223,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     expired text[];
 begin
-    expired := flowfabric._lapse_grants(array(select l.name from flowfabric.lanes l), expire_grants.take,
+    expired := flowfabric._expire_grants(array(select l.name from flowfabric.lanes l), expire_grants.take,
                                        flowfabric.clock(), expire_grants.passing);
     moved := coalesce(cardinality(expired), 0);
     lanes := array(select distinct l from unnest(expired) l);
@@ -235,7 +235,7 @@ end $$;
 --   locks    the tickets it moves; skips locked ones
 --   emits    grant_expired
 --   returns  the lane of each moved ticket
-create or replace function flowfabric._lapse_grants(lanes text[], take int, now timestamptz, passing int default 0)
+create or replace function flowfabric._expire_grants(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -244,9 +244,9 @@ declare
 begin
     with late as (
         select t.ctid as place from flowfabric.tickets t
-        where t.lane = any (_lapse_grants.lanes) and t.phase = 'runnable' and t.eligibility = 'granted'
-          and t.expires_at <= _lapse_grants.now
-        limit _lapse_grants.take offset _lapse_grants.passing
+        where t.lane = any (_expire_grants.lanes) and t.phase = 'runnable' and t.eligibility = 'granted'
+          and t.expires_at <= _expire_grants.now
+        limit _expire_grants.take offset _expire_grants.passing
         for update skip locked
     ), moved as (
         update flowfabric.tickets t set eligibility = 'eligible_now', grant_kid = null

@@ -63,7 +63,7 @@ end $$;
 --   moves    active → runnable: eligible_now, pending_reclaim_attempt
 --   locks    the budgets of their reservations, in key order
 --   emits    lease_expired, lease_revoked, reservation_released
-create or replace function flowfabric._take_back(
+create or replace function flowfabric._end_leases(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
 returns void
 language plpgsql set enable_seqscan = off as $$
@@ -71,15 +71,15 @@ language plpgsql set enable_seqscan = off as $$
 declare
     lost record;
 begin
-    perform flowfabric._close_attempts(_take_back.partitions, _take_back.ids, 'interrupted_reclaimed', null);
+    perform flowfabric._close_attempts(_end_leases.partitions, _end_leases.ids, 'interrupted_reclaimed', null);
     with released as (
         update flowfabric.tickets t
         set phase = 'runnable', eligibility = 'eligible_now', reason = 'waiting_for_worker',
-            attempt_state = 'pending_reclaim_attempt', lease_end = _take_back.how, attempt_deadline = null
+            attempt_state = 'pending_reclaim_attempt', lease_end = _end_leases.how, attempt_deadline = null
         from (
             select t.place from (
-                select x.* from unnest(_take_back.partitions, _take_back.ids) as x (partition, id)
-                limit cardinality(_take_back.ids)) x
+                select x.* from unnest(_end_leases.partitions, _end_leases.ids) as x (partition, id)
+                limit cardinality(_end_leases.ids)) x
             cross join lateral (select t.ctid as place from flowfabric.tickets t
                                 where t.partition = x.partition and t.id = x.id offset 0) t) x
         where t.ctid = x.place
@@ -89,12 +89,12 @@ begin
            array_agg(e.tags) as tags, array_agg(e.flow) as flows,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'lease_id', r.lease_id, 'worker', r.worker, 'instance', r.instance, 'epoch', r.epoch,
-               'attempt', r.attempt, 'reason', _take_back.reason))) as details
+               'attempt', r.attempt, 'reason', _end_leases.reason))) as details
     into lost from released r
     cross join lateral (select e.tags, e.flow from flowfabric.executions e
                         where e.partition = r.partition and e.id = r.id offset 0) e;
-    perform flowfabric._append_each(case _take_back.how when 'expired' then 'lease_expired' else 'lease_revoked' end,
-                                    lost.partitions, lost.ids, lost.routes, lost.tags, lost.details, _take_back.by,
+    perform flowfabric._append_each(case _end_leases.how when 'expired' then 'lease_expired' else 'lease_revoked' end,
+                                    lost.partitions, lost.ids, lost.routes, lost.tags, lost.details, _end_leases.by,
                                     lost.flows);
 end $$;
 
@@ -105,19 +105,20 @@ end $$;
 --   locks    the budgets of their reservations, in key order
 --   emits    lease_expired, execution_failed
 --   returns  the lanes that have work again, and the executions that ended
-create or replace function flowfabric._lapse(partitions smallint[], ids uuid[], out lanes text[], out ended text[])
+create or replace function flowfabric._end_expired_leases(partitions smallint[], ids uuid[], out lanes text[],
+    out ended text[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
     spent record;
 begin
-    perform flowfabric._take_back(_lapse.partitions, _lapse.ids, 'expired');
+    perform flowfabric._end_leases(_end_expired_leases.partitions, _end_expired_leases.ids, 'expired');
     select array_agg(t.partition) filter (where s.is_spent) as partitions,
            array_agg(t.id) filter (where s.is_spent) as ids,
            array_agg(distinct t.lane) filter (where not s.is_spent) as lanes,
            array_agg(flowfabric._id(t.partition, t.id)) filter (where s.is_spent) as ended
     into spent
-    from unnest(_lapse.partitions, _lapse.ids) as x (partition, id)
+    from unnest(_end_expired_leases.partitions, _end_expired_leases.ids) as x (partition, id)
     cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
     cross join lateral (select e.policy from flowfabric.executions e
                         where e.partition = x.partition and e.id = x.id offset 0) e
@@ -159,7 +160,8 @@ begin
     moved := coalesce(cardinality(expired.ids), 0);
     if moved > 0 then
         perform flowfabric._lock_budgets_at_stake(expired.partitions, expired.ids, held);
-        select l.lanes, l.ended into lanes, ended from flowfabric._lapse(expired.partitions, expired.ids) l;
+        select l.lanes, l.ended into lanes, ended
+            from flowfabric._end_expired_leases(expired.partitions, expired.ids) l;
     end if;
 end $$;
 
@@ -196,7 +198,7 @@ begin
         when ticket.expires_at <= now then 'already_expired'
     end;
     if cause is null then
-        perform flowfabric._take_back(array[ticket.partition], array[ticket.id], 'revoked', revoke.by, revoke.reason);
+        perform flowfabric._end_leases(array[ticket.partition], array[ticket.id], 'revoked', revoke.by, revoke.reason);
         outcome := 'revoked';
         lease_id := ticket.lease_id;
         epoch := ticket.epoch;

@@ -29,7 +29,7 @@ end $$;
 --
 --   locks    the tickets it chooses; skips locked ones
 --   returns  their ctids; empty when the claim must start from the front
-create or replace function flowfabric._go_on_in_route(
+create or replace function flowfabric._continue_in_route(
     lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int,
     last_created timestamptz)
 returns tid[]
@@ -40,30 +40,30 @@ declare
     found record;
 begin
     select r.lane into route_lane from flowfabric.routes r
-    where r.id = _go_on_in_route.last_route and r.lane = any (_go_on_in_route.lanes)
-      and r.needs <@ _go_on_in_route.capabilities
-      and r.namespace = coalesce(_go_on_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}';
+    where r.id = _continue_in_route.last_route and r.lane = any (_continue_in_route.lanes)
+      and r.needs <@ _continue_in_route.capabilities
+      and r.namespace = coalesce(_continue_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}';
     if route_lane is null or exists (
-        select from unnest(_go_on_in_route.lanes) l (name)
+        select from unnest(_continue_in_route.lanes) l (name)
         where exists (
                 select from flowfabric.tickets t
                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-                  and t.priority > _go_on_in_route.last_priority)
+                  and t.priority > _continue_in_route.last_priority)
            or exists (
                 select from flowfabric.tickets t
                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-                  and t.priority = _go_on_in_route.last_priority
-                  and t.route < _go_on_in_route.last_route)
+                  and t.priority = _continue_in_route.last_priority
+                  and t.route < _continue_in_route.last_route)
            or exists (
                 select from flowfabric.tickets t
                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-                  and t.priority = _go_on_in_route.last_priority
-                  and t.route > _go_on_in_route.last_route)) then
+                  and t.priority = _continue_in_route.last_priority
+                  and t.route > _continue_in_route.last_route)) then
         return '{}';
     end if;
     found := flowfabric._lock_ready(
-        array[_go_on_in_route.last_route], array[route_lane],
-        array[_go_on_in_route.last_created - interval '100 ms'], _go_on_in_route.last_priority,
-        array[_go_on_in_route.take], '{}', null);
+        array[_continue_in_route.last_route], array[route_lane],
+        array[_continue_in_route.last_created - interval '100 ms'], _continue_in_route.last_priority,
+        array[_continue_in_route.take], '{}', null);
     return found.places;
 end $$;

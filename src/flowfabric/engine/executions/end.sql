@@ -1,13 +1,13 @@
 -- Ending: the single code path by which every execution ends.
 
 -- Mark a ticket as having waits or reservations to close when its execution ends. The caller has locked the ticket.
-create or replace function flowfabric._tie(partition int, execution uuid)
+create or replace function flowfabric._mark_for_closing(partition int, execution uuid)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
     update flowfabric.tickets t set ties = true
-    where t.partition = _tie.partition and t.id = _tie.execution and t.ties is null;
+    where t.partition = _mark_for_closing.partition and t.id = _mark_for_closing.execution and t.ties is null;
 end $$;
 
 -- End executions whose tickets the caller has locked: delete the ticket, write outcome and result, close the current

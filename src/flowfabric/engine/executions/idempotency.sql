@@ -167,17 +167,17 @@ end $$;
 -- when its lane is draining or its deadline has passed: the answer must still be `duplicate`.
 --
 --   returns  the execution's id, or null if there is none
-create or replace function flowfabric._standing_owner(
+create or replace function flowfabric._existing_owner(
     partition int, id uuid, key_partition int, namespace text, key text, now timestamptz)
 returns text
 language sql stable as $$
     select coalesce(
         (select flowfabric._id(e.partition, e.id) from flowfabric.executions e
-         where e.partition = _standing_owner.partition and e.id = _standing_owner.id),
+         where e.partition = _existing_owner.partition and e.id = _existing_owner.id),
         (select flowfabric._id(k.execution_partition, k.execution) from flowfabric.idempotency_keys k
-         where k.partition = _standing_owner.key_partition and k.namespace = _standing_owner.namespace
-           and k.key = _standing_owner.key
-           and (k.expires_at > _standing_owner.now
+         where k.partition = _existing_owner.key_partition and k.namespace = _existing_owner.namespace
+           and k.key = _existing_owner.key
+           and (k.expires_at > _existing_owner.now
                 or exists (select from flowfabric.tickets t
                            where t.partition = k.execution_partition and t.id = k.execution))))
 $$;
@@ -205,7 +205,7 @@ begin
                          ('lane_draining', 'flow_not_found', 'flow_already_terminal', 'flow_too_large')
                      or _add_late_owners.faults[i] ->> 'code' = 'invalid_time'
                         and _add_late_owners.deadlines_at[i] <= _add_late_owners.now then
-                    flowfabric._standing_owner(
+                    flowfabric._existing_owner(
                         _add_late_owners.partitions[i], _add_late_owners.ids[i], _add_late_owners.key_partitions[i],
                         _add_late_owners.namespaces[i], _add_late_owners.keys[i], _add_late_owners.now) end as owner
             from generate_series(1, cardinality(_add_late_owners.ids)) i) x

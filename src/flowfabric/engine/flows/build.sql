@@ -135,7 +135,7 @@ declare
 begin
     home := flowfabric._lock_open_flow(add_execution.partition, add_execution.flow);
     if add_execution.execution_partition <> home.partition then
-        perform flowfabric._raise(flowfabric._elsewhere_fault(
+        perform flowfabric._raise(flowfabric._partition_fault(
             add_execution.execution_partition, add_execution.execution, home.partition));
     end if;
     perform from flowfabric.tickets t where t.partition = home.partition and t.id = add_execution.execution for update;
@@ -204,12 +204,12 @@ end $$;
 --
 --   refuses  wrong_partition, as a value
 --   returns  the error
-create or replace function flowfabric._elsewhere_fault(partition int, id uuid, wanted int)
+create or replace function flowfabric._partition_fault(partition int, id uuid, wanted int)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('wrong_partition',
         format('execution %s must be in partition %s, the partition of its flow; submit it with that flow',
-               flowfabric._id(_elsewhere_fault.partition, _elsewhere_fault.id), _elsewhere_fault.wanted))
+               flowfabric._id(_partition_fault.partition, _partition_fault.id), _partition_fault.wanted))
 $$;
 
 -- The error for a flow that would exceed a size limit.
@@ -250,7 +250,7 @@ begin
             when (f.home).id is null then flowfabric._no_flow_fault(x.partition, x.flow)
             when (f.home).cancelled_at is not null then flowfabric._cancelled_flow_fault(f.home)
             when (f.home).partition <> x.partition
-                then flowfabric._elsewhere_fault(x.partition, x.id, (f.home).partition)
+                then flowfabric._partition_fault(x.partition, x.id, (f.home).partition)
             when (f.home).node_count + x.turn > 10000 then flowfabric._large_flow_fault('members', 10000) end)
         from (
             select x.*, count(*) filter (where x.fault is null) over (partition by x.flow order by x.item) as turn

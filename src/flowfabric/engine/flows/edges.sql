@@ -140,7 +140,7 @@ begin
     perform flowfabric._raise(flowfabric._edge_fault(
         home, add_edge.upstream_partition, add_edge.upstream, add_edge.downstream_partition, add_edge.downstream,
         add_edge.pass_as));
-    there := flowfabric._standing_edge(home.partition, add_edge.upstream, add_edge.downstream, add_edge.edge_id);
+    there := flowfabric._existing_edge(home.partition, add_edge.upstream, add_edge.downstream, add_edge.edge_id);
     if there.id is not null then
         if there.upstream <> add_edge.upstream or there.downstream <> add_edge.downstream
            or there.pass_as is distinct from add_edge.pass_as
@@ -181,7 +181,7 @@ end $$;
 -- Find the existing edge between two members, or else the edge with this id.
 --
 --   returns  the edge; null when neither exists
-create or replace function flowfabric._standing_edge(partition int, upstream uuid, downstream uuid, id uuid)
+create or replace function flowfabric._existing_edge(partition int, upstream uuid, downstream uuid, id uuid)
 returns flowfabric.flow_edges
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -189,11 +189,11 @@ declare
     there flowfabric.flow_edges;
 begin
     select e.* into there from flowfabric.flow_edges e
-    where e.upstream = _standing_edge.upstream and e.downstream = _standing_edge.downstream
-      and e.partition + 0 = _standing_edge.partition;
+    where e.upstream = _existing_edge.upstream and e.downstream = _existing_edge.downstream
+      and e.partition + 0 = _existing_edge.partition;
     if not found then
         select e.* into there from flowfabric.flow_edges e
-        where e.partition = _standing_edge.partition and e.id = _standing_edge.id;
+        where e.partition = _existing_edge.partition and e.id = _existing_edge.id;
     end if;
     return there;
 end $$;

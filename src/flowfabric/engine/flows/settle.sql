@@ -78,19 +78,19 @@ end $$;
 -- skipped in the same wave, except upstreams that another pending group still waits for.
 --
 --   returns  one row per upstream, with the reason
-create or replace function flowfabric._unwanted(groups flowfabric.edge_groups[], skipped uuid[])
+create or replace function flowfabric._upstreams_to_cancel(groups flowfabric.edge_groups[], skipped uuid[])
 returns table (partition smallint, id uuid, reason text)
 language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     return query
     select e.partition, e.upstream, 'sibling_quorum_' || min(g.state::text)
-    from unnest(_unwanted.groups) g
+    from unnest(_upstreams_to_cancel.groups) g
     cross join lateral (
         select e.partition, e.upstream from flowfabric.flow_edges e
         where e.flow = g.flow and e.downstream = g.downstream and e.partition + 0 = g.partition
           and e.state = 'pending' offset 0) e
-    where g.cancels and not e.upstream = any (_unwanted.skipped) and not exists (
+    where g.cancels and not e.upstream = any (_upstreams_to_cancel.skipped) and not exists (
         select from (select o.downstream from flowfabric.flow_edges o
                      where o.upstream = e.upstream and o.partition + 0 = e.partition and o.state = 'pending' offset 0) o
         cross join lateral (
@@ -148,7 +148,7 @@ begin
         where g.state = 'impossible' and not t.id = any (going);
         select array_agg(u.partition) as partitions, array_agg(u.id) as ids, count(*)::int as amount,
                array_agg(jsonb_build_object('class', 'cancelled', 'reason', u.reason)) as reasons
-        into unwanted from flowfabric._unwanted(left_pending, coalesce(skipped.ids, '{}')) u;
+        into unwanted from flowfabric._upstreams_to_cancel(left_pending, coalesce(skipped.ids, '{}')) u;
         exit when skipped.amount + unwanted.amount = 0;
         skip_partitions := skip_partitions || skipped.partitions;
         skips := skips || skipped.ids;

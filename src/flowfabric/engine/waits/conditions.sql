@@ -4,18 +4,18 @@
 -- the first n distinct values.
 --
 --   returns  their positions in `signals`, from 1, in order of arrival
-create or replace function flowfabric._counted(leaf jsonb, signals jsonb)
+create or replace function flowfabric._counted_signals(leaf jsonb, signals jsonb)
 returns bigint[]
 language plpgsql immutable as $$
 declare
-    keys jsonb := coalesce(_counted.leaf -> 'waitpoints', _counted.leaf -> 'waitpoint');
+    keys jsonb := coalesce(_counted_signals.leaf -> 'waitpoints', _counted_signals.leaf -> 'waitpoint');
     signal jsonb;
 begin
-    if _counted.leaf ->> 'kind' = 'single' then
-        for place in 1 .. jsonb_array_length(_counted.signals) loop
-            signal := _counted.signals -> place - 1;
-            if keys ? (signal ->> 'waitpoint') and coalesce(_counted.leaf ->> 'name' = signal ->> 'name', true)
-               and coalesce(_counted.leaf ->> 'source_type' = signal ->> 'source_type', true) then
+    if _counted_signals.leaf ->> 'kind' = 'single' then
+        for place in 1 .. jsonb_array_length(_counted_signals.signals) loop
+            signal := _counted_signals.signals -> place - 1;
+            if keys ? (signal ->> 'waitpoint') and coalesce(_counted_signals.leaf ->> 'name' = signal ->> 'name', true)
+               and coalesce(_counted_signals.leaf ->> 'source_type' = signal ->> 'source_type', true) then
                 return array[place];
             end if;
         end loop;
@@ -24,17 +24,17 @@ begin
     return array(
         select f.place from (
             select distinct on (m.thing) m.place from (
-                select s.place, case _counted.leaf ->> 'of'
+                select s.place, case _counted_signals.leaf ->> 'of'
                     when 'distinct_waitpoints' then s.signal ->> 'waitpoint'
                     when 'distinct_sources'
                         then jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
                     else s.signal ->> 'id' end as thing
-                from jsonb_array_elements(_counted.signals) with ordinality as s (signal, place)
+                from jsonb_array_elements(_counted_signals.signals) with ordinality as s (signal, place)
                 where keys ? (s.signal ->> 'waitpoint')
-                  and coalesce(_counted.leaf ->> 'name' = s.signal ->> 'name', true)
-                  and coalesce(_counted.leaf ->> 'source_type' = s.signal ->> 'source_type', true)) m
+                  and coalesce(_counted_signals.leaf ->> 'name' = s.signal ->> 'name', true)
+                  and coalesce(_counted_signals.leaf ->> 'source_type' = s.signal ->> 'source_type', true)) m
             order by m.thing, m.place) f
-        order by f.place limit (_counted.leaf ->> 'n')::int);
+        order by f.place limit (_counted_signals.leaf ->> 'n')::int);
 end $$;
 
 -- Evaluate a node of a condition, recursively. Each node is evaluated independently: nodes never share their counts.
@@ -53,7 +53,7 @@ begin
     satisfiers := '{}';
     case _judge_node.node ->> 'kind'
         when 'single', 'count' then
-            counted := flowfabric._counted(_judge_node.node, _judge_node.signals);
+            counted := flowfabric._counted_signals(_judge_node.node, _judge_node.signals);
             holds := cardinality(counted) >= coalesce((_judge_node.node ->> 'n')::int, 1);
             satisfiers := case when holds then counted else '{}' end;
         when 'all_of', 'any_of' then
@@ -166,24 +166,25 @@ $$;
 -- The effect of a signal on the condition of the wait that it reached.
 --
 --   returns  the name of the effect
-create or replace function flowfabric._effect(
+create or replace function flowfabric._signal_effect(
     condition jsonb, key text, name text, source_type text, holds boolean, is_counted boolean)
 returns text
 language plpgsql immutable as $$
 begin
-    if _effect.condition ->> 'kind' in ('operator_only', 'timeout_only') then
+    if _signal_effect.condition ->> 'kind' in ('operator_only', 'timeout_only') then
         return 'no_op';
     end if;
-    if _effect.holds or _effect.is_counted then
-        return case when _effect.holds then 'resume_condition_satisfied' else 'appended_to_waitpoint' end;
+    if _signal_effect.holds or _signal_effect.is_counted then
+        return case when _signal_effect.holds then 'resume_condition_satisfied' else 'appended_to_waitpoint' end;
     end if;
     return case
-        when not _effect.key = any (flowfabric._named_keys(_effect.condition)) then 'signal_ignored_not_in_condition'
+        when not _signal_effect.key = any (flowfabric._named_keys(_signal_effect.condition))
+            then 'signal_ignored_not_in_condition'
         when exists (
-            select from flowfabric._nodes(_effect.condition) n
-            where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _effect.key
-              and coalesce(n.node ->> 'name', _effect.name) = _effect.name
-              and coalesce(n.node ->> 'source_type', _effect.source_type) = _effect.source_type)
+            select from flowfabric._nodes(_signal_effect.condition) n
+            where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _signal_effect.key
+              and coalesce(n.node ->> 'name', _signal_effect.name) = _signal_effect.name
+              and coalesce(n.node ->> 'source_type', _signal_effect.source_type) = _signal_effect.source_type)
             then 'appended_to_waitpoint_duplicate'
         else 'signal_ignored_matcher_failed'
     end;
@@ -264,45 +265,48 @@ end $$;
 -- members. In all other cases `_condition_cause` finds out, and names the cause.
 --
 --   returns  true if it is valid
-create or replace function flowfabric._is_sound(node jsonb, key text, may_nest boolean default true)
+create or replace function flowfabric._is_simple_condition(node jsonb, key text, may_nest boolean default true)
 returns boolean
 language plpgsql immutable as $$
 begin
-    if _is_sound.node ->> 'kind' is null then
+    if _is_simple_condition.node ->> 'kind' is null then
         return false;
     end if;
-    if _is_sound.node ->> 'kind' in ('all_of', 'any_of') then
-        if not _is_sound.may_nest or jsonb_typeof(_is_sound.node -> 'members') is distinct from 'array'
-           or _is_sound.node - '{kind,members}'::text[] <> '{}'
-           or jsonb_array_length(_is_sound.node -> 'members') not between 1 and 8 then
+    if _is_simple_condition.node ->> 'kind' in ('all_of', 'any_of') then
+        if not _is_simple_condition.may_nest or jsonb_typeof(_is_simple_condition.node -> 'members') is distinct
+            from 'array'
+           or _is_simple_condition.node - '{kind,members}'::text[] <> '{}'
+           or jsonb_array_length(_is_simple_condition.node -> 'members') not between 1 and 8 then
             return false;
         end if;
-        for place in 0 .. jsonb_array_length(_is_sound.node -> 'members') - 1 loop
-            if not flowfabric._is_sound(_is_sound.node -> 'members' -> place, _is_sound.key, false) then
+        for place in 0 .. jsonb_array_length(_is_simple_condition.node -> 'members') - 1 loop
+            if not flowfabric._is_simple_condition(_is_simple_condition.node -> 'members' -> place,
+                _is_simple_condition.key, false) then
                 return false;
             end if;
         end loop;
         return true;
     end if;
-    if _is_sound.node ? 'name'
-       and (jsonb_typeof(_is_sound.node -> 'name') <> 'string'
-            or octet_length(_is_sound.node ->> 'name') not between 1 and 128)
-       or _is_sound.node ? 'source_type'
-       and (jsonb_typeof(_is_sound.node -> 'source_type') <> 'string'
-            or octet_length(_is_sound.node ->> 'source_type') not between 1 and 64) then
+    if _is_simple_condition.node ? 'name'
+       and (jsonb_typeof(_is_simple_condition.node -> 'name') <> 'string'
+            or octet_length(_is_simple_condition.node ->> 'name') not between 1 and 128)
+       or _is_simple_condition.node ? 'source_type'
+       and (jsonb_typeof(_is_simple_condition.node -> 'source_type') <> 'string'
+            or octet_length(_is_simple_condition.node ->> 'source_type') not between 1 and 64) then
         return false;
     end if;
-    if _is_sound.node ->> 'kind' = 'single' then
-        return coalesce(_is_sound.node -> 'waitpoint' = to_jsonb(_is_sound.key), false)
-           and _is_sound.node - '{kind,waitpoint,name,source_type}'::text[] = '{}';
+    if _is_simple_condition.node ->> 'kind' = 'single' then
+        return coalesce(_is_simple_condition.node -> 'waitpoint' = to_jsonb(_is_simple_condition.key), false)
+           and _is_simple_condition.node - '{kind,waitpoint,name,source_type}'::text[] = '{}';
     end if;
-    return _is_sound.node ->> 'kind' = 'count'
-       and _is_sound.node - '{kind,n,of,name,source_type,waitpoints}'::text[] = '{}'
-       and coalesce(_is_sound.node -> 'waitpoints' = jsonb_build_array(_is_sound.key)
-                    and jsonb_typeof(_is_sound.node -> 'n') = 'number'
-                    and (_is_sound.node ->> 'of' in ('distinct_signals', 'distinct_sources')
-                         and _is_sound.node ->> 'n' ~ '^[1-9][0-9]{0,3}$'
-                         or _is_sound.node ->> 'of' = 'distinct_waitpoints' and _is_sound.node ->> 'n' = '1'), false);
+    return _is_simple_condition.node ->> 'kind' = 'count'
+       and _is_simple_condition.node - '{kind,n,of,name,source_type,waitpoints}'::text[] = '{}'
+       and coalesce(_is_simple_condition.node -> 'waitpoints' = jsonb_build_array(_is_simple_condition.key)
+                    and jsonb_typeof(_is_simple_condition.node -> 'n') = 'number'
+                    and (_is_simple_condition.node ->> 'of' in ('distinct_signals', 'distinct_sources')
+                         and _is_simple_condition.node ->> 'n' ~ '^[1-9][0-9]{0,3}$'
+                         or _is_simple_condition.node ->> 'of' = 'distinct_waitpoints'
+                         and _is_simple_condition.node ->> 'n' = '1'), false);
 end $$;
 
 -- Validate a condition together with the keys of its waitpoints.
@@ -317,7 +321,7 @@ declare
     named text[];
 begin
     if cardinality(_condition_cause.keys) = 1 and octet_length(_condition_cause.keys[1]) between 1 and 128
-       and flowfabric._is_sound(_condition_cause.condition, _condition_cause.keys[1]) then
+       and flowfabric._is_simple_condition(_condition_cause.condition, _condition_cause.keys[1]) then
         return null;
     end if;
     if _condition_cause.keys = '{}'

@@ -97,7 +97,7 @@ end $$;
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the id of the signal that it duplicates; or the fault; or its effect, with the signals that satisfied the
 --            condition if it now holds, and the wait that it ends if that is one of several
-create or replace function flowfabric._weigh(
+create or replace function flowfabric._find_effect(
     given flowfabric.signals, has_ended boolean, most int, now timestamptz,
     out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid)
 language plpgsql stable as $$
@@ -110,7 +110,7 @@ begin
     if given.number > 1 then
         first_id := flowfabric._first_delivery(
             given.partition, given.execution, given.id, given.waitpoint, given.idempotency_key, given.source_type,
-            _weigh.now);
+            _find_effect.now);
     end if;
     if first_id is not null then
         return;
@@ -119,7 +119,8 @@ begin
     where w.partition = given.partition and w.execution = given.execution and w.id = given.waitpoint;
     select s.* into wait from flowfabric.suspensions s
     where s.partition = given.partition and s.execution = given.execution and s.id = point.suspension;
-    fault := flowfabric._delivery_fault(_weigh.given, _weigh.has_ended, point, wait, _weigh.most, _weigh.now);
+    fault := flowfabric._delivery_fault(_find_effect.given, _find_effect.has_ended, point, wait, _find_effect.most,
+        _find_effect.now);
     if fault is not null then
         return;
     end if;
@@ -127,9 +128,10 @@ begin
         effect := 'buffered_for_pending_waitpoint';
         return;
     end if;
-    judged := flowfabric._judge(wait.condition, case when given.number = 1 then '[]' else flowfabric._arrived(wait) end
-        || flowfabric._as_judged(given.id, point.key, given.name, given.source_type, given.source_identity));
-    effect := flowfabric._effect(
+    judged := flowfabric._judge(wait.condition, case when given.number = 1 then '[]'
+        else flowfabric._arrived_signals(wait) end
+        || flowfabric._signal_to_judge(given.id, point.key, given.name, given.source_type, given.source_identity));
+    effect := flowfabric._signal_effect(
         wait.condition, point.key, given.name, given.source_type, judged.holds and flowfabric._is_last(wait),
         given.id::text = any (judged.counted));
     satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
@@ -187,12 +189,12 @@ begin
 end $$;
 
 -- Find the effects of signals, at most one per execution. The caller has locked the tickets and checked the tokens.
--- Fast path: a plain wait that this signal alone satisfies (`_is_met`). `_weigh` handles all other signals.
+-- Fast path: a plain wait that this signal alone satisfies (`_is_met`). `_find_effect` handles all other signals.
 --
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  per item its execution, the number it gets, and its effect with the signals that satisfied the condition
 --            if it now holds; or the id of the signal that it duplicates; or the fault
-create or replace function flowfabric._weighed(
+create or replace function flowfabric._find_effects(
     items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[],
     source_identities text[], idempotency_keys text[], digests bytea[], now timestamptz)
 returns table (
@@ -200,20 +202,20 @@ returns table (
     first_id uuid, fault jsonb, part uuid, digest bytea, effect text, satisfiers text)
 language sql stable as $$
     select i.item, e.partition, e.id as execution, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id,
-           f.fault, f.part, coalesce(_weighed.digests[i.item], s.about_digest) as digest,
+           f.fault, f.part, coalesce(_find_effects.digests[i.item], s.about_digest) as digest,
            case when f.first_id is null and f.fault is null
                then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
            case when f.effect is not null then f.satisfiers::text
-               else '{' || _weighed.ids[i.item]::text || '}' end as satisfiers
-    from unnest(_weighed.items) as i (item)
+               else '{' || _find_effects.ids[i.item]::text || '}' end as satisfiers
+    from unnest(_find_effects.items) as i (item)
     cross join lateral (
         select e.partition, e.id, e.route, e.tags, e.flow, coalesce((e.policy ->> 'max_signals')::int, 10000) as most
         from flowfabric.executions e
-        where e.partition = _weighed.partitions[i.item] and e.id = _weighed.executions[i.item] offset 0) e
+        where e.partition = _find_effects.partitions[i.item] and e.id = _find_effects.executions[i.item] offset 0) e
     cross join lateral (
         select w.kid, w.key, w.suspension, w.state = 'active' and w.expires_at is null as is_plain
         from flowfabric.waitpoints w
-        where w.partition = e.partition and w.execution = e.id and w.id = _weighed.waitpoints[i.item] offset 0) w
+        where w.partition = e.partition and w.execution = e.id and w.id = _find_effects.waitpoints[i.item] offset 0) w
     left join lateral (select t.lane from flowfabric.tickets t
                        where t.partition = e.partition and t.id = e.id offset 0) t on true
     left join lateral (
@@ -222,17 +224,20 @@ language sql stable as $$
     cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
                         where g.partition = e.partition and g.execution = e.id) l
     left join lateral (
-        select f.* from flowfabric._weigh(
-            row(e.partition, l.number, _weighed.now, e.id, _weighed.ids[i.item], _weighed.waitpoints[i.item],
-                _weighed.names[i.item], '', _weighed.source_types[i.item], _weighed.source_identities[i.item], '', null,
-                nullif(_weighed.idempotency_keys[i.item], ''), _weighed.digests[i.item], null,
-                null)::flowfabric.signals, t.lane is null, e.most, _weighed.now) f
+        select f.* from flowfabric._find_effect(
+            row(e.partition, l.number, _find_effects.now, e.id, _find_effects.ids[i.item],
+                _find_effects.waitpoints[i.item],
+                _find_effects.names[i.item], '', _find_effects.source_types[i.item],
+                    _find_effects.source_identities[i.item], '', null,
+                nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.digests[i.item], null,
+                null)::flowfabric.signals, t.lane is null, e.most, _find_effects.now) f
         where not (t.lane is not null and w.is_plain and s.is_plain and l.number <= e.most
-                   and flowfabric._is_met(s.condition, w.key, _weighed.names[i.item], _weighed.source_types[i.item])
+                   and flowfabric._is_met(s.condition, w.key, _find_effects.names[i.item],
+                   _find_effects.source_types[i.item])
                    and (l.number = 1 or flowfabric._first_delivery(
-                            e.partition, e.id, _weighed.ids[i.item], _weighed.waitpoints[i.item],
-                            nullif(_weighed.idempotency_keys[i.item], ''), _weighed.source_types[i.item],
-                            _weighed.now) is null)) is true
+                            e.partition, e.id, _find_effects.ids[i.item], _find_effects.waitpoints[i.item],
+                            nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.source_types[i.item],
+                            _find_effects.now) is null)) is true
         offset 0) f on true -- called only if the fast path does not apply
 $$;
 
@@ -256,7 +261,7 @@ declare
 begin
     perform flowfabric._lock_log();
     with weighed as materialized (
-        select w.* from flowfabric._weighed(
+        select w.* from flowfabric._find_effects(
             _accept_round.items, _accept_round.partitions, _accept_round.executions, _accept_round.waitpoints,
             _accept_round.names, _accept_round.ids, _accept_round.source_types, _accept_round.source_identities,
             _accept_round.idempotency_keys, _accept_round.digests, _accept_round.now) w
@@ -290,7 +295,7 @@ begin
            array_agg(x.part) filter (where x.effect is not null) as parts
     into applied from weighed x;
     if applied.executions is not null then
-        perform flowfabric._go_on_with(applied.partitions, applied.executions, applied.satisfiers, applied.parts);
+        perform flowfabric._resume_satisfied(applied.partitions, applied.executions, applied.satisfiers, applied.parts);
     end if;
     places := applied.items;
     signals := applied.signals;
@@ -305,7 +310,7 @@ end $$;
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
 --   emits    execution_resumed, waitpoint_closed
-create or replace function flowfabric._go_on_with(
+create or replace function flowfabric._resume_satisfied(
     partitions smallint[], executions uuid[], satisfiers text[], parts uuid[])
 returns void
 language plpgsql as $$
@@ -313,20 +318,23 @@ language plpgsql as $$
 declare
     resumed record;
 begin
-    if array_position(_go_on_with.satisfiers, null) is null and array_remove(_go_on_with.parts, null) = '{}' then
-        perform flowfabric._resume(_go_on_with.partitions, _go_on_with.executions, 'signal', _go_on_with.satisfiers);
+    if array_position(_resume_satisfied.satisfiers, null) is null and array_remove(_resume_satisfied.parts, null) = '{}'
+        then
+        perform flowfabric._resume(_resume_satisfied.partitions, _resume_satisfied.executions, 'signal',
+            _resume_satisfied.satisfiers);
         return;
     end if;
     for resumed in
         select s.part is not null as is_part, array_agg(s.partition) as partitions, array_agg(s.execution) as ids,
                array_agg(s.satisfiers) as satisfiers, array_agg(s.part) as parts
-        from unnest(_go_on_with.partitions, _go_on_with.executions, _go_on_with.satisfiers, _go_on_with.parts)
+        from unnest(_resume_satisfied.partitions, _resume_satisfied.executions, _resume_satisfied.satisfiers,
+        _resume_satisfied.parts)
              as s (partition, execution, satisfiers, part)
         where s.satisfiers is not null group by 1 order by 1
     loop
         if resumed.is_part then
             perform flowfabric._end_waits(resumed.partitions, resumed.ids, resumed.parts, 'signal', resumed.satisfiers);
-            perform flowfabric._go_on(resumed.partitions, resumed.ids, 'signal');
+            perform flowfabric._resume_finished(resumed.partitions, resumed.ids, 'signal');
         else
             perform flowfabric._resume(resumed.partitions, resumed.ids, 'signal', resumed.satisfiers);
         end if;

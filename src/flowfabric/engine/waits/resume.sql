@@ -72,7 +72,7 @@ begin
     into resumed
     from found f where _resume.ended_by not in ('signal', 'timeout');
     if resumed.ids is not null then
-        perform flowfabric._end_within(resumed.partitions, resumed.ids, resumed.suspensions, _resume.ended_by);
+        perform flowfabric._end_nested_waits(resumed.partitions, resumed.ids, resumed.suspensions, _resume.ended_by);
     end if;
 end $$;
 
@@ -80,7 +80,8 @@ end $$;
 --
 --   moves    waitpoint active → closed; of an alternative active → pending
 --   emits    waitpoint_closed
-create or replace function flowfabric._end_within(partitions smallint[], ids uuid[], suspensions uuid[], ended_by text)
+create or replace function flowfabric._end_nested_waits(partitions smallint[], ids uuid[], suspensions uuid[],
+    ended_by text)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -88,13 +89,14 @@ declare
     open_ones record;
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
-    from unnest(_end_within.partitions, _end_within.ids, _end_within.suspensions) as x (partition, id, suspension)
+    from unnest(_end_nested_waits.partitions, _end_nested_waits.ids, _end_nested_waits.suspensions) as x (partition, id,
+    suspension)
     cross join lateral (
         select s.partition, s.execution, s.id from flowfabric.suspensions s
         where s.partition = x.partition and s.execution = x.id and s.ended_at is null
           and s.within = x.suspension offset 0) s;
     if open_ones.ids is not null then
-        perform flowfabric._end_waits(open_ones.partitions, open_ones.ids, open_ones.waits, _end_within.ended_by);
+        perform flowfabric._end_waits(open_ones.partitions, open_ones.ids, open_ones.waits, _end_nested_waits.ended_by);
     end if;
 end $$;
 

@@ -52,25 +52,28 @@ $$;
 -- A signal in the form that `_judge` takes.
 --
 --   returns  {id, waitpoint, name, source_type, source_identity}
-create or replace function flowfabric._as_judged(id uuid, key text, name text, source_type text, source_identity text)
+create or replace function flowfabric._signal_to_judge(id uuid, key text, name text, source_type text,
+    source_identity text)
 returns jsonb
 language sql immutable as $$
-    select jsonb_build_object('id', _as_judged.id, 'waitpoint', _as_judged.key, 'name', _as_judged.name,
-                              'source_type', _as_judged.source_type, 'source_identity', _as_judged.source_identity)
+    select jsonb_build_object('id', _signal_to_judge.id, 'waitpoint', _signal_to_judge.key, 'name',
+        _signal_to_judge.name,
+                              'source_type', _signal_to_judge.source_type, 'source_identity',
+                                  _signal_to_judge.source_identity)
 $$;
 
 -- The signals that have arrived at the waitpoints of an open suspension. If the suspension is bound, only the signals
 -- that carry the digest of its `about`.
 --
 --   returns  the signals in the form that `_judge` takes, in order of arrival
-create or replace function flowfabric._arrived(suspension flowfabric.suspensions)
+create or replace function flowfabric._arrived_signals(suspension flowfabric.suspensions)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return (
         select coalesce(jsonb_agg(
-            flowfabric._as_judged(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
+            flowfabric._signal_to_judge(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
         from (select w.id, w.key from flowfabric.waitpoints w where w.suspension = suspension.id offset 0) w
         cross join lateral (
             select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest

@@ -20,7 +20,7 @@ $$;
 --
 --   refuses  invalid_body, invalid_time, payload_too_large, as a value
 --   returns  the fault, or null if the fields are valid
-create or replace function flowfabric._wish_fault(
+create or replace function flowfabric._wait_request_fault(
     made flowfabric.suspensions, timeout_ms bigint, resume_delay_ms bigint, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
@@ -33,8 +33,8 @@ declare
         when made.occurrence < 1 then 'occurrence'
         when made.bind and made.about is null then 'bind' end;
 begin
-    if field is null and coalesce(_wish_fault.timeout_ms, 0) <= 315360000000 and made.timeout_at is null
-       and _wish_fault.resume_delay_ms is null and made.about is null then
+    if field is null and coalesce(_wait_request_fault.timeout_ms, 0) <= 315360000000 and made.timeout_at is null
+       and _wait_request_fault.resume_delay_ms is null and made.about is null then
         return null;
     end if;
     return case
@@ -48,12 +48,13 @@ begin
             when 'occurrence' then format('occurrence %s is invalid; use 1 or more', made.occurrence)
             else 'bind requires `about`, the data that the decision is bound to' end,
             jsonb_build_object('field', field))
-        when _wish_fault.timeout_ms > 315360000000 or made.timeout_at > _wish_fault.now + interval '10 years' then
+        when _wait_request_fault.timeout_ms > 315360000000
+            or made.timeout_at > _wait_request_fault.now + interval '10 years' then
             flowfabric._fault('invalid_time', 'timeout is out of range; use at most ten years from now')
-        when _wish_fault.resume_delay_ms not between 0 and 315360000000 then
+        when _wait_request_fault.resume_delay_ms not between 0 and 315360000000 then
             flowfabric._fault('invalid_time', format(
                 'resume_delay of %s ms is out of range; use 0 to 315 360 000 000 ms (ten years)',
-                _wish_fault.resume_delay_ms))
+                _wait_request_fault.resume_delay_ms))
         when octet_length(made.about) > 65536 then
             flowfabric._oversize_fault('about of a suspension', octet_length(made.about), 65536)
     end;
@@ -244,7 +245,7 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     is_one boolean := jsonb_array_length(_suspend.wanted) = 1;
-    fault jsonb := flowfabric._wish_fault(
+    fault jsonb := flowfabric._wait_request_fault(
         _suspend.made, _suspend.timeout_ms, _suspend.resume_delay_ms, made.suspended_at);
     begun record;
 begin
@@ -308,7 +309,7 @@ create or replace function flowfabric._start_suspension(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    arrived jsonb := flowfabric._arrived(_start_suspension.made);
+    arrived jsonb := flowfabric._arrived_signals(_start_suspension.made);
     judged record;
 begin
     if arrived <> '[]' then
@@ -328,14 +329,14 @@ begin
         return;
     end if;
     outcome := 'suspended';
-    perform flowfabric._step_aside(_start_suspension.made, _start_suspension.ticket);
+    perform flowfabric._suspend_ticket(_start_suspension.made, _start_suspension.ticket);
 end $$;
 
 -- Suspend a ticket for a suspension that is stored. The caller has locked the ticket.
 --
 --   moves    active → suspended: attempt_interrupted
 --   emits    execution_suspended
-create or replace function flowfabric._step_aside(made flowfabric.suspensions, ticket flowfabric.tickets)
+create or replace function flowfabric._suspend_ticket(made flowfabric.suspensions, ticket flowfabric.tickets)
 returns void
 language plpgsql as $$
 #variable_conflict use_column

@@ -87,7 +87,7 @@ begin
             if _time_out.within then
                 perform flowfabric._time_out_waits(
                     _time_out.partitions, _time_out.ids, _time_out.suspensions, _time_out.now);
-                perform flowfabric._go_on(_time_out.partitions, _time_out.ids, 'timeout');
+                perform flowfabric._resume_finished(_time_out.partitions, _time_out.ids, 'timeout');
                 return;
             end if;
             perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);

@@ -4,19 +4,24 @@
 -- Build the suspension row of a requested wait; `together` is the suspension that it is part of, or null.
 --
 --   returns  the row, not yet stored
-create or replace function flowfabric._wished(partition int, execution uuid, together uuid, wish jsonb, now timestamptz)
+create or replace function flowfabric._requested_suspension(partition int, execution uuid, together uuid, wish jsonb,
+    now timestamptz)
 returns flowfabric.suspensions
 language plpgsql stable as $$
 declare
-    about bytea := decode(_wished.wish ->> 'about', 'base64');
+    about bytea := decode(_requested_suspension.wish ->> 'about', 'base64');
 begin
-    return row(_wished.partition, (_wished.wish ->> 'occurrence')::int, _wished.now,
-               (_wished.wish ->> 'timeout_at')::timestamptz, null, null, _wished.execution,
-               gen_random_uuid(), coalesce(_wished.wish ->> 'reason_code', 'waiting_for_signal'),
-               _wished.wish ->> 'timeout_behavior', coalesce(_wished.wish ->> 'requested_by', 'worker'), null, null,
-               _wished.wish ->> 'name', jsonb_strip_nulls(_wished.wish -> 'condition'), null, about,
-               sha256(about), coalesce((_wished.wish ->> 'bind')::boolean, false), _wished.together,
-               (_wished.wish ->> 'choice')::int, false, null, null)::flowfabric.suspensions;
+    return row(_requested_suspension.partition, (_requested_suspension.wish ->> 'occurrence')::int,
+        _requested_suspension.now,
+               (_requested_suspension.wish ->> 'timeout_at')::timestamptz, null, null, _requested_suspension.execution,
+               gen_random_uuid(), coalesce(_requested_suspension.wish ->> 'reason_code', 'waiting_for_signal'),
+               _requested_suspension.wish ->> 'timeout_behavior',
+                   coalesce(_requested_suspension.wish ->> 'requested_by', 'worker'), null, null,
+               _requested_suspension.wish ->> 'name', jsonb_strip_nulls(_requested_suspension.wish -> 'condition'),
+                   null, about,
+               sha256(about), coalesce((_requested_suspension.wish ->> 'bind')::boolean, false),
+                   _requested_suspension.together,
+               (_requested_suspension.wish ->> 'choice')::int, false, null, null)::flowfabric.suspensions;
 end $$;
 
 -- Start one requested wait within a suspension, with its waitpoints. If another open wait uses one of its keys, this
@@ -32,13 +37,13 @@ returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    made flowfabric.suspensions := flowfabric._wished(
+    made flowfabric.suspensions := flowfabric._requested_suspension(
         _begin_wait.partition, _begin_wait.execution, _begin_wait.together, _begin_wait.wish, _begin_wait.now);
     keys text[] := array(
         select p.point ->> 'key' from jsonb_array_elements(_begin_wait.wish -> 'waitpoints') p (point));
     judged record;
 begin
-    perform flowfabric._raise(flowfabric._wish_fault(
+    perform flowfabric._raise(flowfabric._wait_request_fault(
         made, (_begin_wait.wish ->> 'timeout_ms')::bigint, (_begin_wait.wish ->> 'resume_delay_ms')::bigint,
         _begin_wait.now));
     made := flowfabric._with_policy(
@@ -53,7 +58,7 @@ begin
     perform flowfabric._bind_waitpoint(
         made.partition, made.execution, made.id, p.point ->> 'key', (p.point ->> 'waitpoint_id')::uuid, _begin_wait.now)
     from jsonb_array_elements(_begin_wait.wish -> 'waitpoints') p (point);
-    judged := flowfabric._judge(made.condition, flowfabric._arrived(made));
+    judged := flowfabric._judge(made.condition, flowfabric._arrived_signals(made));
     if judged.holds then
         perform flowfabric._end_waits(
             array[made.partition], array[made.execution], array[made.id], 'signal', array[judged.satisfiers::text]);
@@ -164,7 +169,7 @@ end $$;
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
 --   emits    execution_resumed, waitpoint_closed
 --   returns  the lanes to wake
-create or replace function flowfabric._go_on(partitions smallint[], executions uuid[], ended_by text)
+create or replace function flowfabric._resume_finished(partitions smallint[], executions uuid[], ended_by text)
 returns text[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -173,7 +178,7 @@ declare
 begin
     select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(distinct t.lane) as lanes into free
     from (select distinct x.partition, x.execution
-          from unnest(_go_on.partitions, _go_on.executions) as x (partition, execution)) x
+          from unnest(_resume_finished.partitions, _resume_finished.executions) as x (partition, execution)) x
     cross join lateral (
         select t.partition, t.id, t.lane, t.phase, t.suspension from flowfabric.tickets t
         where t.partition = x.partition and t.id = x.execution offset 0) t
@@ -181,12 +186,12 @@ begin
         select w.condition ->> 'kind' as kind from flowfabric.suspensions w
         where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w
     where t.phase = 'suspended' and w.kind = 'together'
-      and (_go_on.ended_by = 'timeout' or not exists (
+      and (_resume_finished.ended_by = 'timeout' or not exists (
           select from flowfabric.suspensions s
           where s.partition = t.partition and s.execution = t.id and s.ended_at is null
             and s.within = t.suspension offset 0));
     if free.ids is not null then
-        perform flowfabric._resume(free.partitions, free.ids, _go_on.ended_by);
+        perform flowfabric._resume(free.partitions, free.ids, _resume_finished.ended_by);
     end if;
     return free.lanes;
 end $$;
@@ -195,23 +200,24 @@ end $$;
 --
 --   refuses  invalid_time, invalid_suspension, as a value
 --   returns  the fault, or null if they are valid
-create or replace function flowfabric._wishes_fault(partition int, execution uuid, wishes jsonb, now timestamptz)
+create or replace function flowfabric._wait_requests_fault(partition int, execution uuid, wishes jsonb, now timestamptz)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    longest timestamptz := (select max(g.until) from jsonb_to_recordset(_wishes_fault.wishes) as g (until timestamptz));
+    longest timestamptz := (select max(g.until)
+        from jsonb_to_recordset(_wait_requests_fault.wishes) as g (until timestamptz));
     stranger text := (
         select flowfabric._id(g.child_partition, g.child)
-        from jsonb_to_recordset(_wishes_fault.wishes) as g (child_partition smallint, child uuid)
+        from jsonb_to_recordset(_wait_requests_fault.wishes) as g (child_partition smallint, child uuid)
         cross join lateral (
             select e.parent_partition, e.parent from flowfabric.executions e
             where e.partition = g.child_partition and e.id = g.child offset 0) e
         where (e.parent_partition, e.parent)
-              is distinct from (_wishes_fault.partition::smallint, _wishes_fault.execution) limit 1);
+              is distinct from (_wait_requests_fault.partition::smallint, _wait_requests_fault.execution) limit 1);
 begin
     return coalesce(
-        flowfabric._delay_fault(null, longest, _wishes_fault.now),
+        flowfabric._delay_fault(null, longest, _wait_requests_fault.now),
         case when stranger is not null then flowfabric._fault(
             'invalid_suspension', format('the suspension is invalid: %s is not a child of this execution', stranger),
             '{"cause": "not_its_child"}') end);
@@ -233,9 +239,9 @@ language plpgsql set enable_seqscan = off as $$
 declare
     wish jsonb;
 begin
-    perform flowfabric._raise(flowfabric._wishes_fault(
+    perform flowfabric._raise(flowfabric._wait_requests_fault(
         _begin_waits.partition, _begin_waits.execution, _begin_waits.wishes, _begin_waits.now));
-    perform flowfabric._tie(_begin_waits.partition, _begin_waits.execution);
+    perform flowfabric._mark_for_closing(_begin_waits.partition, _begin_waits.execution);
     update flowfabric.suspensions s set within = _begin_waits.together, choice = g.choice
     from jsonb_to_recordset(_begin_waits.wishes) as g (name text, occurrence int, choice int)
     where s.partition = _begin_waits.partition and s.execution = _begin_waits.execution and s.within is not null
@@ -275,7 +281,7 @@ end $$;
 --   moves    waitpoint active → closed; of an alternative active → pending
 --   emits    signal_delivered, waitpoint_closed
 --   returns  whether the run can continue immediately
-create or replace function flowfabric._settle_begun(partition int, execution uuid, together uuid, now timestamptz)
+create or replace function flowfabric._end_finished_waits(partition int, execution uuid, together uuid, now timestamptz)
 returns boolean
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -284,36 +290,38 @@ declare
     late uuid[];
 begin
     select array_agg(s.within::text || s.choice) into chosen from flowfabric.suspensions s
-    where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution
-      and s.within = _settle_begun.together and s.choice is not null
+    where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
+      and s.within = _end_finished_waits.together and s.choice is not null
       and s.ended_at is not null and s.ended_by <> 'released';
     if chosen is not null then
         perform flowfabric._release_choices(
-            array[_settle_begun.partition::smallint], array[_settle_begun.execution], chosen, _settle_begun.now);
+            array[_end_finished_waits.partition::smallint], array[_end_finished_waits.execution], chosen,
+                _end_finished_waits.now);
     end if;
-    perform flowfabric._answer_children(array[_settle_begun.partition::smallint], array[_settle_begun.execution], array(
+    perform flowfabric._answer_children(array[_end_finished_waits.partition::smallint],
+        array[_end_finished_waits.execution], array(
         select s.id
         from (select s.* from flowfabric.suspensions s
-              where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution
-                and s.within = _settle_begun.together and s.ended_at is null offset 0) s
+              where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
+                and s.within = _end_finished_waits.together and s.ended_at is null offset 0) s
         where s.child is not null
           and not exists (select from flowfabric.executions e
                           where e.partition = s.child_partition and e.id = s.child and e.outcome is null offset 0)),
-        _settle_begun.now);
+        _end_finished_waits.now);
     late := array(
         select s.id from flowfabric.suspensions s
-        where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution
-          and s.within = _settle_begun.together and s.timeout_at <= _settle_begun.now
+        where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
+          and s.within = _end_finished_waits.together and s.timeout_at <= _end_finished_waits.now
           and s.timeout_behavior = 'auto_resume' order by s.timeout_at);
     if cardinality(late) > 0 then
         perform flowfabric._time_out_waits(
-            array_fill(_settle_begun.partition::smallint, array[cardinality(late)]),
-            array_fill(_settle_begun.execution, array[cardinality(late)]), late, _settle_begun.now);
+            array_fill(_end_finished_waits.partition::smallint, array[cardinality(late)]),
+            array_fill(_end_finished_waits.execution, array[cardinality(late)]), late, _end_finished_waits.now);
     end if;
     return (select coalesce(bool_or(s.ended_by = 'timeout'), false) or coalesce(bool_and(s.ended_at is not null), true)
             from flowfabric.suspensions s
-            where s.partition = _settle_begun.partition and s.execution = _settle_begun.execution
-              and s.within = _settle_begun.together);
+            where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
+              and s.within = _end_finished_waits.together);
 end $$;
 
 -- End waits within a suspension because they timed out: a sleep just ends, any other wait gets a `timeout` signal. The
@@ -409,14 +417,14 @@ begin
             perform flowfabric._begin_waits(
                 suspend_together.partition, suspend_together.id, gen_random_uuid(), '[]', now);
         end if;
-        made := flowfabric._wished(suspend_together.partition, suspend_together.id, null, wish, now);
+        made := flowfabric._requested_suspension(suspend_together.partition, suspend_together.id, null, wish, now);
         made.idempotency_key := nullif(suspend_together.idempotency_key, '');
         suspension_id := made.id;
         outcome := (flowfabric._suspend(made, held.ticket, wish -> 'waitpoints', (wish ->> 'timeout_ms')::bigint,
                                         (wish ->> 'resume_delay_ms')::bigint)).outcome;
         return;
     end if;
-    made := flowfabric._wished(
+    made := flowfabric._requested_suspension(
         suspend_together.partition, suspend_together.id, null, '{"condition": {"kind": "together"}}', now);
     made.timeout_behavior := 'auto_resume';
     made.idempotency_key := nullif(suspend_together.idempotency_key, '');
@@ -427,7 +435,7 @@ begin
             else made.reason_code end
         from jsonb_array_elements(given) g (wish));
     perform flowfabric._begin_waits(made.partition, made.execution, made.id, given, now);
-    if flowfabric._settle_begun(made.partition, made.execution, made.id, now) then
+    if flowfabric._end_finished_waits(made.partition, made.execution, made.id, now) then
         made.ended_at := now;
         made.ended_by := 'buffered';
     end if;
@@ -435,6 +443,6 @@ begin
     suspension_id := made.id;
     outcome := case when made.ended_by is null then 'suspended' else 'already_satisfied' end;
     if outcome = 'suspended' then
-        perform flowfabric._step_aside(made, held.ticket);
+        perform flowfabric._suspend_ticket(made, held.ticket);
     end if;
 end $$;

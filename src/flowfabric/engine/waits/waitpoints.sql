@@ -36,7 +36,7 @@ begin
             _mint_waitpoint.state, _mint_waitpoint.suspension, signer.kid,
             left(encode(sha256(convert_to(token, 'UTF8')), 'hex'), 16), now,
             case when _mint_waitpoint.state = 'active' then now end, _mint_waitpoint.expires_at);
-    perform flowfabric._tie(_mint_waitpoint.partition, _mint_waitpoint.execution);
+    perform flowfabric._mark_for_closing(_mint_waitpoint.partition, _mint_waitpoint.execution);
     perform flowfabric._append_about(
         'waitpoint_created', _mint_waitpoint.partition, _mint_waitpoint.execution,
         detail => jsonb_build_object('waitpoint_id', id, 'key', _mint_waitpoint.key, 'kid', signer.kid));
