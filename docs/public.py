@@ -7,12 +7,14 @@ import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, is_typeddict
 
 import msgspec
 
 import flowfabric
 from flowfabric import engine, errors, model, testing
+from flowfabric.app.declarations import BudgetOptions, QuotaOptions
+from flowfabric.app.schedules import TimingOptions
 from flowfabric.app.subscriptions import EventLog, Subscription
 from flowfabric.errors import FlowFabricError
 from flowfabric.postgres.database import Database
@@ -21,6 +23,9 @@ from flowfabric.testing.sync import BlockingEngine
 
 RETURNED = {"Database": Database, "EventLog": EventLog, "Subscription": Subscription}
 """Classes that are not imported: a program gets their objects from `app.database` and `app.log`."""
+
+KEYWORDS = {"BudgetOptions": BudgetOptions, "QuotaOptions": QuotaOptions, "TimingOptions": TimingOptions}
+"""Options that an app takes as a mapping or as keyword arguments; not imported either."""
 
 TESTING = {"BlockingEngine": BlockingEngine, "Engine": Engine, "StillWaiting": StillWaiting}
 """What the fixtures return and raise; imported from their modules, because `flowfabric.testing` loads no worker."""
@@ -116,7 +121,9 @@ def fixtures() -> Mapping[str, Fixture]:
 
 
 def members(owner: str, thing: Any) -> dict[str, Any]:
-    """The public methods and properties of a class, in the order of its source."""
+    """The public methods and properties of a class, in the order of its source; the keys of a mapping."""
+    if is_typeddict(thing):
+        return dict(sorted(thing.__annotations__.items()))
     if not inspect.isclass(thing) or issubclass(thing, msgspec.Struct | Exception):
         return {}
     return {
@@ -134,6 +141,7 @@ def sections() -> Iterator[tuple[str, list[str]]]:
     """Every public name by its module, for the list that a test compares."""
     yield "flowfabric", _with_members(app_names())
     yield "returned by an app", _with_members(RETURNED)
+    yield "options of an app", _with_members(KEYWORDS)
     for name, concept in concepts().items():
         yield f"flowfabric.engine.{name}", [*operations(concept)]
     yield "flowfabric.errors", [*error_names()]
