@@ -36,6 +36,7 @@ GROUPS = {
     "Options of an app": [*public.KEYWORDS],
 }
 CONSTRUCTED = {"App", "Worker"}
+CONSTANTS = {"events.OLDEST": "the cursor before the oldest event that is kept."}
 
 API = """# Python API
 
@@ -161,7 +162,7 @@ def _thing(name: str, thing: Any, file: str, heading: str) -> Iterator[str]:
     if inspect.isfunction(thing):
         yield from _function(name, thing, file)
     elif not inspect.isclass(thing):
-        yield f"`{thing!r}`: the cursor before the oldest event that is kept.\n"
+        yield f"`{thing!r}`: {CONSTANTS[name]}\n"
         yield from _example(name, file)
     elif is_typeddict(thing) or issubclass(thing, msgspec.Struct | enum.Enum):
         yield from _type(name, thing)
@@ -198,12 +199,19 @@ def _function(name: str, function: Any, file: str) -> Iterator[str]:
     yield _code("\n".join(each.text for each in shown))
     yield f"{_linked(said)}\n"
     yield from _parameters(name, shown, said, file)
-    returns = sorted(_types(" ".join(each.returns for each in shown)))
-    if returns:
-        yield f"Returns {', '.join(returns)}.\n"
+    yield from _returns(shown)
     if file == "engine" and "Swept" in shown[0].returns:
         yield "A [sweep](../concepts/sweeps.md): workers call it in the background.\n"
     yield from _example(name, file)
+
+
+def _returns(shown: list[Signature]) -> Iterator[str]:
+    """What a function returns, with links to the types."""
+    returns = " or ".join(dict.fromkeys(each.returns for each in shown))
+    linked = sorted(_types(returns))
+    if linked:
+        is_plain = returns in public.model_names()
+        yield f"Returns {linked[0]}.\n" if is_plain else f"Returns `{returns}`: {', '.join(linked)}.\n"
 
 
 def _parameters(name: str, shown: list[Signature], said: str, file: str = "") -> Iterator[str]:
@@ -226,7 +234,8 @@ def meaning(operation: str, parameter: str) -> str | None:
 
 def _attributes(name: str) -> Iterator[str]:
     if name in ATTRIBUTES:
-        yield "\n".join(f"- `{attribute}`: {said}" for attribute, said in ATTRIBUTES[name].items()) + "\n"
+        lines = [f"- `{attribute}`: {said}" for attribute, said in ATTRIBUTES[name].items()]
+        yield "\n".join(["Attributes:", "", *lines, ""])
 
 
 def _example(name: str, file: str) -> Iterator[str]:

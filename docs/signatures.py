@@ -26,7 +26,7 @@ class Parameter(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """A function as a caller sees it."""
+    """A function as a caller sees it; a class that is called has no `returns`."""
 
     name: str
     parameters: list[Parameter]
@@ -36,8 +36,8 @@ class Signature(NamedTuple):
     @property
     def text(self) -> str:
         """The signature on one line, or with a line per parameter if it is too long."""
-        begin = f"{'async ' if self.is_async else ''}def {self.name}("
-        end = f") -> {self.returns}"
+        begin = f"{'async ' if self.is_async else ''}{'def ' if self.returns else ''}{self.name}("
+        end = f") -> {self.returns}" if self.returns else ")"
         shown = [parameter.text for parameter in self.parameters]
         line = begin + ", ".join(shown) + end
         return line if len(line) <= WIDTH else "\n".join([begin, *(f"    {each}," for each in shown), end])
@@ -84,7 +84,7 @@ def _signature(name: str, node: Node, defaults: Mapping[str, object]) -> Signatu
 
 def constructor(name: str, cls: type) -> Signature:
     """The signature of a class that is created by calling it."""
-    return signature(name, vars(cls)["__init__"])._replace(returns=name)
+    return signature(name, vars(cls)["__init__"])._replace(returns="")
 
 
 def _definition(function: Callable[..., Any]) -> Node:
