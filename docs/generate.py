@@ -71,14 +71,14 @@ start, and the message names its variable.
 
 COMMANDS = """# Commands
 
-Every command of `ff`, with its options and an example. [The command](../concepts/command.md) explains what they have in
-common. All of them take these options:
+Every command of `ff`. [The command](../concepts/command.md) describes what they have in common. All of them take these
+options:
 
 | Option | Meaning |
 |---|---|
-| `--url URL` | the URL of Postgres, instead of `FLOWFABRIC_URL`; with neither, the embedded one in `./.flowfabric` |
-| `--json` | print answers and errors as JSON |
-| `-h`, `--help` | show the help text, with an example |
+| `--url URL` | Postgres to connect to. Default: `FLOWFABRIC_URL`, or the embedded Postgres in `./.flowfabric`. |
+| `--json` | Print JSON instead of text. |
+| `-h`, `--help` | Show the help, with an example, and exit. |
 """
 
 EVENTS = """# Kinds of events

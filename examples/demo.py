@@ -119,7 +119,7 @@ async def pages(conn: Connection, *, lane: str, state: PublicState, most: int) -
 async def hold_back(conn: Connection, execution_id: ExecutionId) -> None:
     chapter("Operating")
     with step("one execution held, then released"):
-        await holds.hold(conn, execution_id, by="demo", why="the customer called")
+        await holds.hold(conn, execution_id, by="demo", reason="the customer called")
         held = await executions.explain(conn, execution_id)
         let_go = await holds.unhold(conn, execution_id, by="demo")
     told(f"held:     {held.sentence}")
@@ -128,7 +128,7 @@ async def hold_back(conn: Connection, execution_id: ExecutionId) -> None:
 
 async def pause(conn: Connection) -> None:
     with step("lane research paused: one row written, however many executions wait"):
-        await lanes.pause_lane(conn, "research", by="demo", why="the model is down")
+        await lanes.pause_lane(conn, "research", by="demo", reason="the model is down")
 
 
 async def explain(conn: Connection, taken: Sequence[ExecutionId]) -> None:

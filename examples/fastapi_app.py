@@ -51,7 +51,7 @@ async def look(execution_id: str) -> dict[str, object]:
     found = await execution.describe()
     if found.state.public_state == "completed":
         return {"state": "completed", "report": await execution.result()}
-    return {"state": found.state.public_state, "why": found.explanation.sentence}
+    return {"state": found.state.public_state, "reason": found.explanation.sentence}
 
 
 @api.post("/reports/{execution_id}/approval")

@@ -1,4 +1,4 @@
-"""Databases that take long to fill: made once for the tests of a file, each of which undoes what it does."""
+"""Databases that take long to fill: made once for the tests of a file, each of which rolls back its changes."""
 
 import asyncio
 import uuid
@@ -12,7 +12,7 @@ from flowfabric.testing import Server
 
 @contextmanager
 def copied(server: Server, template: str) -> Iterator[str]:
-    """Where a copy of a database is, for as long as it is used."""
+    """The URL of a copy of a database, dropped at the end."""
     name = f"test_{uuid.uuid4().hex}"
     asyncio.run(server.execute(f"create database {name} template {template}"))
     yield server.url(name)
@@ -21,7 +21,7 @@ def copied(server: Server, template: str) -> Iterator[str]:
 
 @asynccontextmanager
 async def undone(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection on which all that is done is undone in the end."""
+    """A connection whose changes are rolled back at the end."""
     conn = await asyncpg.connect(url)
     transaction = conn.transaction()
     await transaction.start()

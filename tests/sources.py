@@ -1,6 +1,7 @@
-"""The project's own source as data: what the tests of the house rules look at."""
+"""The source of the project as data, for the tests of the house rules."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,11 +23,21 @@ FAULT = re.compile(r"flowfabric\._(?:fault|refuse)\(\s*'(\w+)'")
 WRITE = r"insert into flowfabric\.events \(at, kind[^)]*\)\s*select [\w.]+(?:\(\))?, "
 APPEND = re.compile(rf"(?:flowfabric\._append\w*\(\s*(?:kind => )?|{WRITE})'(\w+)'")
 LOCK = re.compile(r"\bfor (?:no key )?(?:update|share)\b|\bpg_advisory_xact_lock\b")
+# Where a bare word names a column or an alias, not a parameter.
+NAMING = re.compile(
+    r"insert into [\w.]+(?: (?:as )?\w+)? \([^()]*\)|on conflict \([^()]*\)"
+    r"|(?:\bas |\) |\binto |\bwith |, |\brecursive )\w+ \([\w\s,]*\)(?!\s*(?:over|filter))"
+    r"|\bas \w+|, \w+ =(?!>)|\bset \w+ =|\border by \w+(?=\s*$)",
+    re.IGNORECASE,
+)
+DECLARED = re.compile(r"^\s+(\w+) (?:constant )?[\w.]+.*;$", re.MULTILINE)
+BLANK = re.compile(r"'(?:[^']|'')*'|--[^\n]*")
+PATH = re.compile(r"`(?!\./)([\w.-]+/[\w./-]*)`")
 COMPUTED = re.compile(rf"flowfabric\._(?:fault|refuse|append\w*)\(\s*(?!kind => )[^'\s]|{WRITE}[^'\s]")
 
 
 class SqlFunction(NamedTuple):
-    """A function as its file has it."""
+    """A SQL function, as it is written in its file."""
 
     file: Path
     name: str
@@ -41,17 +52,17 @@ class SqlFunction(NamedTuple):
 
     @property
     def computes(self) -> bool:
-        """Whether it refuses with a code, or appends a kind, that it does not spell out."""
+        """Whether it raises a code, or appends an event kind, that is not a literal."""
         return bool(COMPUTED.search(self.code.partition("$$")[2]))
 
     @property
     def clauses(self) -> Mapping[str, str]:
-        """What the header says under `moves`, `locks`, `emits`, `refuses` and `returns`."""
+        """The clauses of the header: `moves`, `locks`, `emits`, `refuses` and `returns`."""
         return dict(CLAUSE.findall(self.header))
 
     @property
     def parameters(self) -> list[str]:
-        """The names a caller passes; what only comes out is left out."""
+        """The names of the parameters that a caller passes, without `out` parameters."""
         names = [parameter.split()[0] for parameter in split_top(self.signature)]
         return [name for name in names if name != "out"]
 
@@ -59,8 +70,21 @@ class SqlFunction(NamedTuple):
     def calls(self) -> set[str]:
         return set(CALL.findall(self.code)) - {self.name}
 
+    def bare_parameters(self) -> Iterator[tuple[int, str]]:
+        """Parameters that its body writes without the name of the function, each with the line in the file."""
+        if not self.parameters:
+            return
+        signature, _, body = _blanked(BLANK, self.text).partition("$$")
+        declared = set(DECLARED.findall(body.partition("begin")[0])) if "declare" in body else set()
+        names = "|".join(sorted(self.parameters, key=len, reverse=True))
+        bare = re.compile(rf"(?<![.\w])({names})\b(?!\s*=>)(?!\.\w)(?!\s*\()")
+        above = self.file.read_text().partition(self.text)[0] + signature
+        for match in bare.finditer(_blanked(NAMING, body)):
+            if match[1] not in declared:
+                yield above.count("\n") + body.count("\n", 0, match.start()) + 1, match[1]
+
     def says(self, clause: str) -> set[str]:
-        """The codes or event kinds that the header names."""
+        """The codes or event kinds in a clause of the header."""
         return set(WORD.findall(self.clauses.get(clause, "")))
 
 
@@ -76,6 +100,11 @@ class PythonFunction(NamedTuple):
         return (self.node.end_lineno or 0) - self.node.lineno + 1
 
 
+@functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def sql_files(folder: Path = ENGINE) -> list[Path]:
     return sorted(folder.rglob("*.sql"))
 
@@ -85,14 +114,14 @@ def python_files(*folders: Path) -> list[Path]:
 
 
 def texts() -> Iterator[Path]:
-    """Everything people read or write by hand."""
+    """Every file that people read or write by hand."""
     yield from python_files(SRC, TESTS, ROOT / "docs", ROOT / "examples", ROOT / "benchmarks")
     yield from sql_files(SRC)
     yield from PROSE
 
 
 def sql_functions(*files: Path) -> list[SqlFunction]:
-    """The functions of these files; of the engine where none are given."""
+    """The functions of these files, or of the engine."""
     return [function for file in files or sql_files() for function in _functions_of(file)]
 
 
@@ -104,7 +133,7 @@ def _functions_of(file: Path) -> Iterator[SqlFunction]:
         comment: list[str] = []
         while above and above[-1].startswith("--"):
             comment.insert(0, above.pop()[3:])
-        # The first line of a file is about the file.
+        # The first line of a file describes the file.
         header = "\n".join(comment if above else comment[1:])
         yield SqlFunction(file, match["name"], header, _within(match["signature"]), text[match.start() : end])
 
@@ -113,18 +142,44 @@ def python_functions(*files: Path) -> list[PythonFunction]:
     return [
         PythonFunction(file, node.name, node)
         for file in files
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
 
 def called(file: Path) -> Iterator[str]:
-    """The SQL functions that a Python file calls: the name behind the connection, as in `db.row(conn, "claim")`."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    """The SQL functions that a Python file calls: the name after the connection, as in `db.row(conn, "claim")`."""
+    for node in ast.walk(parsed(file)):
         match node:
             case ast.Call(func=ast.Attribute(attr=verb), args=[ast.Name("conn"), ast.Constant(str(name)), *_]):
                 if verb != "builtin":
                     yield name
+
+
+def found(phrases: Mapping[str, str], *, but: Path) -> list[str]:
+    """Where the texts have one of these phrases, with what to write instead."""
+    instead = list(phrases.values())
+    # A space of a phrase may be a line break in a text, and so may begin a comment there.
+    alternatives = "|".join(f"({phrase})" for phrase in phrases).replace(" ", r"\s+(?:(?:--|#)\s+)?")
+    spelling = re.compile(rf"\b(?:{alternatives})(?!\w)", re.IGNORECASE)
+    return [
+        f"{shown(file)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]!r} -> {instead[match.lastindex - 1]}"
+        for file in texts()
+        if file != but
+        for text in [file.read_text()]
+        for match in spelling.finditer(text)
+        if match.lastindex
+    ]
+
+
+def paths_in(page: Path) -> list[str]:
+    """The paths that a page names in backquotes, from the root of the repository or of the package."""
+    return PATH.findall(page.read_text())
+
+
+def _blanked(pattern: re.Pattern[str], text: str) -> str:
+    """The text with spaces where the pattern matches, so that everything else keeps its place."""
+    return pattern.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
 def without_comments(sql: str) -> str:
@@ -132,7 +187,7 @@ def without_comments(sql: str) -> str:
 
 
 def split_top(text: str) -> list[str]:
-    """Parts between commas, those inside parentheses left alone."""
+    """The parts between commas that are not inside parentheses."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -144,7 +199,7 @@ def split_top(text: str) -> list[str]:
 
 
 def _within(signature: str) -> str:
-    """What the first pair of parentheses holds."""
+    """The text inside the first pair of parentheses."""
     depth = 0
     for at, character in enumerate(signature):
         depth += (character == "(") - (character == ")")

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which are refused, and what is never shown."""
+"""Settings: their sources, invalid values, and secrets that are never shown."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ SECRET = "5ecb0017" * 8
 
 
 def example(name: str) -> tuple[str, object]:
-    """A value other than the default, as it stands in the environment and as it is."""
+    """A value other than the default: its text in the environment, and the value."""
     match getattr(Config(), name):
         case None:
             return (URL, URL) if name == "url" else (SECRET, SECRET)
@@ -39,14 +39,14 @@ def test_every_setting_is_read_from_its_variable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", Config.__struct_fields__)
-def test_an_argument_stands_above_the_environment(name: str) -> None:
+def test_an_argument_overrides_the_environment(name: str) -> None:
     text, value = example(name)
 
     assert getattr(Config.read({variable(name): "nonsense"}, **{name: value}), name) == value
     assert getattr(Config.read({variable(name): text}, **{name: None}), name) == value
 
 
-def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWFABRIC_POOL_SIZE", "17")
 
     assert Config.read().pool_size == 17
@@ -68,21 +68,21 @@ def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch)
         ("quota_partitions", "none"),
     ],
 )
-def test_a_bad_value_is_refused_by_the_name_of_its_variable(name: str, text: str) -> None:
-    with pytest.raises(BadSetting, match=rf"^{variable(name)} is '{text}': Expected "):
+def test_a_bad_value_is_refused_with_the_name_of_its_variable(name: str, text: str) -> None:
+    with pytest.raises(BadSetting, match=rf"{variable(name)}.*'{text}'"):
         Config.read({variable(name): text})
 
 
-def test_an_argument_that_is_no_setting_is_refused() -> None:
-    with pytest.raises(BadSetting, match=r"^there is no setting poolsize; settings are url, data, secret, pool_size"):
+def test_an_argument_that_is_not_a_setting_is_refused() -> None:
+    with pytest.raises(BadSetting, match=r"poolsize.*url, data, secret, pool_size"):
         Config.read({}, poolsize=4)
-    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_DATA is '7': cannot be read as Path"):
+    with pytest.raises(BadSetting, match=r"FLOWFABRIC_DATA.*'7'"):
         Config.read({}, data=7)
 
 
 @pytest.mark.parametrize("url", ["mysql://app:hunter2@h/x", "app:hunter2@h", "postgresql+asyncpg://app:hunter2@h/x"])
-def test_a_bad_url_is_refused_without_being_shown(url: str) -> None:
-    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_URL cannot be read; it reads postgresql://user:") as raised:
+def test_a_bad_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_URL .*postgresql://") as raised:
         Config.read({"FLOWFABRIC_URL": url})
 
     assert "hunter2" not in str(raised.value)
@@ -101,8 +101,8 @@ def test_the_url_is_never_shown() -> None:
 @pytest.mark.parametrize(
     "text", [SECRET[:-1], f"{SECRET}0", f"{SECRET}\n", f" {SECRET}", f"0x{SECRET}", f"{SECRET[:-1]}g"]
 )
-def test_a_bad_secret_is_refused_without_being_shown(text: str) -> None:
-    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_SECRET cannot be read; it is exactly 64 hexa") as raised:
+def test_a_bad_secret_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(BadSetting, match=r"^FLOWFABRIC_SECRET .*64 hexa") as raised:
         Config.read({"FLOWFABRIC_SECRET": text})
 
     assert "5ecb" not in repr(raised.value)

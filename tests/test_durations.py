@@ -1,3 +1,5 @@
+"""Durations: how they are read and written."""
+
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,37 +20,37 @@ from flowfabric import durations
         ("0s", timedelta()),
     ],
 )
-def test_a_span_reads_as_people_write_it(written: str, meant: timedelta) -> None:
+def test_a_duration_is_read(written: str, meant: timedelta) -> None:
     assert durations.read_span(written) == meant
 
 
 @pytest.mark.parametrize("written", ["250ms", "30s", "1h30m", "2d", "14d", "1d12h5ms", "0s"])
-def test_a_span_is_written_as_people_would(written: str) -> None:
+def test_a_duration_is_written_in_the_largest_units(written: str) -> None:
     assert durations.write_span(durations.read_span(written)) == written
 
 
 @pytest.mark.parametrize("written", ["", "5", "m", "-5s", "5 parsecs", "1h30", "٣s", "5s\n5", 5, 1.5, None])
-def test_what_is_no_span_is_refused_with_examples(written: str) -> None:
-    with pytest.raises(ValueError, match="is no span of time; write one like 250ms, 30s, 10m"):
+def test_an_invalid_duration_is_refused_with_examples(written: str) -> None:
+    with pytest.raises(ValueError, match="250ms, 30s, 10m"):
         durations.read_span(written)
 
 
-def test_a_span_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="below zero"):
+def test_a_negative_duration_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"-1|zero|negative"):
         durations.read_span(timedelta(seconds=-1))
 
 
-def test_a_span_longer_than_time_is_counted_is_refused() -> None:
-    with pytest.raises(ValueError, match="longer than time is counted"):
+def test_a_duration_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match="9999999999999w"):
         durations.read_span("9999999999999w")
 
 
-def test_a_time_is_a_span_a_moment_or_nothing() -> None:
+def test_a_time_is_a_duration_a_moment_or_none() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
 
     assert [durations.read_time(given) for given in ("1s", moment, None)] == [timedelta(seconds=1), moment, None]
 
 
 def test_a_moment_without_a_time_zone_is_refused() -> None:
-    with pytest.raises(ValueError, match="has no time zone"):
-        durations.read_time(datetime(2030, 1, 1))  # noqa: DTZ001 - the danger it is about
+    with pytest.raises(ValueError, match="time zone"):
+        durations.read_time(datetime(2030, 1, 1))  # noqa: DTZ001 - the case under test

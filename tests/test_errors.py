@@ -1,4 +1,4 @@
-"""Refusals: every one has a family, a code, a sentence, and a line in the docs."""
+"""Errors: each has a family, a code and a docstring."""
 
 import copy
 import pickle
@@ -29,19 +29,19 @@ def test_there_are_seven_families_each_with_its_status() -> None:
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_refusal_is_in_exactly_one_family(kind: type[FlowFabricError]) -> None:
+def test_an_error_is_in_exactly_one_family(kind: type[FlowFabricError]) -> None:
     assert [kind.__bases__[0]] == [family for family in FAMILIES if issubclass(kind, family)]
     assert len(kind.__bases__) == 1
 
 
 @pytest.mark.parametrize("kind", [*REFUSALS, *FAMILIES])
-def test_a_refusal_says_what_is_wrong(kind: type[FlowFabricError]) -> None:
+def test_an_error_has_a_docstring(kind: type[FlowFabricError]) -> None:
     assert re.fullmatch(r"[A-Z].*\.", kind.__doc__ or "")
     assert "__doc__" in vars(kind)
 
 
 @pytest.mark.parametrize("kind", REFUSALS)
-def test_a_code_leads_back_to_its_class(kind: type[FlowFabricError]) -> None:
+def test_a_code_maps_to_its_class(kind: type[FlowFabricError]) -> None:
     again = errors.from_code(kind.code, "what is wrong", {"cause": "why"})
 
     assert type(again) is kind
@@ -49,11 +49,11 @@ def test_a_code_leads_back_to_its_class(kind: type[FlowFabricError]) -> None:
     assert "".join(word.capitalize() for word in kind.code.split("_")) == kind.__name__
 
 
-def test_every_refusal_is_known_by_its_code() -> None:
+def test_every_error_is_known_by_its_code() -> None:
     assert errors.by_code() == {kind.code: kind for kind in REFUSALS}
 
 
-def test_a_code_without_a_class_is_kept_and_belongs_to_its_family() -> None:
+def test_a_code_without_a_class_is_kept_and_has_the_class_of_its_family() -> None:
     unknown = errors.from_code("not_on_a_sunday", "come back tomorrow", {}, family=404)
 
     assert type(unknown) is NotFound
@@ -63,12 +63,12 @@ def test_a_code_without_a_class_is_kept_and_belongs_to_its_family() -> None:
     assert errors.from_code("of_a_new_family", "what now", {}, family=451).status == 422
 
 
-def test_a_refusal_reads_as_its_code_and_message() -> None:
+def test_an_error_is_shown_as_its_code_and_message() -> None:
     assert str(LaneNotFound("no lane 'x'")) == "lane_not_found: no lane 'x'"
 
 
 @pytest.mark.parametrize("through", [copy.copy, lambda refusal: pickle.loads(pickle.dumps(refusal))])
-def test_a_refusal_survives_a_copy_and_a_pickle(through: object) -> None:
+def test_an_error_survives_copying_and_pickling(through: object) -> None:
     refusal = LeaseLost("gone", cause="expired")
     assert callable(through)
 

@@ -1,4 +1,4 @@
-"""Ids, partitions and cursors: every vector of the wire shapes, and any other text."""
+"""Ids, partitions and cursors: every test vector, and arbitrary text."""
 
 import base64
 import json
@@ -62,7 +62,7 @@ def test_crc16_is_xmodem(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS["uuid_partitions"])
-def test_a_uuid_chooses_the_partition_of_flow_solo_execution_budget_and_quota(vector: Vector) -> None:
+def test_a_uuid_determines_the_partition_of_a_flow_a_solo_execution_a_budget_and_a_quota(vector: Vector) -> None:
     uuid = UUID(vector["uuid"])
 
     assert ids.partition_of(uuid, 256) == vector["of_256"]
@@ -82,7 +82,7 @@ def test_a_flow_member_carries_the_partition_of_its_flow(vector: Vector) -> None
 
 
 @pytest.mark.parametrize("vector", VECTORS["solo_executions_by_lane"]["cases"])
-def test_the_lane_plays_no_part_in_the_id_of_a_solo_execution(vector: Vector) -> None:
+def test_the_id_of_a_solo_execution_does_not_depend_on_its_lane(vector: Vector) -> None:
     execution_id = ExecutionId.of(UUID(vector["uuid"]))
 
     assert str(execution_id) == vector["execution_id"]
@@ -117,13 +117,13 @@ def test_a_name_is_printable_ascii(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", " a", "a ", " ", "x" * 129, "a\n", "ä", "a\0b", "a\x7f", UUID_TEXT, UUID_TEXT.upper()]
 )
-def test_a_name_that_cannot_be_or_looks_like_a_uuid_is_refused(name: str) -> None:
+def test_an_invalid_name_or_one_that_looks_like_a_uuid_is_refused(name: str) -> None:
     with pytest.raises(InvalidName):
         ids.budget_id("default", name)
 
 
 @pytest.mark.parametrize("namespace", ["", "x" * 65, "ä", "a\0b", "a\n", "\ud800"])
-def test_a_namespace_that_cannot_be_is_refused(namespace: str) -> None:
+def test_an_invalid_namespace_is_refused(namespace: str) -> None:
     with pytest.raises(InvalidNamespace):
         ids.quota_id(namespace, "openai")
     with pytest.raises(InvalidNamespace):
@@ -159,7 +159,7 @@ def test_a_malformed_id_is_refused_with_its_cause(parse: Callable[[str], object]
         ("{fp:1}:" + UUID_TEXT + "\n", "invalid_uuid"),
     ],
 )
-def test_no_other_spelling_of_an_id_is_read(text: str, cause: str) -> None:
+def test_no_other_spelling_of_an_id_is_accepted(text: str, cause: str) -> None:
     with pytest.raises(InvalidId) as refused:
         ids.parse_execution_id(text)
 
@@ -168,13 +168,13 @@ def test_no_other_spelling_of_an_id_is_read(text: str, cause: str) -> None:
 
 def test_the_partition_of_an_id_is_below_the_count_of_the_database() -> None:
     assert ids.parse_execution_id("{fp:7}:" + UUID_TEXT, count=8).partition == 7
-    with pytest.raises(InvalidId, match="write 0 to 7"):
+    with pytest.raises(InvalidId, match="0 to 7"):
         ids.parse_execution_id("{fp:8}:" + UUID_TEXT, count=8)
 
 
 def test_a_flow_id_carries_the_partition_of_its_own_uuid() -> None:
     assert ids.parse_flow_id(str(FLOW)) == FLOW
-    with pytest.raises(WrongPartition, match=f"write {{fp:24}}:{UUID_TEXT}"):
+    with pytest.raises(WrongPartition, match=f"{{fp:24}}:{UUID_TEXT}"):
         ids.parse_flow_id("{fp:25}:" + UUID_TEXT)
 
 
@@ -225,7 +225,7 @@ def test_minted_uuids_are_unique_and_ordered_by_time() -> None:
     assert all(a.int >> 64 <= b.int >> 64 for a, b in pairwise(minted))
 
 
-def test_ids_minted_together_are_unique_in_order_and_where_their_uuid_belongs() -> None:
+def test_ids_minted_together_are_unique_ordered_and_in_the_partition_of_their_uuid() -> None:
     minted = ids.mint_execution_ids(10_000, count=8)
 
     uuids = [each.uuid for each in minted]
@@ -314,7 +314,7 @@ def test_an_id_cursor_is_the_execution_id() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Zoë", "\U0001f30a", "\ufffd", "\x01\n"])
-def test_text_that_postgres_can_store_is_given_back(text: str) -> None:
+def test_text_that_postgres_can_store_is_returned(text: str) -> None:
     assert ids.check_text(text, "note") is text
 
 
@@ -332,7 +332,7 @@ def test_a_message_shows_at_most_80_characters_of_the_value() -> None:
 
 
 def read_or_refusal(parse: Callable[[str], object], text: str) -> object:
-    """What a parser makes of a text; a refusal must itself be text that can be sent."""
+    """The result of a parser; the message of an error must be text that can be sent."""
     try:
         return parse(text)
     except Invalid as error:

@@ -1,4 +1,4 @@
-"""What the nouns show of themselves: never a token, never a grant's key."""
+"""The repr of model objects: it never contains a token or a grant key."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -32,7 +32,7 @@ TOKEN = "k1:0575ecf3b508b4e85cfeb6778c22cbce9843a5acffe2229e4494a730a736327f"
     ],
     ids=lambda noun: type(noun).__name__,
 )
-def test_what_is_signed_shows_in_no_repr(noun: msgspec.Struct) -> None:
+def test_a_signature_is_in_no_repr(noun: msgspec.Struct) -> None:
     digest = TOKEN.partition(":")[2]
 
     assert digest not in repr(noun)

@@ -1,4 +1,4 @@
-"""What goes in as Python comes out as the same Python, or is refused where it is written."""
+"""Payloads: a value is decoded to the same value, or refused when it is encoded."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -33,7 +33,7 @@ class Colour(Enum):
 
 
 class Model:
-    """Looks like a pydantic model: those are read and written by their own methods."""
+    """An object with the methods of a pydantic model."""
 
     def __init__(self, amount: int) -> None:
         self.amount = amount
@@ -80,7 +80,7 @@ class Model:
         (list[object], [1, "a", {"b": None}]),
     ],
 )
-def test_a_value_comes_back_as_it_was(kind: Any, value: object) -> None:
+def test_a_value_survives_encoding_and_decoding(kind: Any, value: object) -> None:
     def handler(given, also=None):  # type: ignore[no-untyped-def]
         pass
 
@@ -91,7 +91,7 @@ def test_a_value_comes_back_as_it_was(kind: Any, value: object) -> None:
     assert payloads.decode(payloads.encode(value), kind) == value
 
 
-def test_a_real_pydantic_model_comes_back_as_it_was() -> None:
+def test_a_real_pydantic_model_survives_encoding_and_decoding() -> None:
     pydantic = pytest.importorskip("pydantic")
     order = pydantic.create_model("Order", amount=(int, ...), at=(datetime, ...))
     given = order(amount=3, at=datetime(2030, 1, 1, tzinfo=UTC))
@@ -99,7 +99,7 @@ def test_a_real_pydantic_model_comes_back_as_it_was() -> None:
     assert payloads.decode(payloads.encode([given]), list[order]) == [given]  # type: ignore[valid-type]
 
 
-def test_defaults_are_the_handlers_own_and_fresh_each_time() -> None:
+def test_defaults_come_from_the_handler_and_are_copied_each_time() -> None:
     def handler(a: int, b: list[int] = [1], *, c: str, d: Point = Point(5)) -> None:  # noqa: B006, B008
         pass
 
@@ -110,13 +110,13 @@ def test_defaults_are_the_handlers_own_and_fresh_each_time() -> None:
     assert arguments.decode(b'{"a": 1, "c": "x"}') == {"a": 1, "b": [1], "c": "x", "d": Point(5)}
 
 
-def test_a_call_that_would_fail_is_not_encoded() -> None:
+def test_arguments_that_do_not_match_the_signature_are_not_encoded() -> None:
     def handler(topic: str) -> None: ...
 
     arguments = Arguments(handler, None)
-    with pytest.raises(TypeError, match="missing a required argument: 'topic'"):
+    with pytest.raises(TypeError, match="'topic'"):
         arguments.encode((), {})
-    with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
+    with pytest.raises(TypeError, match="'colour'"):
         arguments.encode(("a",), {"colour": "red"})
 
 
@@ -131,7 +131,7 @@ def test_a_call_that_would_fail_is_not_encoded() -> None:
         (b'{"box": {"corners": []}, "model": {"amount": "x"}}', r"amount is a whole number - at `\$.model`"),
     ],
 )
-def test_what_does_not_fit_is_named_with_its_path(payload: bytes, said: str) -> None:
+def test_a_value_of_the_wrong_type_is_reported_with_its_path(payload: bytes, said: str) -> None:
     def handler(box: Box, small: Annotated[int, Meta(le=9)] = 1, model: Model | None = None) -> None: ...
 
     with pytest.raises(msgspec.ValidationError, match=said):
@@ -141,22 +141,22 @@ def test_what_does_not_fit_is_named_with_its_path(payload: bytes, said: str) -> 
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        (float("nan"), "NaN or an infinity"),
-        ({"a": [1.0, float("inf")]}, "NaN or an infinity"),
-        (Box([Point(float("-inf"))]), "NaN or an infinity"),  # type: ignore[arg-type]
-        (object(), "a object has no shape in JSON"),
-        ({(1, 2): 3}, "a tuple has no shape in JSON"),
+        (float("nan"), "NaN"),
+        ({"a": [1.0, float("inf")]}, "infinity"),
+        (Box([Point(float("-inf"))]), "infinity"),  # type: ignore[arg-type]
+        (object(), "object"),
+        ({(1, 2): 3}, "tuple"),
         ("\ud800", "surrogates not allowed"),
     ],
 )
-def test_what_json_has_no_shape_for_is_refused(value: object, said: str) -> None:
-    with pytest.raises(InvalidBody, match=f"cannot be written as JSON: .*{said}") as refused:
+def test_a_value_that_json_cannot_represent_is_refused(value: object, said: str) -> None:
+    with pytest.raises(InvalidBody, match=f"JSON: .*{said}") as refused:
         payloads.encode(value)
 
     assert refused.value.fields == {"field": "payload"}
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_a_value_that_contains_itself_is_refused() -> None:
     endless: list[object] = []
     endless.append(endless)
 
@@ -164,11 +164,11 @@ def test_a_value_that_holds_itself_is_refused() -> None:
         payloads.encode(endless)
 
 
-def test_none_among_numbers_is_no_nan() -> None:
+def test_none_among_numbers_is_encoded_as_null() -> None:
     assert payloads.encode([1.5, None]) == b"[1.5,null]"
 
 
-def test_what_a_function_returns_is_found_wherever_it_says_so() -> None:
+def test_the_return_type_of_a_callable_is_found() -> None:
     async def later(a: int) -> Point: ...  # type: ignore[empty-body]
 
     class Callable:
@@ -181,15 +181,15 @@ def test_what_a_function_returns_is_found_wherever_it_says_so() -> None:
     assert [payloads.returned(f) for f in (lambda: 1, len)] == [Any, Any]
 
 
-def test_an_annotation_that_cannot_be_read_is_refused_at_once() -> None:
+def test_an_annotation_that_cannot_be_resolved_is_refused_immediately() -> None:
     def handler(a: "Nowhere") -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(TypeError, match="handler has an annotation that cannot be read: name 'Nowhere'"):
+    with pytest.raises(TypeError, match=r"handler.*'Nowhere'"):
         Arguments(handler, None)
 
 
-def test_a_union_that_json_cannot_tell_apart_is_refused_at_once() -> None:
+def test_an_ambiguous_union_is_refused_immediately() -> None:
     def handler(a: Point | Box | datetime | str) -> None: ...
 
-    with pytest.raises(TypeError, match="handler has an argument that cannot be read from JSON: Type unions"):
+    with pytest.raises(TypeError, match=r"handler.*Type unions"):
         Arguments(handler, None)

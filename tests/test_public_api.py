@@ -1,4 +1,4 @@
-"""What people hold in their hands is explained to them: every public name, and every method of what has one."""
+"""The API reference: every public name, and every public method, has a docstring and an entry."""
 
 import inspect
 
@@ -12,7 +12,7 @@ CLASSES = [thing for name in flowfabric.__all__ if inspect.isclass(thing := geta
 
 
 @pytest.mark.parametrize("name", flowfabric.__all__)
-def test_a_public_name_is_explained(name: str) -> None:
+def test_a_public_name_is_documented(name: str) -> None:
     heading, said = f"## {name}\n\n", inspect.getdoc(getattr(flowfabric, name))
 
     assert said
@@ -20,7 +20,7 @@ def test_a_public_name_is_explained(name: str) -> None:
 
 
 @pytest.mark.parametrize("held", CLASSES, ids=lambda held: held.__name__)
-def test_what_can_be_done_with_it_is_explained(held: type) -> None:
+def test_every_public_method_is_documented(held: type) -> None:
     own = {name: thing for name, thing in vars(held).items() if not name.startswith("_")}
     methods = {name: thing for name, thing in own.items() if inspect.isfunction(thing) or isinstance(thing, property)}
     for name, thing in methods.items():
@@ -31,7 +31,7 @@ def test_what_can_be_done_with_it_is_explained(held: type) -> None:
             assert said in PAGE
 
 
-def test_what_is_left_out_exists_and_is_used_by_another_module() -> None:
+def test_undocumented_methods_exist() -> None:
     for path in api.BETWEEN_MODULES:
         owner, name = path.split(".")
         assert hasattr(getattr(flowfabric, owner), name), path

@@ -1,4 +1,4 @@
-"""Sign and verify: every vector, and any other token."""
+"""Signing and verifying: every test vector, and arbitrary tokens."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_a_message_is_signed_with_the_kid_in_front(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS["signature_refusals"])
-def test_verifying_tells_what_is_wrong_with_a_token(vector: Vector) -> None:
+def test_verifying_returns_what_is_wrong_with_a_token(vector: Vector) -> None:
     secret = bytes.fromhex(vector["secret"])
 
     assert signing.verify(secret, vector["kid"], vector["message"], vector["token"]) == vector["result"]
@@ -43,7 +43,7 @@ def test_a_kid_is_a_short_plain_word(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*VECTORS["kids"]["invalid"], "k1\n", "k\0", "\ud800", "٣"])
-def test_anything_else_is_no_kid(text: str) -> None:
+def test_anything_else_is_not_a_kid(text: str) -> None:
     assert not signing.is_kid(text)
 
 
@@ -54,7 +54,7 @@ def test_a_secret_is_64_hexadecimal_digits(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*VECTORS["secrets"]["invalid"], "00 " * 32, "0" * 64 + "\n", "٣" * 64])
-def test_anything_else_is_no_secret(text: str) -> None:
+def test_anything_else_is_not_a_secret(text: str) -> None:
     assert not signing.is_secret(text)
 
 

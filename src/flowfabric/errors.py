@@ -1,20 +1,19 @@
-"""Every error: seven families of refused calls, and what handlers and callers of `result()` meet.
+"""Every error: seven families of refused calls, and those about how an execution ended.
 
     FlowFabricError
-    ├── Invalid      422  what was asked cannot be
-    ├── Forbidden    403  whoever asks may not
-    ├── NotFound     404  there is no such thing
-    ├── Conflict     409  it is in a state that rules this out
-    ├── Fenced       412  it belongs to someone else now
-    ├── Limited      429  there is a limit, and it is reached
-    ├── Unavailable  503  not now; the same call may work later
-    ├── ExecutionFailed   the execution whose result was awaited did not complete
-    │   └── ChildFailed   the same for a child, inside its parent's handler
-    └── PermanentError    raised by a handler that must not be retried
+    ├── Invalid          422  the call is invalid
+    ├── Forbidden        403  the caller may not do this
+    ├── NotFound         404  the thing does not exist
+    ├── Conflict         409  the thing's state does not allow this
+    ├── Fenced           412  the lease was lost: another worker may own the execution
+    ├── Limited          429  a limit is reached
+    ├── Unavailable      503  not available now; the same call may work later
+    ├── ExecutionFailed       the execution whose result was awaited did not complete
+    └── PermanentError        raised by a handler that must not be retried
 
-The class name is the code in every layer: `LaneNotFound` here, `lane_not_found` in SQL, HTTP and the command. The
-family gives the HTTP status and the tail of the SQLSTATE (`FF404`). Refusals are raised for a single call and returned
-as values, one per item, by the set-based ones.
+The class name is the code in every layer: `LaneNotFound` here, `lane_not_found` in SQL, HTTP and the command line. The
+family gives the HTTP status and the end of the SQLSTATE (`FF404`). A call about one thing raises its error; a batch
+call returns errors as values, one per item.
 """
 
 import functools
@@ -28,12 +27,13 @@ if TYPE_CHECKING:
 
 
 class FlowFabricError(Exception):
-    """A call was refused and nothing was changed."""
+    """The base of all errors: the call was refused and nothing was changed."""
 
     status: ClassVar[int] = 500
     code: str
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, status: int | None = None) -> None:
+        cls.status = cls.status if status is None else status
         cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def __init__(self, message: str, **fields: object) -> None:
@@ -53,46 +53,32 @@ class FlowFabricError(Exception):
         return hash((self.code, self.args))
 
 
-class Invalid(FlowFabricError):
-    """What was asked for cannot be: mend the call."""
-
-    status = 422
+class Invalid(FlowFabricError, status=422):
+    """The call is invalid: correct it."""
 
 
-class Forbidden(FlowFabricError):
-    """Whoever asks may not do this."""
-
-    status = 403
+class Forbidden(FlowFabricError, status=403):
+    """The caller may not do this."""
 
 
-class NotFound(FlowFabricError):
-    """There is no such thing, or it has been removed by retention."""
-
-    status = 404
+class NotFound(FlowFabricError, status=404):
+    """The thing does not exist, or retention has removed it."""
 
 
-class Conflict(FlowFabricError):
-    """The thing is in a state that rules this out."""
-
-    status = 409
+class Conflict(FlowFabricError, status=409):
+    """The state of the thing does not allow this."""
 
 
-class Fenced(FlowFabricError):
-    """The work belongs to someone else now, or to nobody: stop, and report nothing."""
-
-    status = 412
+class Fenced(FlowFabricError, status=412):
+    """The caller no longer owns the execution: stop working on it and report nothing."""
 
 
-class Limited(FlowFabricError):
+class Limited(FlowFabricError, status=429):
     """A limit is reached."""
 
-    status = 429
 
-
-class Unavailable(FlowFabricError):
-    """Not now; nothing is wrong with the call itself."""
-
-    status = 503
+class Unavailable(FlowFabricError, status=503):
+    """Not available now; the call itself is valid."""
 
 
 class BadSetting(Invalid):
@@ -100,35 +86,35 @@ class BadSetting(Invalid):
 
 
 class InvalidId(Invalid):
-    """An id or partition key is not of the shape `{fp:N}:<uuid>`; `cause` says which part."""
+    """An id or partition key does not have the form `{fp:N}:<uuid>`; `cause` says which part is wrong."""
 
 
 class WrongPartition(Invalid):
-    """The id carries another partition than the flow it belongs to."""
+    """The partition of the id differs from its flow's partition."""
 
 
 class InvalidName(Invalid):
-    """A name is empty, too long, or has characters a name may not have."""
+    """A name is empty, too long, or contains invalid characters."""
 
 
 class InvalidText(Invalid):
-    """A text holds U+0000 or a lone surrogate, which Postgres cannot store."""
+    """A text contains U+0000 or a lone surrogate, which Postgres cannot store."""
 
 
 class InvalidBody(Invalid):
-    """A field of the call is unknown, of the wrong type or out of its range; `field` names it."""
+    """A field of the call is unknown, of the wrong type or out of range; `field` names it."""
 
 
 class InvalidLane(Invalid):
-    """A lane name is 1 to 64 printable ASCII characters."""
+    """A lane name must be 1 to 64 printable ASCII characters."""
 
 
 class InvalidNamespace(Invalid):
-    """A namespace is 1 to 64 printable ASCII characters."""
+    """A namespace must be 1 to 64 printable ASCII characters."""
 
 
 class InvalidCapabilities(Invalid):
-    """The capability set cannot be accepted; `cause` says why."""
+    """The set of capabilities is invalid; `cause` says why."""
 
 
 class InvalidPolicy(Invalid):
@@ -136,7 +122,7 @@ class InvalidPolicy(Invalid):
 
 
 class InvalidTagKey(Invalid):
-    """A tag key is lower case with at least one dot, such as `billing.customer`."""
+    """A tag's name must be 1 to 128 bytes."""
 
 
 class InvalidTag(Invalid):
@@ -144,135 +130,135 @@ class InvalidTag(Invalid):
 
 
 class InvalidTime(Invalid):
-    """A moment lies in the past or more than ten years ahead, or a span is negative."""
+    """A time is in the past or more than ten years ahead, or a duration is negative or too long."""
 
 
 class InvalidLimit(Invalid):
-    """A limit is below zero, or a batch holds more than it may."""
+    """A limit is negative, or a batch has too many items."""
 
 
 class InvalidCursor(Invalid):
-    """A cursor is not one this call gave out; `cause` says why."""
+    """The cursor was not returned by this call; `cause` says what is wrong with it."""
 
 
 class PayloadTooLarge(Invalid):
-    """A payload or result is over its limit; keep large data elsewhere and pass a reference."""
+    """A payload or result exceeds its size limit; store large data elsewhere and pass a reference."""
 
 
 class InvalidWorker(Invalid):
-    """A worker's or an instance's name is 1 to 256 bytes without space, control character or `|`."""
+    """The name of a worker or an instance must be 1 to 256 bytes without whitespace, control characters or `|`."""
 
 
 class InvalidLease(Invalid):
-    """A lease is asked for that is shorter or longer than a lease may be."""
+    """The requested lease is too short or too long."""
 
 
 class InvalidGrantLifetime(Invalid):
-    """A grant is asked for that would live shorter or longer than a grant may."""
+    """The requested lifetime of a grant is too short or too long."""
 
 
 class InvalidSuspension(Invalid):
-    """The wait cannot be: its condition, its waitpoints or its timeout; `cause` says why."""
+    """The condition, the waitpoints or the timeout of a wait are invalid; `cause` says why."""
 
 
 class InvalidSignal(Invalid):
-    """A field of a signal is missing, too long, or not the sender's to use; `field` names it."""
+    """A field of a signal is missing, too long, or reserved; `field` names it."""
 
 
 class InvalidSchedule(Invalid):
-    """A schedule cannot be: its cron, zone, span or what it submits; `field` names it."""
+    """A schedule's cron expression, time zone, interval or submission is invalid; `field` names it."""
 
 
 class InvalidQuota(Invalid):
-    """A quota cannot have such limits, or has none; `field` names the one that is wrong."""
+    """A quota's limits are invalid or missing; `field` names the invalid one."""
 
 
 class InvalidBudget(Invalid):
-    """A budget cannot be defined like this; `field` names what is wrong."""
+    """The definition of a budget is invalid; `field` names what is wrong."""
 
 
 class InvalidUsage(Invalid):
-    """An amount is no whole number from 0 to 2^53 - 1, or a sum would pass that; `dimension` names it."""
+    """An amount is not an integer from 0 to 2^53 - 1, or a sum would exceed that; `dimension` names it."""
 
 
 class InvalidKid(Invalid):
-    """The name of a key is 1 to 64 letters, digits, dots, underscores or hyphens."""
+    """The name of a signing key must be 1 to 64 letters, digits, dots, underscores or hyphens."""
 
 
 class InvalidSecret(Invalid):
-    """A secret is exactly 64 hexadecimal digits."""
+    """A secret must be exactly 64 hexadecimal digits."""
 
 
 class InvalidGrace(Invalid):
-    """The grace of a rotation is 0 or more, in milliseconds."""
+    """The grace period of a signing key rotation must not be negative."""
 
 
 class InvalidDependency(Invalid):
-    """An edge that cannot be; `cause` says why: an end that is no member, or a name that another edge passes."""
+    """An edge is invalid; `cause` says why: it connects a non-member, or its name is already used by another edge."""
 
 
 class InvalidEdgeGroup(Invalid):
-    """A rule that no group of edges can have; `cause` says what is wrong with it."""
+    """The policy of an edge group is invalid; `cause` says why."""
 
 
 class FenceRequired(Invalid):
-    """The execution is leased: this source of cancellation must show the lease it holds."""
+    """The execution is leased: this source of cancellation must pass the fence."""
 
 
 class PartialFence(Invalid):
-    """A fence is lease id, epoch and attempt together; a part of one proves nothing."""
+    """The fence is incomplete: it needs lease id, epoch and attempt."""
 
 
 class MissingToken(Forbidden):
-    """A signal needs the token of its waitpoint."""
+    """The signal has no token; it needs the token of its waitpoint."""
 
 
 class InvalidToken(Forbidden):
-    """The token is not good for this waitpoint; nothing else is told without a good one."""
+    """The token is not valid for this waitpoint; no further details are returned without a valid token."""
 
 
 class TokenExpired(Forbidden):
-    """The key that signed the token has been retired; ask for a new token."""
+    """The signing key of the token has been retired; request a new token."""
 
 
 class InvalidGrant(Forbidden):
-    """The grant is not good, or not this worker's; `cause` says why."""
+    """The grant is invalid or was issued to another worker; `cause` says why."""
 
 
 class WrongLane(Forbidden):
-    """The execution is in another lane than the one this decision was made for."""
+    """The execution is not in the lane that the approval names."""
 
 
 class ExecutionNotFound(NotFound):
-    """There is no such execution, or retention has removed it."""
+    """The execution does not exist, or retention has removed it."""
 
 
 class FlowNotFound(NotFound):
-    """There is no such flow."""
+    """The flow does not exist."""
 
 
 class LaneNotFound(NotFound):
-    """There is no lane of that name; lanes appear with their first submission or with `configure_lane`."""
+    """The lane does not exist; the first submission or `configure_lane` creates it."""
 
 
 class BudgetNotFound(NotFound):
-    """There is no such budget; an execution that names one is refused rather than run without it."""
+    """The budget does not exist; a submission that names it is refused rather than run without it."""
 
 
 class ReservationNotFound(NotFound):
-    """The reservation is not there, or has ended; `report_usage` says what was spent without it."""
+    """The reservation does not exist or has ended; use `report_usage` to report what was spent."""
 
 
 class QuotaNotFound(NotFound):
-    """There is no such quota; an execution that names one is refused rather than run without it."""
+    """The quota does not exist; a submission that names it is refused rather than run without it."""
 
 
 class ScheduleNotFound(NotFound):
-    """There is no schedule of that name in that namespace."""
+    """The schedule does not exist in this namespace."""
 
 
 class WaitpointNotFound(NotFound):
-    """There is no such waitpoint of this execution."""
+    """The execution does not have this waitpoint."""
 
 
 class ExecutionEnded(Conflict):
@@ -280,11 +266,11 @@ class ExecutionEnded(Conflict):
 
 
 class ExecutionNotRunnable(Conflict):
-    """The execution is active or suspended, so there is nothing to hold back; `phase` says which."""
+    """The execution is active or suspended, so it cannot be held; `phase` says which."""
 
 
 class ExecutionNotTerminal(Conflict):
-    """The execution has not ended, so there is nothing to replay."""
+    """The execution has not ended, so it cannot be replayed."""
 
 
 class MaxReplaysExhausted(Conflict):
@@ -292,47 +278,47 @@ class MaxReplaysExhausted(Conflict):
 
 
 class LaneDraining(Conflict):
-    """The lane finishes what it has and takes no new work; `resume_lane` opens it again."""
+    """The lane is draining and accepts no new work; `resume_lane` opens it again."""
 
 
 class ScheduleAlreadyExists(Conflict):
-    """There is another schedule of that name; `change_schedule` changes it."""
+    """A different schedule with this name exists; `change_schedule` changes it."""
 
 
 class BudgetAlreadyExists(Conflict):
-    """There is a budget of that name with another definition; `change_budget` changes it."""
+    """A budget with this name and a different definition exists; `change_budget` changes it."""
 
 
 class QuotaAlreadyExists(Conflict):
-    """There is a quota of that name with other limits; `change_quota` changes them."""
+    """A quota with this name and different limits exists; `change_quota` changes them."""
 
 
 class InstanceReassigned(Conflict):
-    """The instance is registered for another worker; an instance names one process start and is never reused."""
+    """The instance is registered for another worker; an instance name identifies one process and is never reused."""
 
 
 class ExecutionNotSuspended(Conflict):
-    """The execution does not wait, so there is nothing to resume."""
+    """The execution is not suspended, so it cannot be resumed."""
 
 
 class TargetNotSignalable(Conflict):
-    """The execution has ended and takes no more signals; `outcome` says how."""
+    """The execution has ended and accepts no more signals; `outcome` says how it ended."""
 
 
 class WaitpointClosed(Conflict):
-    """The waitpoint takes no more signals."""
+    """The waitpoint is closed and accepts no more signals."""
 
 
 class ApprovalDigestMismatch(Conflict):
-    """The decision was made on something else than what is asked: read the request again."""
+    """The decision was made about a different subject: read the request again."""
 
 
 class WaitpointNotPending(Conflict):
-    """The waitpoint is in use or closed, and cannot be waited on anew."""
+    """The waitpoint is in use or closed; create another one to wait on."""
 
 
 class PendingWaitpointExpired(Conflict):
-    """The waitpoint was made ahead and not used in time; create another."""
+    """The waitpoint was created in advance and not used in time; create another one."""
 
 
 class WaitpointOfOtherExecution(Conflict):
@@ -340,123 +326,123 @@ class WaitpointOfOtherExecution(Conflict):
 
 
 class AnotherKeyActive(Conflict):
-    """There is an active key already; `rotate_key` replaces it."""
+    """There already is an active signing key; `rotate_key` replaces it."""
 
 
 class RotationConflict(Conflict):
-    """The kid is known already, with another secret or retired; choose a new one."""
+    """The kid already exists, retired or with another secret; choose a new one."""
 
 
 class ShapeChanged(Conflict):
-    """The handler no longer asks for what an earlier run of it saved; `name` is the first difference."""
+    """The handler's steps differ from those that an earlier run saved; `name` is the first difference."""
 
 
 class CursorExpired(Conflict):
-    """Retention has removed events behind this cursor: going on would skip them; `oldest` is the oldest id kept."""
+    """Retention has removed events after this cursor, so they would be skipped; `oldest` is the oldest id kept."""
 
 
 class SelfReferencingEdge(Conflict):
-    """An execution cannot wait for itself."""
+    """An execution cannot depend on itself."""
 
 
 class CycleDetected(Conflict):
-    """The edge would close a circle, in which each waits for the other."""
+    """The edge would create a cycle of executions that wait for each other."""
 
 
 class DependencyAlreadyExists(Conflict):
-    """These two have an edge, `edge_id`, with other attributes; or that edge id is another pair's."""
+    """The edge `edge_id` exists between these executions with other attributes, or between two other executions."""
 
 
 class StaleGraphRevision(Conflict):
-    """The flow was changed since: it is at `revision` now."""
+    """The flow was changed in the meantime: it is at `revision` now."""
 
 
 class ExecutionAlreadyInFlow(Conflict):
-    """The execution is a member of another flow, `flow_id`, and stays there."""
+    """The execution is already a member of another flow, `flow_id`."""
 
 
 class ExecutionAlreadyStarted(Conflict):
-    """The execution has started or ended, so it cannot be made to wait for another."""
+    """The execution has started or ended, so it can no longer depend on another."""
 
 
 class EdgeGroupAlreadyFixed(Conflict):
-    """The rule over the upstreams of a member is `policy`, fixed with the first edge at the latest."""
+    """The edge group has the policy `policy`, which is fixed when its first edge is added."""
 
 
 class EdgeGroupSettled(Conflict):
-    """The group has been decided, so another edge would change nothing."""
+    """The edge group is already satisfied or impossible, so no edge can be added."""
 
 
 class FlowAlreadyTerminal(Conflict):
-    """The flow was cancelled; it takes no member, edge, group or replay any more."""
+    """The flow was cancelled; it accepts no more members, edges, groups or replays."""
 
 
 class LeaseLost(Fenced):
-    """The lease named by the fence is not, or no longer, the one that counts; `cause` says why."""
+    """The lease in the fence is not, or no longer, the current lease; `cause` says why."""
 
 
 class ExecutionNotActive(Fenced):
-    """The execution is not running, whoever holds this fence; `outcome` and `phase` say what it is instead."""
+    """The execution is not active; `outcome` or `phase` says what it is instead."""
 
 
 class GrantExpired(Fenced):
-    """The grant was not used in time; ask for another."""
+    """The grant has expired; request another."""
 
 
 class TooManySteps(Limited):
-    """The execution has as many steps as it may have; split it into children."""
+    """The execution has the maximum number of steps; split it into children."""
 
 
 class FlowTooLarge(Limited):
-    """A flow may have `limit` of these and no more: split it into several."""
+    """The flow would exceed a size limit, `limit`; split it into several flows."""
 
 
 class BudgetExhausted(Limited):
-    """What was to be spent is more than the budget has left; its fields say of what, and the figures."""
+    """The budget does not have enough left; the fields name the dimension and the amounts."""
 
 
 class SignalLimitExceeded(Limited):
-    """The execution has had as many signals as it may have."""
+    """The execution has received the maximum number of signals."""
 
 
 class NoActiveKey(Unavailable):
-    """There is no key to sign with; `seed_key` or `rotate_key` installs one."""
+    """There is no active signing key; `seed_key` or `rotate_key` installs one."""
 
 
 class PartitionCountMismatch(Unavailable):
-    """This process is configured for other partition counts than the database was made with."""
+    """The partition count in this process's configuration differs from the database's."""
 
 
 class SchemaBehind(Unavailable):
-    """The database is older than this version of FlowFabric; `ff migrate` brings it up to date."""
+    """The database schema is older than this version of FlowFabric; run `ff migrate`."""
 
 
 class SchemaAhead(Unavailable):
-    """The database is newer than this version of FlowFabric; upgrade the package in this process."""
+    """The database schema is newer than this version of FlowFabric; upgrade the package."""
 
 
 class StreamDisconnected(Unavailable):
-    """The database was away for longer than a subscription waits; subscribe again with `cursor`: nothing is missed."""
+    """The database was unavailable for too long; subscribe again with `cursor`: no event is skipped."""
 
 
 class DatabaseUnavailable(Unavailable):
-    """Postgres could not be reached, or ended the connection, and repeating did not help."""
+    """Postgres could not be reached, or closed the connection, and retrying did not help."""
 
 
 class DatabaseMissing(Unavailable):
-    """There is no database yet: no URL is given, and no embedded one has been made in the data directory."""
+    """There is no database yet: no URL is set, and the data directory has no embedded database."""
 
 
 class PrivilegeMissing(Unavailable):
-    """The role in the URL may not do this in Postgres; the message says what it lacks."""
+    """The Postgres role in the URL lacks a privilege; the message names it."""
 
 
 class EmbeddedUnavailable(Unavailable):
-    """The embedded Postgres cannot run here; `FLOWFABRIC_URL` names a Postgres of your own instead."""
+    """The embedded Postgres cannot run here; set `FLOWFABRIC_URL` to use your own Postgres."""
 
 
 class ShuttingDown(Unavailable):
-    """This process is closing and takes no more calls."""
+    """This process is shutting down and accepts no more calls."""
 
 
 class ExecutionFailed(FlowFabricError):
@@ -502,9 +488,9 @@ def by_code() -> Mapping[str, type[FlowFabricError]]:
 
 
 def from_code(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> FlowFabricError:
-    """The refusal of that code, as SQL or HTTP gave it.
+    """Build the error for a code returned by SQL or HTTP.
 
-    A newer release may refuse with a code that this one has no class for: then it is one of its family, with that code.
+    A newer release may return a code that has no class here: then the error is of its family's class, with that code.
     """
     if (known := by_code().get(code)) is not None:
         return known(message, **fields)

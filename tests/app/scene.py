@@ -27,7 +27,7 @@ async def working(app: App, **options: Any) -> AsyncIterator[App]:
 
 
 async def happens(execution: Execution[Any], kind: str, times: int = 1) -> None:
-    """Wait until an event of that kind has been seen so many times."""
+    """Return when an event of that kind has occurred so many times."""
     seen = 0
     async for event in execution.events():
         seen += event.kind == kind
@@ -37,7 +37,7 @@ async def happens(execution: Execution[Any], kind: str, times: int = 1) -> None:
 
 
 async def later(app: App, given: Given, execution: Execution[Any], **span: float) -> None:
-    """Let time pass, with what it brings about."""
+    """Move the clock, time out the waits that are due, and notify the workers of the lane."""
     await given.time_passes(**span)
     await waits.time_out_waits(given.conn)
     await app.wake((await execution.describe()).lane)

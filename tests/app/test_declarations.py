@@ -1,4 +1,4 @@
-"""Budgets and quotas that stand in the code of an app."""
+"""Budgets and quotas that the code of an app declares."""
 
 import asyncio
 from datetime import timedelta
@@ -24,12 +24,12 @@ DAILY: dict[str, Any] = {
 
 
 async def opened(url: str, **declared: Any) -> None:
-    """Open an app that declares this, and close it."""
+    """Open an app with these declarations, and close it."""
     async with App(url=url, **declared):
         pass
 
 
-async def test_what_an_app_declares_is_there_when_it_is_open(database_url: str, given: Given) -> None:
+async def test_declared_budgets_and_quotas_exist_once_the_app_is_open(database_url: str, given: Given) -> None:
     await opened(
         database_url,
         budgets={"team-a": {"tokens": 1_000_000}, "daily": DAILY, "counted": {}},
@@ -45,7 +45,7 @@ async def test_what_an_app_declares_is_there_when_it_is_open(database_url: str, 
     assert (model.max_requests_per_window, model.window_seconds, model.max_concurrent) == (500, 60, 20)
 
 
-async def test_a_task_may_name_what_its_app_declares(database_url: str, given: Given) -> None:
+async def test_a_task_can_use_declared_budgets_and_quotas(database_url: str, given: Given) -> None:
     app = App(url=database_url, budgets={"team-a": {"tokens": 10}}, quotas={"model": {"max_concurrent": 1}})
 
     @app.task(budgets=["team-a"], quotas=["model"])
@@ -56,7 +56,7 @@ async def test_a_task_may_name_what_its_app_declares(database_url: str, given: G
         assert await (await report.submit()).result(TIMEOUT) == "done"
 
 
-async def test_it_is_made_in_every_namespace_whose_tasks_name_it(database_url: str, given: Given) -> None:
+async def test_a_declaration_is_created_in_every_namespace_whose_tasks_use_it(database_url: str, given: Given) -> None:
     app = App(url=database_url, budgets={"team-a": {"tokens": 10}}, quotas={"model": {"max_concurrent": 1}})
     app.task(name="one", namespace="acme", budgets=["team-a"], quotas=["model"])(_nothing)
     app.task(name="two", namespace="zoo", budgets=["team-a"])(_nothing)
@@ -81,7 +81,7 @@ async def test_an_app_that_opens_again_changes_nothing(database_url: str, given:
         await opened(database_url, **declared)
 
 
-async def test_the_code_wins_over_what_was_changed(database_url: str, given: Given) -> None:
+async def test_the_code_overrides_changes_by_an_operator(database_url: str, given: Given) -> None:
     await opened(database_url, budgets={"daily": DAILY}, quotas={"model": {"max_concurrent": 2}})
     await budgets.change_budget(given.conn, "daily", hard_limits={"tokens": 999}, scope_type="team", by="ops")
     await quotas.change_quota(given.conn, "model", max_concurrent=9, by="ops")
@@ -99,7 +99,7 @@ async def test_the_code_wins_over_what_was_changed(database_url: str, given: Giv
         await opened(database_url, budgets={"daily": DAILY}, quotas={"model": {"max_concurrent": 2}})
 
 
-async def test_what_the_code_no_longer_says_is_as_if_it_never_had(database_url: str, given: Given) -> None:
+async def test_an_option_removed_from_the_code_returns_to_its_default(database_url: str, given: Given) -> None:
     both: Any = {"max_requests_per_window": 5, "window_seconds": 7, "max_concurrent": 2}
     await opened(database_url, budgets={"daily": DAILY}, quotas={"model": both})
     less: Any = {"budgets": {"daily": {"tokens": 100}}, "quotas": {"model": {"max_concurrent": 2}}}
@@ -115,13 +115,13 @@ async def test_what_the_code_no_longer_says_is_as_if_it_never_had(database_url: 
         await opened(database_url, **less)
 
 
-async def test_what_is_gone_from_the_code_stays(database_url: str, given: Given) -> None:
+async def test_a_declaration_removed_from_the_code_stays(database_url: str, given: Given) -> None:
     await opened(database_url, budgets={"team-a": {"tokens": 10}})
     async with given.nothing_changes():
         await opened(database_url)
 
 
-async def test_a_limit_raised_in_the_code_lets_waiting_work_go_on(database_url: str, given: Given) -> None:
+async def test_a_limit_raised_in_the_code_releases_blocked_executions(database_url: str, given: Given) -> None:
     def app_with(tokens: int) -> tuple[App, Any]:
         app = App(url=database_url, budgets={TEAM: {"tokens": tokens}})
         return app, app.task(name="report", budgets=[TEAM])(_nothing)
@@ -130,13 +130,13 @@ async def test_a_limit_raised_in_the_code_lets_waiting_work_go_on(database_url: 
     async with poor:
         await spend(given.conn, 10)
         waiting = await report.submit()
-        assert (await waiting.describe()).state.public_state == "rate_limited"
+        assert await waiting.state() == "rate_limited"
     rich, _ = app_with(11)
     async with working(rich):
         await happens(rich.execution(waiting.execution_id), "execution_completed")
 
 
-async def test_many_that_open_at_once_agree(database_url: str, given: Given) -> None:
+async def test_apps_that_open_at_once_create_each_declaration_once(database_url: str, given: Given) -> None:
     declared: Any = {"budgets": {"team-a": {"tokens": 10}}, "quotas": {"model": {"max_concurrent": 2}}}
 
     await asyncio.gather(*(opened(database_url, **declared) for _ in range(4)))
@@ -157,32 +157,32 @@ async def test_many_that_open_at_once_agree(database_url: str, given: Given) -> 
         ({"quotas": {"model": {"max_concurrent": 0}}}, InvalidQuota),
     ],
 )
-async def test_what_cannot_be_is_refused_and_the_app_stays_closed(
+async def test_an_invalid_declaration_is_refused_and_the_app_stays_closed(
     database_url: str, given: Given, declared: Any, refusal: type[Exception]
 ) -> None:
     app = App(url=database_url, **declared)
     async with given.nothing_changes():
         with pytest.raises(refusal):
             await app.__aenter__()
-    with pytest.raises(RuntimeError, match="this app is not open"):
+    with pytest.raises(RuntimeError, match="not open"):
         _ = app.database
 
 
-async def test_a_task_that_names_a_budget_nobody_made_keeps_its_app_closed(app: App, given: Given) -> None:
+async def test_a_task_that_uses_an_unknown_budget_keeps_its_app_closed(app: App, given: Given) -> None:
     app.task(name="report", budgets=["nowhere"])(_nothing)
     async with given.nothing_changes():
         with pytest.raises(BudgetNotFound):
             await app.__aenter__()
 
 
-def test_what_is_misspelt_is_said_at_once(database_url: str) -> None:
-    with pytest.raises(TypeError, match="budget 'team-a' has no option 'hard_limit'; options are hard_limits, "):
+def test_misspelt_options_raise_when_the_app_is_made(database_url: str) -> None:
+    with pytest.raises(TypeError, match=r"'team-a'.*'hard_limit'.*hard_limits"):
         App(url=database_url, budgets={"team-a": {"hard_limit": {"tokens": 5}}})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="budget 'team-a' is 5; give a mapping of hard_limits"):
+    with pytest.raises(TypeError, match=r"'team-a'.*5.*hard_limits"):
         App(url=database_url, budgets={"team-a": 5})  # type: ignore[dict-item]
-    with pytest.raises(TypeError, match="quota 'model' has no option 'limit'; options are max_requests_per_window"):
+    with pytest.raises(TypeError, match=r"'model'.*'limit'.*max_requests_per_window"):
         App(url=database_url, quotas={"model": {"limit": 5}})  # type: ignore[typeddict-unknown-key]
-    with pytest.raises(ValueError, match="'soon' is no span of time"):
+    with pytest.raises(ValueError, match="'soon'"):
         App(url=database_url, budgets={"team-a": {"reset_interval": "soon"}})
     assert App(url=database_url, budgets={"team-a": {"reset_interval": timedelta(days=1)}}).tasks == {}
 

@@ -1,4 +1,4 @@
-"""The handle of an execution: its result, its state, and what can be done to it."""
+"""The handle of an execution: its result, its state, and the operations on it."""
 
 import asyncio
 from contextlib import suppress
@@ -14,7 +14,7 @@ from tests.app.scene import TIMEOUT, happens, working
 from tests.given import Given
 
 
-async def test_a_result_is_of_the_type_the_handler_returns(app: App) -> None:
+async def test_a_result_has_the_type_that_the_handler_returns(app: App) -> None:
     @app.task
     async def numbers() -> set[int]:
         return {1, 2}
@@ -26,7 +26,7 @@ async def test_a_result_is_of_the_type_the_handler_returns(app: App) -> None:
         assert await execution.state() == "completed"
 
 
-async def test_a_failure_brings_the_remote_traceback(app: App) -> None:
+async def test_a_failure_contains_the_remote_traceback(app: App) -> None:
     @app.task(non_retryable=[LookupError])
     async def report() -> None:
         raise KeyError("tides")
@@ -40,11 +40,11 @@ async def test_a_failure_brings_the_remote_traceback(app: App) -> None:
     assert failed.value.failure is not None
     assert failed.value.failure.class_ == "permanent"
     [note] = failed.value.__notes__
-    assert note.startswith("The last attempt failed with:\nTraceback")
+    assert "Traceback (most recent call last)" in note
     assert 'raise KeyError("tides")' in note
 
 
-async def test_a_cancelled_execution_says_so_to_who_waits_for_it(app: App) -> None:
+async def test_a_caller_that_waits_for_a_cancelled_execution_gets_the_reason(app: App) -> None:
     @app.task
     def report() -> None: ...
 
@@ -56,7 +56,7 @@ async def test_a_cancelled_execution_says_so_to_who_waits_for_it(app: App) -> No
             await waiting
 
 
-async def test_an_expired_execution_says_so(app: App, given: Given) -> None:
+async def test_a_caller_that_waits_for_an_expired_execution_gets_the_reason(app: App, given: Given) -> None:
     @app.task
     def report() -> None: ...
 
@@ -68,7 +68,7 @@ async def test_an_expired_execution_says_so(app: App, given: Given) -> None:
             await execution.result(TIMEOUT)
 
 
-async def test_patience_ends_and_the_execution_goes_on(app: App) -> None:
+async def test_waiting_times_out_and_leaves_the_execution_alone(app: App) -> None:
     @app.task
     def report() -> None: ...
 
@@ -78,7 +78,7 @@ async def test_patience_ends_and_the_execution_goes_on(app: App) -> None:
             with pytest.raises(TimeoutError):
                 await execution.result(timeout)
         assert await execution.state() == "waiting"
-        with pytest.raises(ValueError, match="'soon' is no span of time"):
+        with pytest.raises(ValueError, match="'soon'"):
             await execution.result("soon")
 
 
@@ -92,7 +92,7 @@ async def test_an_execution_is_described_and_explained(app: App) -> None:
         assert "research" in (await execution.explain()).sentence
 
 
-async def test_an_execution_that_is_not_there_is_not_waited_for(app: App) -> None:
+async def test_waiting_for_an_unknown_execution_raises(app: App) -> None:
     async with app:
         with pytest.raises(ExecutionNotFound):
             await app.execution(ExecutionId(3, uuid4())).result(TIMEOUT)
@@ -114,7 +114,7 @@ async def test_events_are_followed_to_the_end(app: App) -> None:
     ]  # fmt: skip
 
 
-async def test_events_of_a_replayed_execution_go_on_past_its_first_end(app: App) -> None:
+async def test_events_of_a_replayed_execution_continue_past_its_first_end(app: App) -> None:
     @app.task
     async def report() -> None: ...
 
@@ -135,7 +135,7 @@ async def test_a_signal_needs_an_open_waitpoint_and_its_token(app: App, given: G
     async with working(app):
         execution = await order.submit()
         await happens(execution, "execution_suspended")
-        with pytest.raises(WaitpointNotFound, match=r"has no open waitpoint .packed"):
+        with pytest.raises(WaitpointNotFound, match="packed"):
             await execution.signal("packed", token="k1:00")
         with pytest.raises(InvalidToken):
             await execution.signal("paid", token=f"k1:{'0' * 64}")
@@ -147,7 +147,7 @@ async def test_a_signal_needs_an_open_waitpoint_and_its_token(app: App, given: G
     assert await given.count("signals") == 0
 
 
-async def test_who_waits_when_the_app_closes_is_told_so(app: App) -> None:
+async def test_a_wait_ends_when_the_app_closes(app: App) -> None:
     @app.task
     def report() -> None: ...
 
@@ -155,13 +155,13 @@ async def test_who_waits_when_the_app_closes_is_told_so(app: App) -> None:
         execution = await report.submit()
         waiting = asyncio.create_task(execution.result())
         with suppress(TimeoutError):
-            await execution.result(0.05)
+            await execution.result(0.01)  # the task has started to wait by then
 
     with pytest.raises(ShuttingDown):
         await waiting
 
 
-async def test_a_result_that_another_process_brings_about_is_seen(app: App, database_url: str) -> None:
+async def test_a_result_from_another_process_arrives(app: App, database_url: str) -> None:
     @app.task
     async def report() -> str:
         return "done"

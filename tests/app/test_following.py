@@ -1,4 +1,4 @@
-"""Whoever waits for a member that ends with another one is told of it, and need not find out by looking."""
+"""Callers that wait for a member of a flow are notified when it ends because another member ended."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -12,7 +12,7 @@ from flowfabric.postgres.notify import Notification, Notifier
 from tests.app.scene import TIMEOUT, working
 from tests.given import Given
 
-Ear = asyncio.Queue[Notification]
+Received = asyncio.Queue[Notification]
 
 
 @pytest.fixture
@@ -35,51 +35,51 @@ def app(database_url: str) -> App:
 
 
 @asynccontextmanager
-async def listening(app: App) -> AsyncIterator[Ear]:
-    """Hears the hints of all processes from now on."""
-    heard = Ear()
+async def listening(app: App) -> AsyncIterator[Received]:
+    """The notifications of all processes from now on."""
+    received = Received()
     async with Notifier(app.database) as hints:
-        hints.listen(heard.put_nowait)
-        assert await heard.get() == Notification()  # it is connected
-        yield heard
+        hints.listen(received.put_nowait)
+        assert await received.get() == Notification()  # it is connected
+        yield received
 
 
-async def hears(heard: Ear, told: Callable[[Notification], bool]) -> None:
+async def notified(received: Received, as_expected: Callable[[Notification], bool]) -> None:
     async with asyncio.timeout(TIMEOUT):
-        while not told(await heard.get()):
+        while not as_expected(await received.get()):
             pass
 
 
 async def submitted(app: App, first: str, **options: object) -> tuple[FlowHandle, Node[str], Node[str]]:
-    """A flow of three, each of which waits for the one before, with the first and the last."""
+    """A flow of three tasks in a row, with its first and its last node."""
     flow = app.flow("report")
     node = flow.add(app.tasks[first].with_options(**options))  # type: ignore[arg-type]
     last = flow.add(app.tasks["take"], flow.add(app.tasks["take"], node))
     return await flow.submit(), node, last
 
 
-async def test_a_failure_tells_those_who_wait_for_what_was_skipped(app: App) -> None:
-    async with working(app, lanes=["default"]), listening(app) as heard:
+async def test_a_failure_notifies_the_callers_that_wait_for_a_skipped_member(app: App) -> None:
+    async with working(app, lanes=["default"]), listening(app) as received:
         handle, _, last = await submitted(app, "fail")
-        await hears(heard, lambda hint: str(handle[last].execution_id) in hint.ended)
+        await notified(received, lambda hint: str(handle[last].execution_id) in hint.ended)
         assert await handle[last].state() == "skipped"
 
 
-async def test_a_cancel_tells_those_who_wait_for_what_was_skipped(app: App) -> None:
-    async with app, listening(app) as heard:
+async def test_a_cancel_notifies_the_callers_that_wait_for_a_skipped_member(app: App) -> None:
+    async with app, listening(app) as received:
         handle, first, last = await submitted(app, "give")
         await handle[first].cancel("not wanted")
-        await hears(heard, lambda hint: str(handle[last].execution_id) in hint.ended)
+        await notified(received, lambda hint: str(handle[last].execution_id) in hint.ended)
 
 
-async def test_a_sweep_tells_those_who_wait_for_what_was_skipped(app: App, given: Given) -> None:
-    async with working(app, lanes=["other"]), listening(app) as heard:
+async def test_a_sweep_notifies_the_callers_that_wait_for_a_skipped_member(app: App, given: Given) -> None:
+    async with working(app, lanes=["other"]), listening(app) as received:
         handle, _, last = await submitted(app, "give", deadline="1h")
         await given.time_passes(hours=2)
-        await hears(heard, lambda hint: str(handle[last].execution_id) in hint.ended)
+        await notified(received, lambda hint: str(handle[last].execution_id) in hint.ended)
 
 
-async def test_a_result_tells_those_who_may_work_with_it(app: App) -> None:
-    async with working(app, lanes=["default"]), listening(app) as heard:
+async def test_a_result_notifies_the_lanes_of_its_downstreams(app: App) -> None:
+    async with working(app, lanes=["default"]), listening(app) as received:
         await submitted(app, "give")
-        await hears(heard, lambda hint: "nobody" in hint.lanes)
+        await notified(received, lambda hint: "nobody" in hint.lanes)

@@ -1,4 +1,4 @@
-"""Subscriptions: every event once and in order, over one connection, through whatever happens to it."""
+"""Subscriptions: every event once and in order, over one connection that may be lost."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,11 +25,12 @@ from flowfabric.ids import encode_event_cursor
 from flowfabric.model import EventFilter, Outcome
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
-from tests.conftest import Connect, Server
+from tests.conftest import SOAK, Connect, Server
 from tests.engine.events.log import RANGE, append, append_many, begin, jump
 from tests.given import Given
 
 HERE = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+MANY = 499 if SOAK else 200
 READS = f"{HERE} and (query like '%read_events(%' or query like '%advance_horizon(%')"
 
 
@@ -55,18 +56,18 @@ async def waiting(log: EventLog, subscription: Subscription) -> asyncio.Task[lis
     """A consumer that has drained the log and waits for the next event."""
     others = log.waiting_count
     task = asyncio.create_task(take(subscription, 1))
-    while log.waiting_count == others:  # noqa: ASYNC110 - until it has had its turn
+    while log.waiting_count == others:  # noqa: ASYNC110 - until the task has run
         await asyncio.sleep(0)
     return task
 
 
 async def cut(conn: asyncpg.Connection) -> None:
-    """End the connection that reads the log."""
+    """Close the connection that reads the log."""
     [reading] = await conn.fetch(READS)
     await conn.execute("select pg_terminate_backend($1, 10000)", reading["pid"])
 
 
-async def test_events_come_one_after_the_other_each_with_its_cursor(log: EventLog, conn: asyncpg.Connection) -> None:
+async def test_events_arrive_in_order_each_with_its_cursor(log: EventLog, conn: asyncpg.Connection) -> None:
     start = await events.read_events(conn)
     await append_many(conn, 600)
     subscription = await log.subscribe(start.cursor)
@@ -77,8 +78,7 @@ async def test_events_come_one_after_the_other_each_with_its_cursor(log: EventLo
     assert await take(resumed, 200) == list(range(seen[-1] + 1, seen[-1] + 201))
 
 
-async def test_the_start_is_fixed_when_the_call_is_made(log: EventLog, conn: asyncpg.Connection) -> None:
-    """Behaviour 112."""
+async def test_a_subscription_starts_where_the_log_ends_at_the_call(log: EventLog, conn: asyncpg.Connection) -> None:
     await append(conn)
     subscription = await log.subscribe()
     later = [await append(conn), await append(conn)]
@@ -86,14 +86,14 @@ async def test_the_start_is_fixed_when_the_call_is_made(log: EventLog, conn: asy
     assert await take(subscription, 2) == later
 
 
-async def test_one_who_waits_gets_what_comes(log: EventLog, conn: asyncpg.Connection) -> None:
+async def test_a_waiting_consumer_gets_new_events(log: EventLog, conn: asyncpg.Connection) -> None:
     subscription = await log.subscribe()
     for _ in range(3):
         task = await waiting(log, subscription)
         assert [await append(conn)] == await task
 
 
-async def test_a_filter_lets_some_through_and_the_cursor_moves_on(log: EventLog, conn: asyncpg.Connection) -> None:
+async def test_the_cursor_advances_past_filtered_events(log: EventLog, conn: asyncpg.Connection) -> None:
     subscription = await log.subscribe(filter=EventFilter(kinds=["lane_resumed"]))
     await append_many(conn, 20)
     last = await append(conn)
@@ -108,7 +108,6 @@ async def test_a_filter_lets_some_through_and_the_cursor_moves_on(log: EventLog,
 async def test_an_event_waits_for_a_slower_writer_with_a_smaller_id_and_a_result_does_not(
     log: EventLog, connect: Connect, given: Given
 ) -> None:
-    """Behaviour 111."""
     slow, reader = await connect(), await connect()
     subscription = await log.subscribe()
     held = await begin(slow)
@@ -123,8 +122,7 @@ async def test_an_event_waits_for_a_slower_writer_with_a_smaller_id_and_a_result
     assert [*await task, *await take(subscription, 3)] == list(range(first, first + 4))
 
 
-async def test_a_cut_connection_is_opened_again_without_a_gap(log: EventLog, conn: asyncpg.Connection) -> None:
-    """Behaviour 114."""
+async def test_a_lost_connection_is_reopened_without_a_gap(log: EventLog, conn: asyncpg.Connection) -> None:
     subscription = await log.subscribe()
     seen = []
     for _ in range(3):
@@ -134,8 +132,7 @@ async def test_a_cut_connection_is_opened_again_without_a_gap(log: EventLog, con
         assert [*await task, *await take(subscription, 1)] == seen[-2:]
 
 
-async def test_a_connection_cut_between_two_pages_leaves_no_gap(log: EventLog, conn: asyncpg.Connection) -> None:
-    """Behaviour 114."""
+async def test_a_connection_lost_between_two_pages_leaves_no_gap(log: EventLog, conn: asyncpg.Connection) -> None:
     subscription = await log.subscribe()
     await append_many(conn, 1_000)
     [first] = await take(subscription, 1)
@@ -144,10 +141,9 @@ async def test_a_connection_cut_between_two_pages_leaves_no_gap(log: EventLog, c
     assert await take(subscription, 999) == list(range(first + 1, first + 1_000))
 
 
-async def test_past_its_patience_it_ends_with_its_cursor_and_goes_on_from_there(
+async def test_past_its_timeout_it_ends_with_its_cursor_and_can_be_resumed_from_there(
     server: Server, database_url: str, conn: asyncpg.Connection
 ) -> None:
-    """Behaviour 114. Pitfall P71."""
     name = urlsplit(database_url).path[1:]
     async with (
         Database(Config(subscription_timeout=timedelta(seconds=0.2)), database_url) as database,
@@ -171,11 +167,10 @@ async def test_past_its_patience_it_ends_with_its_cursor_and_goes_on_from_there(
 async def _ending(task: asyncio.Task[list[int]]) -> str:
     with pytest.raises(StreamDisconnected) as ended:
         await task
-    assert "away for 0.2 s" in ended.value.message
     return str(ended.value.fields["cursor"])
 
 
-async def test_subscribing_while_the_database_is_away_has_patience_too(server: Server, database_url: str) -> None:
+async def test_subscribing_during_an_outage_fails_after_the_timeout(server: Server, database_url: str) -> None:
     name = urlsplit(database_url).path[1:]
     async with (
         Database(Config(subscription_timeout=timedelta(seconds=0.1)), database_url) as database,
@@ -190,7 +185,7 @@ async def test_subscribing_while_the_database_is_away_has_patience_too(server: S
         await log.subscribe()
 
 
-async def test_what_keeps_the_log_from_moving_reaches_those_who_wait(log: EventLog, conn: asyncpg.Connection) -> None:
+async def test_an_error_of_the_log_reaches_waiting_consumers(log: EventLog, conn: asyncpg.Connection) -> None:
     tasks = [await waiting(log, await log.subscribe()) for _ in range(2)]
     await conn.execute("drop function flowfabric.advance_horizon")
 
@@ -212,7 +207,7 @@ async def test_closing_the_log_ends_every_subscription(database: Database, conn:
     assert await conn.fetch(READS) == []
 
 
-async def test_a_consumer_that_is_cancelled_leaves_nothing_behind(log: EventLog, conn: asyncpg.Connection) -> None:
+async def test_a_cancelled_consumer_leaves_no_task_behind(log: EventLog, conn: asyncpg.Connection) -> None:
     subscription = await log.subscribe()
     task = await waiting(log, subscription)
     [watching] = [task for task in asyncio.all_tasks() if task.get_name() == "event log: watch"]
@@ -224,7 +219,7 @@ async def test_a_consumer_that_is_cancelled_leaves_nothing_behind(log: EventLog,
     assert len(await take(subscription, 3)) == 3
 
 
-async def test_one_that_is_cancelled_while_it_reads_leaves_no_gap(log: EventLog, conn: asyncpg.Connection) -> None:
+async def test_a_consumer_cancelled_while_it_reads_leaves_no_gap(log: EventLog, conn: asyncpg.Connection) -> None:
     subscription = await log.subscribe()
     await append_many(conn, 500)
     first = None
@@ -243,38 +238,33 @@ async def test_one_that_is_cancelled_while_it_reads_leaves_no_gap(log: EventLog,
     assert first is None or following == first + 1
 
 
-async def test_hundreds_of_subscribers_share_one_connection_and_a_slow_one_holds_up_nobody(
+async def test_hundreds_of_subscribers_share_one_connection_and_a_slow_one_delays_no_other(
     log: EventLog, conn: asyncpg.Connection
 ) -> None:
-    """Behaviour 114. Pitfall P71."""
     slow = await log.subscribe()
-    subscriptions = [await log.subscribe() for _ in range(499)]
+    subscriptions = [await log.subscribe() for _ in range(MANY)]
     first = await append(conn)
     assert await take(slow, 1) == [first]
     await append_many(conn, 299)
     expected = list(range(first, first + 300))
 
-    assert await asyncio.gather(*(take(subscription, 300) for subscription in subscriptions)) == [expected] * 499
+    assert await asyncio.gather(*(take(subscription, 300) for subscription in subscriptions)) == [expected] * MANY
     assert len(await conn.fetch(READS)) == 1
     assert len(await conn.fetch(f"{HERE} and query ilike '%listen%'")) <= 1
     assert await take(slow, 299) == expected[1:]
 
 
 @pytest.mark.parametrize("cursor", ["1", "AQAAAAAAAAAB", "x" * 12])
-async def test_a_cursor_that_is_none_is_refused_at_once(log: EventLog, cursor: str) -> None:
-    """Behaviour 112."""
+async def test_an_invalid_cursor_or_filter_is_refused_immediately(log: EventLog, cursor: str) -> None:
     with pytest.raises(InvalidCursor):
         await log.subscribe(cursor)
     with pytest.raises(InvalidText):
         await log.subscribe(filter=EventFilter(lane="\0"))
-    with pytest.raises(InvalidBody, match="'lane_resume': there is no such kind of event; did you mean lane_resumed "):
+    with pytest.raises(InvalidBody, match=r"'lane_resume'.*lane_resumed"):
         await log.subscribe(filter=EventFilter(kinds=["lane_resume"]))
 
 
-async def test_a_subscription_that_retention_has_overtaken_ends(
-    log: EventLog, conn: asyncpg.Connection, given: Given
-) -> None:
-    """Behaviour 112."""
+async def test_a_subscription_behind_the_retention_ends(log: EventLog, conn: asyncpg.Connection, given: Given) -> None:
     await append(conn)
     subscription = await log.subscribe()
     await append(conn)

@@ -1,4 +1,4 @@
-"""Tasks: what may be one, what it is called, and what its options do."""
+"""Tasks: which functions can be tasks, their names, and the effect of their options."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,7 +13,7 @@ from flowfabric.errors import InvalidBody, InvalidPolicy, PayloadTooLarge
 from tests.given import Given
 
 
-async def test_a_decorated_function_stays_the_function_it_was(app: App) -> None:
+async def test_a_decorated_function_can_still_be_called(app: App) -> None:
     @app.task
     async def double(n: int) -> int:
         """Twice as much."""
@@ -27,7 +27,7 @@ async def test_a_decorated_function_stays_the_function_it_was(app: App) -> None:
     assert (double.__name__, double.__doc__, repr(double)) == ("double", "Twice as much.", "<task double>")
 
 
-def test_a_name_is_the_functions_unless_one_is_given(app: App) -> None:
+def test_a_task_has_the_name_of_its_function_unless_one_is_given(app: App) -> None:
     @app.task
     def one() -> None: ...
 
@@ -37,16 +37,16 @@ def test_a_name_is_the_functions_unless_one_is_given(app: App) -> None:
     assert [one.name, two.name, *app.tasks] == ["one", "reports.weekly", "one", "reports.weekly"]
 
 
-def test_two_tasks_of_one_name_are_refused(app: App) -> None:
+def test_two_tasks_with_one_name_are_refused(app: App) -> None:
     @app.task
     def report() -> None: ...
 
-    with pytest.raises(ValueError, match=r"there is a task 'report' already, .*report; give this one a name"):
+    with pytest.raises(ValueError, match=r"'report'"):
         app.task(name="report")(lambda: None)
     assert app.tasks == {"report": report}
 
 
-def test_what_is_no_function_a_worker_could_call_is_refused(app: App) -> None:
+def test_only_plain_functions_can_be_tasks(app: App) -> None:
     class Reports:
         def weekly(self, topic: str) -> None: ...
 
@@ -59,31 +59,31 @@ def test_what_is_no_function_a_worker_could_call_is_refused(app: App) -> None:
     def plain(n: int) -> None: ...
 
     for handler, why in [
-        (Reports.weekly, "is a method; a worker has no object to call it on"),
-        (Reports().weekly, "is no plain function"),
-        (Reports, "is no plain function"),
-        (partial(plain, 1), "is no plain function"),
-        (numbers, "is a generator"),
-        (letters, "is a generator"),
+        (Reports.weekly, "method"),
+        (Reports().weekly, "plain function"),
+        (Reports, "plain function"),
+        (partial(plain, 1), "plain function"),
+        (numbers, "generator"),
+        (letters, "generator"),
     ]:
         with pytest.raises(TypeError, match=why):
             app.task(name="it")(handler)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="<lambda> is no name to find a task by; give one"):
+    with pytest.raises(ValueError, match="<lambda>"):
         app.task(lambda: None)
     assert app.tasks == {}
 
 
-def test_arguments_without_a_name_are_refused_when_the_task_is_made(app: App) -> None:
+def test_arguments_without_a_name_are_refused_when_the_task_is_declared(app: App) -> None:
     def many(*topics: str) -> None: ...
     def named(**topics: str) -> None: ...
     def placed(topic: str, /) -> None: ...
     def twice(a: Context, b: Context) -> None: ...
 
     for handler, why in [
-        (many, r"many takes \*topics: take a list of that name instead; a payload gives every argument by its name"),
-        (named, r"named takes \*\*topics: take a dict"),
-        (placed, "placed takes topic by position only: remove the /"),
-        (twice, "takes the context twice, as a and b"),
+        (many, r"many.* \*topics"),
+        (named, r"named.* \*\*topics"),
+        (placed, "placed.* topic.* /"),
+        (twice, "twice.* a and b"),
     ]:
         with pytest.raises(TypeError, match=why):
             app.task(handler)  # type: ignore[call-overload]
@@ -126,7 +126,7 @@ async def test_every_option_of_a_task_is_stored(app: App) -> None:
     }
 
 
-async def test_a_span_as_backoff_grows_from_there(app: App) -> None:
+async def test_a_duration_as_backoff_grows_exponentially(app: App) -> None:
     @app.task(retries=2, backoff="10s")
     def report() -> None: ...
 
@@ -141,23 +141,23 @@ async def test_a_span_as_backoff_grows_from_there(app: App) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"retries": -1}, "retries is -1; give a whole number from 0"),
-        ({"retries": "3"}, "retries is '3'; give a whole number from 0"),
-        ({"backoff": "1s"}, "backoff has no effect without retries; give retries=1 or more"),
-        ({"retries": 1, "backoff": "soon"}, "'soon' is no span of time; write one like"),
-        ({"timeout": 10}, "10 is no span of time; write one like"),
-        ({"timeout": "0s"}, "timeout '0s' leaves an attempt no time"),
+        ({"retries": -1}, "retries.*-1"),
+        ({"retries": "3"}, "retries.*'3'"),
+        ({"backoff": "1s"}, "backoff.*retries"),
+        ({"retries": 1, "backoff": "soon"}, "'soon'"),
+        ({"timeout": 10}, "10"),
+        ({"timeout": "0s"}, "timeout.*0s"),
         ({"colour": "red"}, "colour"),
     ],
 )
-def test_bad_options_are_refused_when_the_task_is_made(app: App, options: dict[str, Any], why: str) -> None:
+def test_bad_options_are_refused_when_the_task_is_declared(app: App, options: dict[str, Any], why: str) -> None:
     with pytest.raises((TypeError, ValueError), match=why):
         app.task(name="it", **options)(lambda: None)
 
     assert app.tasks == {}
 
 
-async def test_a_policy_that_cannot_be_is_refused_at_submit(app: App, given: Given) -> None:
+async def test_an_invalid_policy_is_refused_at_submit(app: App, given: Given) -> None:
     @app.task(policy={"colour": "red"})
     def report() -> None: ...
 
@@ -183,13 +183,13 @@ async def test_every_option_of_a_submission_has_its_effect(app: App) -> None:
     assert (found.priority, found.tags) == (50, {"billing.customer": "ada"})
     assert found.due_at is not None
     assert found.deadline_at is not None
-    # Among what is submitted in one moment, the order is kept in microseconds of created_at.
+    # The order of executions submitted at one moment is kept in the microseconds of created_at.
     assert abs(found.due_at - found.created_at - timedelta(hours=1)) < timedelta(milliseconds=1)
     assert abs(found.deadline_at - found.created_at - timedelta(days=1)) < timedelta(milliseconds=1)
-    assert report.submission("tides").priority == 1, "the task itself is as it was"
+    assert report.submission("tides").priority == 1, "the task itself is unchanged"
 
 
-async def test_a_key_makes_two_submissions_one(app: App, given: Given) -> None:
+async def test_two_submissions_with_one_key_are_one_execution(app: App, given: Given) -> None:
     @app.task
     def report(topic: str) -> None: ...
 
@@ -204,12 +204,12 @@ async def test_a_key_makes_two_submissions_one(app: App, given: Given) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"prio": 5}, "there is no option 'prio'; options are lane, namespace, priority"),
-        ({"delay": "soon"}, "'soon' is no span of time"),
-        ({"deadline": datetime(2030, 1, 1)}, "has no time zone"),  # noqa: DTZ001
+        ({"prio": 5}, "'prio'.*lane, namespace, priority"),
+        ({"delay": "soon"}, "'soon'"),
+        ({"deadline": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001
     ],
 )
-def test_bad_options_of_a_submission_are_refused_at_once(app: App, options: dict[str, Any], why: str) -> None:
+def test_bad_options_of_a_submission_are_refused_immediately(app: App, options: dict[str, Any], why: str) -> None:
     report = app.task(name="report")(lambda: None)
 
     with pytest.raises((TypeError, ValueError), match=why):
@@ -232,12 +232,12 @@ async def test_many_are_submitted_by_position_or_by_name(app: App, given: Given)
     ]
 
 
-async def test_of_many_those_that_are_refused_harm_no_other(app: App, given: Given) -> None:
+async def test_of_many_submissions_the_refused_ones_fail_alone(app: App, given: Given) -> None:
     @app.task
     def report(topic: str) -> None: ...
 
     async with app:
-        with pytest.raises(ExceptionGroup, match="1 of 3 submissions were refused") as group:
+        with pytest.raises(ExceptionGroup, match="1 of 3") as group:
             await report.submit_many([("a",), ("b" * 1_048_577,), ("c",)])
 
     assert [type(each) for each in group.value.exceptions] == [PayloadTooLarge]
@@ -251,12 +251,12 @@ async def test_a_huge_payload_is_refused_at_submit(app: App, given: Given) -> No
     async with app:
         with pytest.raises(PayloadTooLarge):
             await report.submit("x" * 1_048_577)
-        with pytest.raises(InvalidBody, match="cannot be written as JSON"):
+        with pytest.raises(InvalidBody, match="JSON"):
             await report.submit(object())  # type: ignore[arg-type]
     assert (await given.count("executions"), await given.events()) == (0, ["lane_registered"])
 
 
-async def test_a_submission_joins_a_transaction_of_the_callers(app: App, given: Given) -> None:
+async def test_a_submission_can_join_the_callers_transaction(app: App, given: Given) -> None:
     @app.task(lane="shipping")
     def ship(order: int) -> None: ...
 
@@ -267,7 +267,7 @@ async def test_a_submission_joins_a_transaction_of_the_callers(app: App, given: 
         assert (await app.execution(made.execution_id).describe()).priority == 3
 
 
-async def test_moments_are_options_too(app: App) -> None:
+async def test_a_delay_can_be_a_moment(app: App) -> None:
     @app.task
     def report() -> None: ...
 

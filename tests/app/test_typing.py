@@ -1,9 +1,8 @@
-"""What a type checker says of code that uses tasks."""
+"""Type checking of code that uses tasks."""
 
 import textwrap
 from pathlib import Path
 
-import pytest
 from mypy import api
 
 BEFORE = """
@@ -81,33 +80,31 @@ BAD = {
 }
 
 
-@pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], int]:
-    """What mypy says of the good code and, line by line, of the bad; and where the bad begins."""
-    folder = tmp_path_factory.mktemp("typed")
-    bad = textwrap.indent("\n".join(BAD), "    ")
+def test_good_code_is_accepted_and_every_line_of_bad_code_is_rejected(tmp_path: Path) -> None:
     before = f"{BEFORE}{GOOD}\nasync def bad(ctx: Context) -> None:\n"
-    program = folder / "program.py"
-    program.write_text(before + bad + "\n")
+    first = len(before.splitlines()) + 1
+
+    errors = checked(before + textwrap.indent("\n".join(BAD), "    ") + "\n", tmp_path)
+
+    assert {line: said for line, said in errors.items() if line < first} == {}
+    missed = {
+        code: errors.get(line, "") for line, code in enumerate(BAD, first) if BAD[code] not in errors.get(line, "")
+    }
+    assert missed == {}
+
+
+def checked(program: str, folder: Path) -> dict[int, str]:
+    """The errors that mypy reports for a program, by line."""
+    file, config = folder / "program.py", folder / "mypy.ini"
+    file.write_text(program)
     source = Path(__file__).parents[2] / "src"
-    config = folder / "mypy.ini"
     config.write_text(f"[mypy]\nmypy_path = {source}\n[mypy-asyncpg.*]\nignore_missing_imports = True\n")
     options = ["--strict", "--config-file", str(config), "--cache-dir", str(folder / "cache")]
-    out, err, _ = api.run([*options, str(program)])
+    out, err, _ = api.run([*options, str(file)])
     assert err == ""
-    return [line for line in out.splitlines() if "program.py" in line and "error:" in line], len(before.splitlines())
-
-
-def test_good_code_is_accepted(said: tuple[list[str], int]) -> None:
-    errors, begin = said
-
-    assert [line for line in errors if int(line.split(":")[1]) <= begin] == []
-
-
-@pytest.mark.parametrize("line", BAD)
-def test_bad_code_is_not(said: tuple[list[str], int], line: str) -> None:
-    errors, begin = said
-    number = begin + 1 + list(BAD).index(line)
-    found = [error for error in errors if int(error.split(":")[1]) == number]
-
-    assert any(BAD[line] in error for error in found), found
+    errors: dict[int, str] = {}
+    for line in out.splitlines():
+        if "program.py" in line and "error:" in line:
+            number = int(line.split(":")[1])
+            errors[number] = f"{errors.get(number, '')}{line}\n"
+    return errors

@@ -1,4 +1,4 @@
-"""Waiting for ends: woken at once by who knows, and otherwise by few looks for however many wait."""
+"""Waiting for ends: notified immediately, or found by a few polls for any number of waiters."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ from flowfabric.postgres.notify import Notifier
 
 
 class Seen:
-    """Says what has ended, and remembers each time it was asked."""
+    """A poll that knows which executions have ended, and records each call."""
 
     def __init__(self) -> None:
         self.asked: list[Sequence[ExecutionId]] = []
@@ -59,7 +59,7 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_had_ended_before_is_seen_at_the_first_look(ends: Waiters, seen: Seen) -> None:
+async def test_an_execution_that_has_already_ended_is_found_by_the_first_poll(ends: Waiters, seen: Seen) -> None:
     execution_id = an_id()
     seen.ended.add(execution_id)
 
@@ -67,7 +67,7 @@ async def test_what_had_ended_before_is_seen_at_the_first_look(ends: Waiters, se
     assert seen.asked == [[execution_id]]
 
 
-async def test_who_waits_is_woken_by_who_knows(ends: Waiters, seen: Seen) -> None:
+async def test_a_notification_wakes_everyone_who_waits_for_the_execution(ends: Waiters, seen: Seen) -> None:
     execution_id, other = an_id(), an_id()
     waiting = [asyncio.create_task(ends.wait(each)) for each in (execution_id, execution_id, other)]
     await turns()
@@ -78,7 +78,7 @@ async def test_who_waits_is_woken_by_who_knows(ends: Waiters, seen: Seen) -> Non
     waiting[2].cancel()
 
 
-async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Waiters, seen: Seen) -> None:
+async def test_an_end_without_a_notification_is_found_by_polling(ends: Waiters, seen: Seen) -> None:
     execution_id = an_id()
     waiting = asyncio.create_task(ends.wait(execution_id))
     await turns()
@@ -87,16 +87,16 @@ async def test_an_end_that_nobody_tells_of_is_seen_by_looking(ends: Waiters, see
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_thousands_who_wait_are_looked_at_together(ends: Waiters, seen: Seen) -> None:
+async def test_one_poll_covers_thousands_of_executions(ends: Waiters, seen: Seen) -> None:
     waiting = [asyncio.create_task(ends.wait(an_id())) for _ in range(5_000)]
-    await seen.asked_about(15_000)  # each was looked at three times or so
+    await seen.asked_about(15_000)  # each was polled about three times
     assert len(seen.asked) < 40
 
     for task in waiting:
         task.cancel()
 
 
-async def test_many_who_wait_for_one_are_one_look(ends: Waiters, seen: Seen) -> None:
+async def test_many_waiters_for_one_execution_share_a_poll(ends: Waiters, seen: Seen) -> None:
     execution_id = an_id()
     waiting = [asyncio.create_task(ends.wait(execution_id)) for _ in range(100)]
     await seen.asked_about(3)
@@ -106,8 +106,8 @@ async def test_many_who_wait_for_one_are_one_look(ends: Waiters, seen: Seen) -> 
         task.cancel()
 
 
-@pytest.mark.parametrize("why", [DatabaseUnavailable("away"), RuntimeError("nobody thought of this")])
-async def test_a_look_that_fails_is_made_again(ends: Waiters, seen: Seen, why: Exception) -> None:
+@pytest.mark.parametrize("why", [DatabaseUnavailable("away"), RuntimeError("unexpected")])
+async def test_a_poll_that_fails_is_repeated(ends: Waiters, seen: Seen, why: Exception) -> None:
     execution_id = an_id()
     seen.why = why
     seen.ended.add(execution_id)
@@ -117,14 +117,14 @@ async def test_a_look_that_fails_is_made_again(ends: Waiters, seen: Seen, why: E
     assert len(seen.asked) == 4
 
 
-async def test_who_waits_is_looked_at_again_and_again(ends: Waiters, seen: Seen) -> None:
+async def test_polling_continues_while_somebody_waits(ends: Waiters, seen: Seen) -> None:
     waiting = asyncio.create_task(ends.wait(an_id()))
 
     await asyncio.wait_for(seen.asked_about(7), 10)
     waiting.cancel()
 
 
-async def test_nobody_waiting_is_no_look(ends: Waiters, seen: Seen) -> None:
+async def test_nothing_is_polled_while_nobody_waits(ends: Waiters, seen: Seen) -> None:
     waiting = asyncio.create_task(ends.wait(an_id()))
     await turns()
     waiting.cancel()
@@ -137,7 +137,7 @@ async def test_nobody_waiting_is_no_look(ends: Waiters, seen: Seen) -> None:
     assert seen.asked[before:] == [[other]]
 
 
-async def test_all_are_told_when_the_process_closes(database: Database, seen: Seen) -> None:
+async def test_closing_ends_every_wait(database: Database, seen: Seen) -> None:
     async with Notifier(database) as hints:
         ends = Waiters(hints, seen.look)
         waiting = asyncio.create_task(ends.wait(an_id()))

@@ -1,4 +1,4 @@
-"""What the tests of the command stand on: the command as a process of its own, and in this one, which is faster."""
+"""Fixtures for the tests of `ff`: the command as a process of its own, or in this process, which is faster."""
 
 import asyncio
 import os
@@ -9,8 +9,9 @@ import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -20,11 +21,21 @@ from tests.cli.looks import Looks
 
 
 class Answer(NamedTuple):
-    """What a command said, and how it ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
     err: str
+
+    @property
+    def document(self) -> Any:
+        """What it printed with `--json`."""
+        return msgspec.json.decode(self.out)
+
+    @property
+    def error(self) -> Any:
+        """The error that it printed with `--json`."""
+        return msgspec.json.decode(self.err)
 
 
 Run = Callable[..., Awaitable[Answer]]
@@ -53,7 +64,7 @@ def ff(tmp_path: Path) -> Run:
 
 @pytest.fixture
 async def start(database_url: str) -> AsyncIterator[Start]:
-    """Start `ff` on this test's database and let it go on: `process = await start("sweep")`. The end kills it."""
+    """Start `ff` on this test's database: `process = await start("sweep")`. It is killed at the end of the test."""
     started: list[Process] = []
 
     async def run(*arguments: str) -> Process:
@@ -62,7 +73,7 @@ async def start(database_url: str) -> AsyncIterator[Start]:
             env=os.environ | {"FLOWFABRIC_URL": database_url},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # As at a terminal: what runs in the background of a shell is started with the interrupt ignored.
+            # As at a terminal: a shell starts background processes with SIGINT ignored.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         started.append(process)
@@ -77,9 +88,9 @@ async def start(database_url: str) -> AsyncIterator[Start]:
 
 @pytest.fixture
 def here(database_url: str) -> Run:
-    """Run `ff` in this process, as ada, on this test's database: `await here("lanes pause mail --why", "it burns")`.
+    """Run `ff` in this process, as ada, on this test's database: `await here("lanes pause mail --reason", "smoke")`.
 
-    The first argument is split as a shell would; the others are taken as they are.
+    The first argument is split as a shell would; the others are passed unchanged.
     """
 
     async def run(line: str, *arguments: str, stdin: str | bytes = "") -> Answer:
@@ -99,11 +110,11 @@ def here(database_url: str) -> Run:
 
 @pytest.fixture
 def look(here: Run) -> Looks:
-    """Compare what a command says with what it said before."""
+    """Compare the output of a command with its snapshot."""
     return Looks(here)
 
 
 @pytest.fixture
 def app(database_url: str) -> App:
-    """An app of this test's database, not open yet."""
+    """An app on this test's database, not open yet."""
     return App(url=database_url)

@@ -1,4 +1,4 @@
-"""How commands look: every answer is compared with a file of `snapshots/`; `SNAPSHOTS=write` writes the files anew."""
+"""Compare the output of commands with the files in `snapshots/`; `SNAPSHOTS=write` overwrites the files."""
 
 import os
 import re
@@ -12,14 +12,14 @@ FOLDER = Path(__file__).parent / "snapshots"
 WRITING = os.environ.get("SNAPSHOTS") == "write"
 
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-OURS = "00000000-0000-0000-0000-|550e8400-"  # ids that a test gave, and that of the examples
+FIXED = "00000000-0000-0000-0000-|550e8400-"  # ids that a test chose, and the id in the examples
 
-# What differs from run to run, and what stands for it: of the same width, so that tables stay as they are.
-ALIKE = [
+# What differs from run to run, and its replacement: of the same width, so that tables do not change.
+VARYING = [
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", "2026-05-04 09:00:00 UTC"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", "2026-05-04T09:00:00Z"),
     (r"\b1\d{15}(?=,)", "1777885200000000"),
-    (rf"\{{fp:\d+\}}:(?={UUID})(?!{OURS})", "{fp:7}:"),
+    (rf"\{{fp:\d+\}}:(?={UUID})(?!{FIXED})", "{fp:7}:"),
     (r"\b[0-9a-f]{16}\b(?!,)", "f" * 16),
     (r'(_in_ms":)\d+', r"\g<1>3600000"),
     (r"migration \d+", "migration 9"),
@@ -28,7 +28,7 @@ ALIKE = [
 
 
 class Looks:
-    """Runs a command in several ways and compares all that is seen with its file."""
+    """Runs a command with several arguments and compares the output with its snapshot."""
 
     def __init__(self, run: Callable[..., Awaitable[Any]]) -> None:
         self._run = run
@@ -38,25 +38,27 @@ class Looks:
         file = FOLDER / f"{command.replace(' ', '-')}.txt"
         if WRITING:
             file.write_text(seen)
-        assert seen == file.read_text()  # if it should look so now: SNAPSHOTS=write make test ARGS=tests/cli
+        assert seen == file.read_text()  # to accept the change: SNAPSHOTS=write make test ARGS=tests/cli
 
     async def _see(self, line: str) -> str:
         code, out, err = await self._run(line)
         if "--json" in line.split():
             for document in (out or err).splitlines():
                 msgspec.json.decode(document)
-        said = [f"$ ff {line}", *out.splitlines(), *(f"! {said}" for said in err.splitlines())]
-        return alike("\n".join([*said, *([f"[{code}]"] if code else []), ""]))
+        lines = [f"$ ff {line}", *out.splitlines(), *(f"! {each}" for each in err.splitlines())]
+        return stable("\n".join([*lines, *([f"[{code}]"] if code else []), ""]))
 
 
-def alike(text: str) -> str:
-    """A text without what differs from run to run."""
-    for pattern, stands in ALIKE:
-        text = re.sub(pattern, stands, text)
+def stable(text: str) -> str:
+    """The text with everything replaced that differs from run to run."""
+    for pattern, replacement in VARYING:
+        text = re.sub(pattern, replacement, text)
     known: dict[str, str] = {}
 
     def named(found: re.Match[str]) -> str:
         uuid = found[0]
-        return uuid if re.match(OURS, uuid) else known.setdefault(uuid, f"11111111-0000-7000-8000-{len(known) + 1:012}")
+        return (
+            uuid if re.match(FIXED, uuid) else known.setdefault(uuid, f"11111111-0000-7000-8000-{len(known) + 1:012}")
+        )
 
     return re.sub(UUID, named, text)

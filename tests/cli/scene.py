@@ -1,4 +1,4 @@
-"""A system with a bit of everything in it, and ids that are the same in every run."""
+"""Executions in every state, with ids that are the same in every run."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -24,7 +24,7 @@ FLOW, NO_FLOW = FlowId.of(UUID(int=20)), FlowId.of(UUID(int=21))
 
 
 async def flow(given: Given) -> None:
-    """A flow of three, in which one is done and the last waits for the other."""
+    """A flow of three members: one has completed, and the last one depends on both others."""
     await flows.create_flow(given.conn, "report", flow_id=FLOW, tags={"billing.customer": "4711"})
     first, second, last = (ExecutionId(FLOW.partition, UUID(int=number)) for number in (30, 31, 32))
     for each, kind in ((first, "search"), (second, "check"), (last, "write")):
@@ -36,10 +36,10 @@ async def flow(given: Given) -> None:
 
 
 async def blocked(given: Given) -> None:
-    """One execution each that a paused lane, a missing capability, a failure, a wait and a dead worker hold up."""
+    """Executions blocked by a paused lane, a missing capability, a retry, an approval and a dead worker."""
     await lost(given)
     await given.submitted(execution_id=PAUSED, lane="mail")
-    await lanes.pause_lane(given.conn, "mail", by="ada", why="the printer burns")
+    await lanes.pause_lane(given.conn, "mail", by="ada", reason="the printer is down")
     await given.submitted(execution_id=UNSERVED, lane="models", needs=["gpu", "llm"])
     await workers.register_worker(
         given.conn, "pool", instance="pool-1", lanes=["default", "models"], capabilities=["llm"]
@@ -50,13 +50,13 @@ async def blocked(given: Given) -> None:
 
 
 async def lost(given: Given) -> None:
-    """An execution whose worker has gone without a word, a minute ago."""
+    """An execution whose worker disappeared a minute ago."""
     await given.claimed(execution_id=LOST, lane="lost")
     await given.time_passes(minutes=1)
 
 
 async def asking(given: Given, approvers: int = 1) -> None:
-    """An execution that asks for an approval of a draft, and counts only those who saw it."""
+    """An execution that waits for approval of a draft; approvals count only with the digest of the draft."""
     claim = await given.claimed(execution_id=ASKING, lane="research", task="publish")
     draft = b'{"title": "Tides", "text": "The sea comes and goes."}'
     asked = wish(
@@ -67,7 +67,7 @@ async def asking(given: Given, approvers: int = 1) -> None:
 
 
 async def signalled(given: Given) -> str:
-    """An execution that waits for a payment, and the token that lets somebody tell it."""
+    """An execution that waits for a payment; returns the token of its waitpoint."""
     claim = await given.claimed(execution_id=SIGNALLED, lane="shop")
     asked = wish({"kind": "single", "waitpoint": "paid", "name": "received"}, ["paid"])
     [point] = (await waits.suspend(given.conn, claim.fence, asked)).waitpoints
@@ -76,7 +76,7 @@ async def signalled(given: Given) -> str:
 
 
 async def ended(given: Given) -> None:
-    """One execution each that was completed, failed and cancelled, and one that is held back."""
+    """Executions that have completed, failed and been cancelled, and one that is held."""
     await given.completed(
         b'{"pages": 3}', execution_id=DONE, payload=b'{"topic": "tides"}', tags={"billing.customer": "4711"}
     )

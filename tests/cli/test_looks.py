@@ -1,4 +1,4 @@
-"""Every command looks as it did: its help, its table and its JSON."""
+"""Snapshots of every command: its help, its table and its JSON."""
 
 from collections.abc import Iterator
 
@@ -25,12 +25,12 @@ from tests.cli.scene import (
 )  # fmt: skip
 from tests.given import Given
 
-# Commands that go on until they are stopped, or are tested elsewhere at work; here, their help alone.
-HELP_ALONE = {"dev", "sweep", "worker"}
+# Commands that run until they are stopped: only the snapshot of their help is here.
+HELP_ONLY = {"dev", "sweep", "worker"}
 
 
 def commands(command: click.Command = group, path: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command that can be run, with the words that run it."""
+    """Every command, with the words to type: `lanes pause`."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -38,19 +38,19 @@ def commands(command: click.Command = group, path: str = "") -> Iterator[tuple[s
         yield from commands(each, f"{path} {name}".strip())
 
 
-def test_every_command_has_its_look_kept() -> None:
+def test_every_command_has_a_snapshot() -> None:
     for path, _ in commands():
         file = FOLDER / f"{path.replace(' ', '-')}.txt"
-        assert file.exists(), f"no test looks at `ff {path}`"
-        assert path in HELP_ALONE or "--json" in _ways(file.read_text()), f"no test looks at `ff {path} --json`"
+        assert file.exists(), f"no snapshot of `ff {path}`"
+        assert path in HELP_ONLY or "--json" in _ways(file.read_text()), f"no snapshot of `ff {path} --json`"
 
 
 def _ways(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith("$ "))
 
 
-@pytest.mark.parametrize("command", sorted(HELP_ALONE))
-async def test_help_of_what_goes_on(look: Looks, command: str) -> None:
+@pytest.mark.parametrize("command", sorted(HELP_ONLY))
+async def test_help_of_long_running_commands(look: Looks, command: str) -> None:
     await look(command)
 
 
@@ -60,9 +60,9 @@ async def test_lists_and_cards_of_executions(look: Looks, given: Given) -> None:
 
     await look("executions list", "", "--json --limit 1", "--state failed --state cancelled", "--ids",
                "--ids --json --limit 1", "--limit 2",
-               "--lane mail --json", "--tag billing.customer=4711", "--kind nothing", "--order id --limit 1",
+               "--lane mail --json", "--tag billing.customer=4711", "--task nothing", "--order id --limit 1",
     )  # fmt: skip
-    await look("executions show", f"{DONE}", f"{DONE} --json", f"{FAILED}", f"{ASKING}")
+    await look("executions describe", f"{DONE}", f"{DONE} --json", f"{FAILED}", f"{ASKING}")
     await look("executions attempts", f"{RETRIED}", f"{RETRIED} --json", f"{PAUSED}")
     await look("executions events", f"{CANCELLED}", f"{CANCELLED} --json", f"{CANCELLED} --limit 1")
 
@@ -76,16 +76,16 @@ async def test_explanations(look: Looks, given: Given) -> None:
     await look("executions explain", *ways, f"{PAUSED} --json")
 
 
-async def test_acts_on_executions(look: Looks, given: Given) -> None:
+async def test_actions_on_executions(look: Looks, given: Given) -> None:
     await scene.ended(given)
     await scene.asking(given)
     await given.submitted(execution_id=WAITING)
 
-    await look("executions hold", f"{WAITING} --why later", f"{WAITING} --json")
+    await look("executions hold", f"{WAITING} --reason later", f"{WAITING} --json")
     await look("executions unhold", f"{WAITING}", f"{HELD} --json")
     await look("executions change-priority", f"{WAITING} 100", f"{WAITING} 5 --json")
     await look("executions set-tag", f"{WAITING} a.b=c", f"{WAITING} a.b= --json")
-    await look("executions resume", f"{ASKING} --note phoned", f"{ASKING} --json")
+    await look("executions resume", f"{ASKING} --reason phoned", f"{ASKING} --json")
     await look("executions cancel", f"{WAITING} {ASKING}", f"{DONE} {HELD} --json")
     await look("executions replay", f"{FAILED} {CANCELLED}", f"{FAILED} --json", f"{DONE} --json --from-scratch")
 
@@ -94,17 +94,17 @@ async def test_flows(look: Looks, given: Given) -> None:
     await scene.flow(given)
 
     await look("flows list", "", "--json", "--state completed", "--namespace nowhere")
-    await look("flows show", f"{FLOW}", f"{FLOW} --json", f"{FLOW} --limit 1", f"{NO_FLOW}")
+    await look("flows describe", f"{FLOW}", f"{FLOW} --json", f"{FLOW} --limit 1", f"{NO_FLOW}")
     await look("flows cancel", f"{FLOW} --reason wrong --policy cancel_pending", f"{FLOW} --json", f"{NO_FLOW}")
 
 
 async def test_lanes(look: Looks, given: Given) -> None:
     await scene.blocked(given)
 
-    await look("lanes register", "quick --keep-renewals", "quick --json")
+    await look("lanes configure", "quick --keep-renewals", "quick --json")
     await look("lanes list", "", "--json --limit 1", "--limit 1")
-    await look("lanes show", "mail", "mail --json", "nowhere")
-    await look("lanes pause", "models --why maintenance", "models", "models --json")
+    await look("lanes describe", "mail", "mail --json", "nowhere")
+    await look("lanes pause", "models --reason maintenance", "models", "models --json")
     await look("lanes drain", "models", "models --json")
     await look("lanes resume", "models", "models", "models --json")
 
@@ -114,7 +114,7 @@ async def test_waitpoints(look: Looks, given: Given) -> None:
     await scene.signalled(given)
 
     await look("waitpoints list", "", "--json", "--reason-code waiting_for_approval", "--lane nowhere")
-    await look("waitpoints show", f"{ASKING}", f"{ASKING} --json")
+    await look("waitpoints describe", f"{ASKING}", f"{ASKING} --json")
     await look("waitpoints approve", f"{ASKING} publish --yes", f"{ASKING} --yes --json")
     await look("waitpoints reject", f"{ASKING} --yes --note no --json", f"{ASKING} --yes")
     await look(
@@ -122,10 +122,10 @@ async def test_waitpoints(look: Looks, given: Given) -> None:
     )
 
 
-async def test_keys(look: Looks) -> None:
-    await look("keys rotate", "k2 --grace 2d", "k3 --json")
-    await look("keys seed", "k3", "k3 --json", "k9")
-    await look("keys list", "", "--json")
+async def test_signing_keys(look: Looks) -> None:
+    await look("signing-keys rotate", "k2 --grace 2d", "k3 --json")
+    await look("signing-keys seed", "k3", "k3 --json", "k9")
+    await look("signing-keys list", "", "--json")
 
 
 async def test_workers(look: Looks, given: Given) -> None:
@@ -148,6 +148,6 @@ async def test_events(look: Looks, given: Given) -> None:
                f"--once --acts --execution {HELD}", "--once --cursor nonsense")  # fmt: skip
 
 
-async def test_what_needs_no_executions(look: Looks) -> None:
+async def test_commands_that_need_no_executions(look: Looks) -> None:
     await look("migrate", "", "--check", "--json")
     await look("completion", "fish", "fish --json")

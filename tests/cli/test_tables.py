@@ -1,62 +1,26 @@
-"""Values as texts, and tables of them."""
+"""Tables, cards, colours and progress bars."""
 
 import asyncio
 import os
 import pty
 import sys
-from datetime import datetime, timedelta, timezone
 from uuid import UUID
 
-import msgspec
 import pytest
 
-from flowfabric.cli import tables, texts
+from flowfabric.cli import tables
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Failure, LaneChange, Page
 from tests.given import Given
 
 AN_ID = ExecutionId(7, UUID(int=1))
-AT = datetime(2026, 5, 4, 11, 0, tzinfo=timezone(timedelta(hours=2)))
 
 
-@pytest.mark.parametrize(
-    ("value", "shown", "document"),
-    [
-        (None, "", "null"),
-        (True, "yes", "true"),
-        (12, "12", "12"),
-        (AN_ID, "{fp:7}:00000000-0000-0000-0000-000000000001", '"{fp:7}:00000000-0000-0000-0000-000000000001"'),
-        (AN_ID.uuid, str(AN_ID.uuid), f'"{AN_ID.uuid}"'),
-        (AT, "2026-05-04 09:00:00 UTC", '"2026-05-04T11:00:00+02:00"'),
-        (LaneChange.PAUSED, "paused", '"paused"'),
-        (("a", "b"), "a, b", '["a","b"]'),
-        ({"a": "b", "c": 1}, "a=b, c=1", '{"a":"b","c":1}'),
-        (b'{"a": [1]}', '{"a":[1]}', '{"a":[1]}'),
-        (b"\xff\x00", "/wA=", '"/wA="'),
-        ("two\nlines\t\x07", "two lines \\x07", '"two\\nlines\\t\\u0007"'),
-        ("half \ud83d", "half ?", '"half ?"'),
-        (Failure(class_="timeout"), *['{"class":"timeout","category":null,"reason":null,"traceback":null}'] * 2),
-    ],
-)
-def test_a_value_as_a_cell_and_as_json(value: object, shown: str, document: str) -> None:
-    assert texts.cell(value) == shown
-    assert texts.json(value) == document
-
-
-def test_a_long_value_is_cut_for_people_only() -> None:
-    long = msgspec.json.encode("x" * 10_000)
-
-    assert texts.cell(long) == "x" * 2_000 + "… (--json shows all of it)"
-    assert len(texts.json(long)) == 10_002
-
-
-def test_a_page_is_a_document_with_its_cursor() -> None:
-    assert texts.json(Page([AN_ID], "there")) == f'{{"items":["{AN_ID}"],"next_cursor":"there"}}'
-
-
-def test_a_column_in_which_nothing_stands_is_left_out() -> None:
+def test_an_empty_column_is_left_out() -> None:
     columns = ("name", "state=state.word", "why")
-    items = [{"name": "a", "state": {"word": "[red]up"}, "why": None}, {"name": "long", "state": None, "why": None}]
+    items = [
+        {"name": "a", "state": {"word": "[red]up"}, "reason": None},
+        {"name": "long", "state": None, "reason": None},
+    ]
 
     assert tables.table(columns, items) == "NAME  STATE\na     [red]up\nlong"
     assert tables.card(columns, items[0]) == "name   a\nstate  [red]up"
@@ -73,7 +37,7 @@ def test_on_a_narrow_terminal_columns_on_the_right_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-async def test_colours_are_for_terminals_that_want_them(
+async def test_colours_appear_only_on_a_terminal_and_not_with_no_color(
     given: Given, database_url: str, environment: dict[str, str], coloured: bool
 ) -> None:
     await given.cancelled()
@@ -86,7 +50,7 @@ async def test_colours_are_for_terminals_that_want_them(
     assert all(len(line) <= 120 for line in seen.splitlines() if "\x1b" not in line)
 
 
-async def test_long_work_shows_on_a_terminal_how_far_it_is(given: Given, database_url: str) -> None:
+async def test_long_work_shows_a_progress_bar_on_a_terminal(given: Given, database_url: str) -> None:
     ids = [str(await given.submitted()) for _ in range(3)]
 
     seen = await on_a_terminal(["executions", "cancel", *ids], {"FLOWFABRIC_URL": database_url, "TERM": "xterm"})
@@ -97,7 +61,7 @@ async def test_long_work_shows_on_a_terminal_how_far_it_is(given: Given, databas
 
 
 async def on_a_terminal(arguments: list[str], environment: dict[str, str]) -> str:
-    """What a terminal of 120 columns shows."""
+    """The output on a terminal of 120 columns."""
     ours, theirs = pty.openpty()
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     process = await asyncio.create_subprocess_exec(
@@ -119,6 +83,6 @@ def _read(terminal: int) -> str:
     while True:
         try:
             some = os.read(terminal, 65_536)
-        except OSError:  # nobody writes to it any more
+        except OSError:  # the process has closed the terminal
             return seen.decode()
         seen += some

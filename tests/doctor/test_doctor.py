@@ -1,4 +1,4 @@
-"""The doctor, on servers and databases that are really not well."""
+"""The doctor, on real servers and databases with real problems."""
 
 import re
 from datetime import timedelta
@@ -26,39 +26,37 @@ from tests.postgres.test_pooler import rotating  # noqa: F401 - a fixture
 CONFIG = Config()
 AT_ONCE = timedelta()
 
-# Sweeps whose work does not show its age, or whose lateness harms nobody.
+# Sweeps that are not watched, with the reason: their rows have no age, or being late does no harm.
 NOT_WATCHED = {
-    "return_orphans": "what it finds first has no age; leases lapse all the same",
-    "resume_budget_waits": "what it resumes has no age of its own",
-    "extend_events": "the check `log` sees whether there is room",
+    "return_orphans": "an orphan has no age when it is found, and its leases expire anyway",
+    "resume_budget_waits": "a budget wait has no due time",
+    "extend_events": "the check `log` watches the room in the log",
     "retire_signing_keys": "an expired key verifies nothing, removed or not",
-    "remove_idempotency_keys": "a lapsed key holds nothing up",
+    "remove_idempotency_keys": "an expired idempotency key blocks nothing",
     "trim_windows": "entries outside their window do not count, trimmed or not",
-    "trim_events": "how long events are kept is a setting of whoever sweeps",
+    "trim_events": "the retention of events is a setting of the process that sweeps",
 }
 
 
 async def found(conn: Connection, check: str, **options: Any) -> list[Finding]:
-    """What one of the checks finds."""
+    """The findings of one check."""
     diagnosis = await diagnose(conn, CONFIG, **options)
     assert check in diagnosis.checks
     return [finding for finding in diagnosis.findings if finding.check == check]
 
 
-async def test_a_database_that_is_well_has_work_and_workers_and_nothing_is_found(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_healthy_database_with_work_and_workers_has_no_findings(conn: Connection, given: Given) -> None:
     await workers.register_worker(conn, "pool", instance="pool-1", lanes=["default"])
     await given.claimed()
     await given.submitted()
     await given.submitted(delay=timedelta(hours=1))
 
-    # What the server of the tests leaves out for speed, and a clock that can be moved, are for it alone.
+    # The test server is not durable, for speed, and has a movable clock: both are expected findings.
     checks = ("schema", "engine_clock", "signing_key", "log", "consumers", "sweeps", "lanes", "routes", "pooler")
     assert [finding for check in checks for finding in await found(conn, check)] == []
 
 
-async def test_without_a_schema_the_server_is_looked_at_and_nothing_is_made(empty_url: str) -> None:
+async def test_without_a_schema_only_the_server_is_checked_and_nothing_is_created(empty_url: str) -> None:
     conn = await asyncpg.connect(empty_url)
 
     diagnosis = await diagnose(conn, CONFIG)
@@ -100,7 +98,7 @@ async def test_other_partition_counts_are_found(conn: Connection) -> None:
     assert "quota_partitions is 7 here and 32 in the database" in schema.problem
 
 
-async def test_an_idle_transaction_that_pins_the_horizon_is_found(conn: Connection, connect: Connect) -> None:
+async def test_an_idle_transaction_that_stops_vacuum_is_found(conn: Connection, connect: Connect) -> None:
     idle = await connect()
     await idle.execute("set application_name = 'forgetful'; begin isolation level repeatable read; select 1")
 
@@ -110,8 +108,8 @@ async def test_an_idle_transaction_that_pins_the_horizon_is_found(conn: Connecti
     assert (finding.level, finding.subject) == (Level.WRONG, str(pid))
     assert finding.problem.startswith(f"session {pid} (")
     assert ", forgetful) has had a transaction open for " in finding.problem
-    assert finding.problem.endswith(", doing nothing")
-    assert finding.means == "vacuum clears away nothing younger than it"
+    assert finding.problem.endswith(" and is idle")
+    assert finding.means == "vacuum cannot remove younger dead rows"
     assert f"select pg_terminate_backend({pid})" in finding.remedy
     await idle.execute("rollback")
     assert await found(conn, "transactions", longest=AT_ONCE) == []
@@ -132,33 +130,33 @@ async def test_a_writer_that_holds_back_the_log_is_found(conn: Connection, conne
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
     assert finding.level is Level.WRONG
-    assert finding.means.endswith("it has written to the log and not committed, so no reader gets past that place")
+    assert "it has written events and not committed" in finding.means
     await transaction.rollback()
 
 
-async def test_an_idle_transaction_that_pins_nothing_is_only_worth_a_word(conn: Connection, connect: Connect) -> None:
+async def test_an_idle_transaction_that_pins_nothing_is_only_advice(conn: Connection, connect: Connect) -> None:
     await (await connect()).execute("begin; select 1")
 
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
-    assert (finding.level, finding.means) == (Level.ADVICE, "its locks are held for as long")
+    assert (finding.level, finding.means) == (Level.ADVICE, "its locks stay that long")
 
 
-async def test_a_lane_nobody_serves_is_found(conn: Connection, given: Given) -> None:
+async def test_a_lane_without_workers_is_found(conn: Connection, given: Given) -> None:
     await given.submitted(lane="reports")
     await given.time_passes(minutes=5)
 
     [finding] = await found(conn, "lanes")
 
     assert (finding.level, finding.subject, finding.value) == (Level.WRONG, "reports", "1 waiting")
-    assert finding.problem.startswith("1 in lane reports cannot be taken, the oldest for 5 min")
+    assert finding.problem.startswith("1 in lane reports cannot be claimed, the oldest for 5 min")
     assert finding.problem.endswith(": no live worker serves lane reports")
     assert finding.remedy == "start a worker: ff worker FILE.py:app --lanes reports"
     await workers.register_worker(conn, "pool", instance="pool-1", lanes=["reports"])
     assert await found(conn, "lanes") == []
 
 
-async def test_a_route_nobody_covers_and_a_paused_lane_are_found(conn: Connection, given: Given) -> None:
+async def test_a_route_without_capable_worker_and_a_paused_lane_are_found(conn: Connection, given: Given) -> None:
     await everything_stuck(given)
 
     [route] = await found(conn, "routes")
@@ -186,12 +184,12 @@ async def test_sweeps_that_do_not_run_are_found(conn: Connection, given: Given, 
     assert finding.subject is not None
     late = {"promote_due", "expire_executions", "expire_leases", "time_out_waits", "expire_workers"}
     assert set(finding.subject.split(", ")) == late
-    assert "what promote_due should have moved is 5 min" in finding.problem
+    assert "promote_due is 5 min" in finding.problem
     await run_each(database, sweeps(CONFIG))
     assert await found(conn, "sweeps") == []
 
 
-async def test_a_grant_that_nobody_took_back_is_found(conn: Connection, given: Given) -> None:
+async def test_an_expired_grant_is_found(conn: Connection, given: Given) -> None:
     await given.submitted()
     await claims.issue_grant(conn, "pool", instance="pool-1", lanes=["default"], ttl=timedelta(seconds=5))
     await given.time_passes(minutes=5)
@@ -199,7 +197,7 @@ async def test_a_grant_that_nobody_took_back_is_found(conn: Connection, given: G
     assert [finding.subject for finding in await found(conn, "sweeps")] == ["expire_grants"]
 
 
-async def test_a_budget_that_nobody_reset_is_found(conn: Connection, given: Given) -> None:
+async def test_a_budget_that_was_not_reset_is_found(conn: Connection, given: Given) -> None:
     await make(conn, reset_interval=timedelta(minutes=1))
     await given.time_passes(minutes=10)
 
@@ -213,7 +211,7 @@ def test_every_sweep_is_watched_or_has_its_reason() -> None:
     assert {sweep.name for sweep in sweeps(CONFIG)} == watched | NOT_WATCHED.keys()
 
 
-async def test_a_clock_that_was_moved_is_found_and_put_back(conn: Connection, given: Given) -> None:
+async def test_a_moved_clock_is_found_and_restored(conn: Connection, given: Given) -> None:
     assert await found(conn, "engine_clock") == []
     await given.time_passes(hours=2)
 
@@ -241,7 +239,7 @@ async def test_a_setting_that_loses_work_is_found(conn: Connection) -> None:
         assert [(finding.level, finding.value) for finding in findings] == expected
 
 
-async def test_transactions_that_may_idle_for_ever_are_worth_a_word(conn: Connection) -> None:
+async def test_transactions_that_may_idle_forever_are_advice(conn: Connection) -> None:
     for value, expected in [("0", ["idle_in_transaction_session_timeout"]), ("'5min'", [])]:
         await conn.execute(f"set idle_in_transaction_session_timeout = {value}")
         assert [finding.subject for finding in await found(conn, "settings")] == expected
@@ -261,7 +259,7 @@ async def test_a_missing_key_is_found(conn: Connection) -> None:
 
     [finding] = await found(conn, "signing_key")
 
-    assert (finding.level, finding.remedy) == (Level.WRONG, "`ff keys rotate KID` installs one")
+    assert (finding.level, finding.remedy) == (Level.WRONG, "install one: `ff keys rotate KID`")
 
 
 async def test_a_log_without_room_is_found(conn: Connection) -> None:
@@ -297,7 +295,7 @@ async def test_a_pooler_nobody_mentioned_is_found(rotating: str) -> None:  # noq
         assert [each for each in mentioned.findings if each.check == "pooler"] == []
 
 
-async def test_a_role_that_may_not_look_is_told_so(conn: Connection) -> None:
+async def test_a_role_without_privileges_gets_a_finding(conn: Connection) -> None:
     await conn.execute("begin; create role passer_by; set local role passer_by")
 
     diagnosis = await diagnose(conn, CONFIG)
@@ -308,7 +306,7 @@ async def test_a_role_that_may_not_look_is_told_so(conn: Connection) -> None:
     assert (schema.value, schema.problem[:17]) == ("privilege_missing", "permission denied")
 
 
-async def test_looking_changes_nothing_and_needs_no_right_to_write(conn: Connection, given: Given) -> None:
+async def test_a_diagnosis_changes_nothing_and_needs_no_write_privilege(conn: Connection, given: Given) -> None:
     await everything_stuck(given)
     await lanes.pause_lane(conn, "gpus", by="ada")
 

@@ -1,4 +1,4 @@
-"""What only workers can bring about, written straight into the tables: a claim, a registration, an end."""
+"""Claims, registrations and ends written directly into the tables, without a worker."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -35,7 +35,7 @@ select $1 || '-1', $1, $2, $3, $4, $5, c.now, c.now, c.now + $5 from (select flo
 
 
 async def claimed(given: Given, execution_id: ExecutionId, *, worker: str = "pool", seconds: int = 30) -> Fence:
-    """Let a worker have an execution, under a lease."""
+    """Give a worker a lease on an execution."""
     [row] = await given.rows(
         CLAIM, execution_id.partition, execution_id.uuid, uuid4(), worker, timedelta(seconds=seconds)
     )
@@ -57,12 +57,12 @@ async def registered(
     namespace: str | None = None,
     seconds: int = 30,
 ) -> None:
-    """Let a worker be there."""
+    """Register a live worker."""
     await given.rows(REGISTER, worker, namespace, [lane], sorted(capabilities), timedelta(seconds=seconds))
 
 
 async def stored(given: Given, execution_id: ExecutionId, assignments: str) -> None:
-    """Write fields of a ticket, for states that no operation leads to yet."""
+    """Set columns of a ticket, for states that no operation leads to."""
     await given.rows(
         f"update flowfabric.tickets set {assignments} where partition = $1 and id = $2",
         execution_id.partition,

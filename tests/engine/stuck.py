@@ -1,4 +1,4 @@
-"""A system in which work is stuck in every way: what the overview, `ff top` and `ff doctor` have to name."""
+"""A system with executions stuck for every reason that the overview, `ff top` and `ff doctor` report."""
 
 from datetime import timedelta
 
@@ -8,9 +8,9 @@ from tests.given import Given
 
 
 async def everything_stuck(given: Given, *, later: timedelta = timedelta(seconds=6), crew: bool = True) -> None:
-    """A paused lane, a missing capability, a due retry, a retry that is not due, a wait, a hold and a lost worker.
+    """Create a paused lane, a missing capability, a due retry, a later retry, a wait, a hold and a lost worker.
 
-    All of it happened a while ago. A crew that can do most of it is there now, or nobody is.
+    All of it happened `later` ago. With `crew`, a live worker serves most of the lanes.
     """
     conn = given.conn
     await given.claimed(lane="lost", lease=timedelta(minutes=10))
@@ -21,7 +21,7 @@ async def everything_stuck(given: Given, *, later: timedelta = timedelta(seconds
     await waits.suspend(conn, (await given.claimed(lane="waits")).fence, wish())
     await given.held(lane="held")
     await given.submitted(lane="paused")
-    await lanes.pause_lane(conn, "paused", by="ada", why="the printer burns")
+    await lanes.pause_lane(conn, "paused", by="ada", reason="the printer burns")
     await given.submitted(lane="gpus", needs={"gpu", "cuda"})
     await given.submitted(lane="lonely")
     await given.time_passes(seconds=later.total_seconds())

@@ -1,4 +1,4 @@
-"""What lists and the log are narrowed by: an empty name is refused, where it would match nothing or everything."""
+"""Filters of lists and events: an empty name is refused, because it would match nothing or everything."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -31,7 +31,7 @@ LISTS: dict[Listing, tuple[str, ...]] = {
 FILTERS = [(listing, name) for listing, names in LISTS.items() for name in names]
 
 
-async def test_an_empty_name_or_one_that_cannot_be_stored_narrows_nothing(conn: Connection, given: Given) -> None:
+async def test_an_empty_or_unstorable_filter_is_refused(conn: Connection, given: Given) -> None:
     await given.held()
 
     for listing, name in FILTERS:
@@ -43,12 +43,12 @@ async def test_an_empty_name_or_one_that_cannot_be_stored_narrows_nothing(conn: 
 
 
 @pytest.mark.parametrize("listing", [executions.list_executions, read_events])
-async def test_a_tag_has_a_key(conn: Connection, listing: Listing) -> None:
+async def test_a_tag_filter_needs_a_name(conn: Connection, listing: Listing) -> None:
     with pytest.raises(InvalidName, match=r"^invalid_name: tag.key '' is empty"):
         await listing(conn, tag=("", "acme"))
 
 
-async def test_a_worker_of_no_namespace_leaves_it_out(conn: Connection, given: Given) -> None:
+async def test_an_empty_namespace_of_a_worker_is_refused(conn: Connection, given: Given) -> None:
     await given.submitted()
 
     async with given.nothing_changes():
@@ -61,7 +61,7 @@ async def test_a_worker_of_no_namespace_leaves_it_out(conn: Connection, given: G
 
 
 @pytest.mark.parametrize("listing", LISTS)
-async def test_no_limit_is_too_large_and_none_is_below_zero(conn: Connection, listing: Listing) -> None:
+async def test_any_large_limit_is_accepted_and_a_negative_one_is_refused(conn: Connection, listing: Listing) -> None:
     await listing(conn, limit=10**30)
     for limit in (-1, -(10**30)):
         with pytest.raises(InvalidLimit):

@@ -1,4 +1,4 @@
-"""Holding single executions back, and letting them go."""
+"""Holds: an operator keeps a single execution from being claimed, and releases it."""
 
 import asyncio
 from datetime import timedelta
@@ -8,7 +8,7 @@ import pytest
 
 from flowfabric.engine import executions, holds, lanes
 from flowfabric.errors import ExecutionEnded, ExecutionNotFound, ExecutionNotRunnable, InvalidBody, InvalidText
-from flowfabric.ids import ExecutionId, mint_execution_id
+from flowfabric.ids import mint_execution_id
 from flowfabric.model import HoldChange, PublicState, Unheld
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
@@ -19,20 +19,12 @@ from tests.given import Given
 UNHELD = Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.WAITING)
 
 
-async def ticket(given: Given, execution_id: ExecutionId) -> dict[str, object]:
-    [row] = await given.rows(
-        "select * from flowfabric.tickets where partition = $1 and id = $2", execution_id.partition, execution_id.uuid
-    )
-    return dict(row)
-
-
-async def test_a_held_execution_is_not_ready_for_anybody(conn: Connection, given: Given) -> None:
-    """Behaviour 18."""
+async def test_a_held_execution_cannot_be_claimed(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
 
-    assert await holds.hold(conn, execution_id, by="ada", why="to look at it") is HoldChange.HELD
+    assert await holds.hold(conn, execution_id, by="ada", reason="to look at it") is HoldChange.HELD
 
-    held = await ticket(given, execution_id)
+    held = await given.ticket(execution_id)
     assert [held["phase"], held["eligibility"], held["reason"]] == [
         "runnable",
         "blocked_by_operator",
@@ -40,33 +32,30 @@ async def test_a_held_execution_is_not_ready_for_anybody(conn: Connection, given
     ]
 
 
-async def test_letting_go_makes_it_what_it_was(conn: Connection, given: Given) -> None:
-    """Behaviour 18."""
+async def test_unhold_restores_the_state_without_the_hold(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(priority=3)
-    before = await ticket(given, execution_id)
+    before = await given.ticket(execution_id)
     await holds.hold(conn, execution_id, by="ada")
 
     assert await holds.unhold(conn, execution_id, by="ada") == UNHELD
-    assert await ticket(given, execution_id) == before
+    assert await given.ticket(execution_id) == before
 
 
 @pytest.mark.parametrize("reason", ["waiting_for_delay", "waiting_for_retry_backoff", "waiting_for_resume_delay"])
-async def test_a_delay_goes_on_behind_a_hold(conn: Connection, given: Given, reason: str) -> None:
-    """Behaviour 18."""
+async def test_a_delay_continues_during_a_hold(conn: Connection, given: Given, reason: str) -> None:
     execution_id = await given.submitted(delay=timedelta(hours=2))
     await stored(given, execution_id, f"reason = '{reason}'")
-    before = await ticket(given, execution_id)
+    before = await given.ticket(execution_id)
     await holds.hold(conn, execution_id, by="ada")
     await given.time_passes(hours=1)
 
     unheld = await holds.unhold(conn, execution_id, by="ada")
 
     assert unheld == Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.DELAYED)
-    assert await ticket(given, execution_id) == before
+    assert await given.ticket(execution_id) == before
 
 
-async def test_a_delay_may_end_behind_a_hold(conn: Connection, given: Given) -> None:
-    """Behaviour 18."""
+async def test_a_delay_may_end_during_a_hold(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(delay=timedelta(hours=1))
     await holds.hold(conn, execution_id, by="ada")
     await given.time_passes(hours=1)
@@ -74,11 +63,11 @@ async def test_a_delay_may_end_behind_a_hold(conn: Connection, given: Given) -> 
 
     assert await holds.unhold(conn, execution_id, by="ada") == UNHELD
 
-    after = await ticket(given, execution_id)
+    after = await given.ticket(execution_id)
     assert [after["eligibility"], after["reason"], after["hold"]] == ["eligible_now", "waiting_for_worker", None]
 
 
-async def test_letting_go_into_a_paused_lane_leaves_it_waiting(conn: Connection, given: Given) -> None:
+async def test_unhold_in_a_paused_lane_leaves_the_execution_waiting(conn: Connection, given: Given) -> None:
     execution_id = await given.held(lane="a")
     await lanes.pause_lane(conn, "a", by="ada")
 
@@ -86,12 +75,12 @@ async def test_letting_go_into_a_paused_lane_leaves_it_waiting(conn: Connection,
     assert (await executions.describe(conn, execution_id)).state.eligibility_state == "blocked_by_lane_state"
 
 
-async def test_holding_and_letting_go_twice_does_nothing_more(conn: Connection, given: Given) -> None:
+async def test_a_repeated_hold_or_unhold_does_nothing(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await holds.hold(conn, execution_id, by="ada", why="first")
-    held = await ticket(given, execution_id)
-    assert await holds.hold(conn, execution_id, by="bob", why="second") is HoldChange.NOOP
-    assert await ticket(given, execution_id) == held
+    await holds.hold(conn, execution_id, by="ada", reason="first")
+    held = await given.ticket(execution_id)
+    assert await holds.hold(conn, execution_id, by="bob", reason="second") is HoldChange.NOOP
+    assert await given.ticket(execution_id) == held
 
     await holds.unhold(conn, execution_id, by="ada")
     noop = await holds.unhold(conn, execution_id, by="bob")
@@ -99,35 +88,37 @@ async def test_holding_and_letting_go_twice_does_nothing_more(conn: Connection, 
     assert await given.events(execution_id) == ["execution_submitted", "execution_held", "execution_unheld"]
 
 
-async def test_the_log_says_who_held_and_why(conn: Connection, given: Given) -> None:
+async def test_the_event_of_a_hold_names_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await holds.hold(conn, execution_id, by="ada", why="odd")
+    await holds.hold(conn, execution_id, by="ada", reason="odd")
     await holds.unhold(conn, execution_id, by="bob")
 
     events = await given.rows("select kind, by, detail from flowfabric.events where execution is not null order by id")
     assert [(e["kind"], e["by"], msgspec.json.decode(e["detail"])) for e in events[1:]] == [
-        ("execution_held", "ada", {"why": "odd"}),
+        ("execution_held", "ada", {"reason": "odd"}),
         ("execution_unheld", "bob", {}),
     ]
 
 
 @pytest.mark.parametrize("act", [holds.hold, holds.unhold])
-async def test_what_runs_cannot_be_held(conn: Connection, given: Given, act: object) -> None:
+async def test_an_active_execution_cannot_be_held(conn: Connection, given: Given, act: object) -> None:
     assert callable(act)
     runs, waits = await given.submitted(), await given.submitted()
     await claimed(given, runs)
     await stored(given, waits, "phase = 'suspended', reason = 'waiting_for_signal'")
-    before = [await ticket(given, runs), await ticket(given, waits)], await given.events()
+    before = [await given.ticket(runs), await given.ticket(waits)], await given.events()
 
     for execution_id, phase in [(runs, "active"), (waits, "suspended")]:
         with pytest.raises(ExecutionNotRunnable) as refused:
             await act(conn, execution_id, by="ada")
         assert refused.value.fields == {"phase": phase}
-    assert ([await ticket(given, runs), await ticket(given, waits)], await given.events()) == before
+    assert ([await given.ticket(runs), await given.ticket(waits)], await given.events()) == before
 
 
 @pytest.mark.parametrize("act", [holds.hold, holds.unhold])
-async def test_what_has_ended_or_never_was_cannot_be_held(conn: Connection, given: Given, act: object) -> None:
+async def test_an_execution_that_has_ended_or_does_not_exist_cannot_be_held(
+    conn: Connection, given: Given, act: object
+) -> None:
     assert callable(act)
     execution_id = await given.cancelled()
     before = await given.events()
@@ -141,30 +132,32 @@ async def test_what_has_ended_or_never_was_cannot_be_held(conn: Connection, give
 
 
 @pytest.mark.parametrize("act", [holds.hold, holds.unhold])
-async def test_who_acts_is_named_in_1_to_256_bytes(conn: Connection, given: Given, act: object) -> None:
+async def test_the_name_of_the_operator_has_1_to_256_bytes(conn: Connection, given: Given, act: object) -> None:
     assert callable(act)
     execution_id = await given.held()
-    before = await ticket(given, execution_id), await given.events()
+    before = await given.ticket(execution_id), await given.events()
 
     for by in ("", "x" * 257):
-        with pytest.raises(InvalidBody, match=r"a name is 1 to 256 bytes$") as refused:
+        with pytest.raises(InvalidBody, match="1 to 256 bytes") as refused:
             await act(conn, execution_id, by=by)
         assert refused.value.fields == {"field": "by"}
     with pytest.raises(InvalidText):
         await act(conn, execution_id, by="\0")
-    assert (await ticket(given, execution_id), await given.events()) == before
+    assert (await given.ticket(execution_id), await given.events()) == before
 
 
-async def test_a_reason_is_kept_as_far_as_it_goes(conn: Connection, given: Given) -> None:
+async def test_a_long_reason_is_truncated(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
-    await holds.hold(conn, execution_id, by="ada", why="\0" + "x" * 5_000)
+    await holds.hold(conn, execution_id, by="ada", reason="\0" + "x" * 5_000)
 
-    [event] = await given.rows("select detail ->> 'why' as why from flowfabric.events where kind = 'execution_held'")
-    assert event["why"] == "\ufffd" + "x" * 4_093
-    assert event["why"] in (await executions.explain(conn, execution_id)).sentence
+    [event] = await given.rows(
+        "select detail ->> 'reason' as reason from flowfabric.events where kind = 'execution_held'"
+    )
+    assert event["reason"] == "\ufffd" + "x" * 4_093
+    assert event["reason"] in (await executions.explain(conn, execution_id)).sentence
 
 
-async def test_a_hold_waits_for_whoever_changes_the_execution(given: Given, connect: Connect) -> None:
+async def test_a_hold_waits_for_a_concurrent_change(given: Given, connect: Connect) -> None:
     one, other = await connect(), await connect()
     execution_id = await given.submitted()
 

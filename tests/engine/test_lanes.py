@@ -1,4 +1,4 @@
-"""Lanes: where work queues, and the switch that stops it."""
+"""Lanes: the queues that workers claim from."""
 
 import asyncio
 from collections.abc import Sequence
@@ -37,17 +37,17 @@ async def kinds_and_details(given: Given) -> list[tuple[str, str | None, object]
     return [(e["kind"], e["by"], e["detail"] and msgspec.json.decode(e["detail"])) for e in events]
 
 
-async def test_a_lane_appears_with_its_first_submission(conn: Connection, given: Given) -> None:
+async def test_the_first_submission_creates_its_lane(conn: Connection, given: Given) -> None:
     assert (await lanes.list_lanes(conn)).items == []
     await given.submitted(lane="reports")
     await given.submitted(lane="reports")
 
     found = await lane(conn, "reports")
-    assert (found.state, found.by, found.why, found.keep_renewals) == ("active", None, None, False)
+    assert (found.state, found.by, found.reason, found.keep_renewals) == ("active", None, None, False)
     assert (await given.events()).count("lane_registered") == 1
 
 
-async def test_a_lane_can_be_made_and_configured(conn: Connection, given: Given) -> None:
+async def test_a_lane_can_be_created_and_configured(conn: Connection, given: Given) -> None:
     assert await lanes.configure_lane(conn, "reports") is LaneChange.REGISTERED
     assert await lanes.configure_lane(conn, "reports") is LaneChange.NOOP
     assert await lanes.configure_lane(conn, "reports", keep_renewals=True) is LaneChange.CHANGED
@@ -61,9 +61,9 @@ async def test_a_lane_can_be_made_and_configured(conn: Connection, given: Given)
     assert await given.events() == ["lane_registered"] * 2
 
 
-async def test_configuring_leaves_the_state_as_it_is(conn: Connection) -> None:
+async def test_configuring_does_not_change_the_state(conn: Connection) -> None:
     await lanes.configure_lane(conn, "reports")
-    await lanes.pause_lane(conn, "reports", by="ada", why="broken")
+    await lanes.pause_lane(conn, "reports", by="ada", reason="broken")
     before = await lane(conn, "reports")
 
     await lanes.configure_lane(conn, "reports", keep_renewals=True)
@@ -78,7 +78,7 @@ async def test_a_lane_has_a_name_of_printable_ascii(conn: Connection, given: Giv
 
 
 @pytest.mark.parametrize("name", [" ", "x" * 64, "a b|c:~", "{fp:1}", "%s %"])
-async def test_any_printable_ascii_will_do(conn: Connection, name: str) -> None:
+async def test_any_printable_ascii_is_accepted(conn: Connection, name: str) -> None:
     await lanes.configure_lane(conn, name)
 
     assert await lanes.pause_lane(conn, name, by="ada") is LaneChange.PAUSED
@@ -86,7 +86,7 @@ async def test_any_printable_ascii_will_do(conn: Connection, name: str) -> None:
 
 
 @pytest.mark.parametrize("act", ACTS)
-async def test_a_lane_that_is_not_there_cannot_be_changed(conn: Connection, given: Given, act: object) -> None:
+async def test_a_lane_that_does_not_exist_cannot_be_changed(conn: Connection, given: Given, act: object) -> None:
     assert callable(act)
     await lanes.configure_lane(conn, "reports")
 
@@ -99,8 +99,16 @@ async def test_a_lane_that_is_not_there_cannot_be_changed(conn: Connection, give
     assert (await given.count("lanes"), await given.events()) == (1, ["lane_registered"])
 
 
+async def test_an_unknown_lane_is_refused_with_the_existing_lanes(conn: Connection, given: Given) -> None:
+    for name in ("reports", "default"):
+        await given.submitted(lane=name)
+
+    with pytest.raises(LaneNotFound, match=r"'reprots' does not exist; existing lanes: default, reports$"):
+        await lanes.pause_lane(conn, "reprots", by="ops")
+
+
 @pytest.mark.parametrize("act", ACTS)
-async def test_who_acts_is_named_in_256_bytes(conn: Connection, given: Given, act: object) -> None:
+async def test_the_name_of_the_operator_has_at_most_256_bytes(conn: Connection, given: Given, act: object) -> None:
     assert callable(act)
     await lanes.configure_lane(conn, "reports")
     before = await lane(conn, "reports"), await given.events()
@@ -111,32 +119,30 @@ async def test_who_acts_is_named_in_256_bytes(conn: Connection, given: Given, ac
     assert (await lane(conn, "reports"), await given.events()) == before
 
 
-async def test_a_lane_is_paused_and_resumed_and_says_by_whom(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_lane_is_paused_and_resumed_and_shows_the_operator(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "reports")
     await given.time_passes(hours=1)
 
-    assert await lanes.pause_lane(conn, "reports", by="ada", why="broken") is LaneChange.PAUSED
+    assert await lanes.pause_lane(conn, "reports", by="ada", reason="broken") is LaneChange.PAUSED
     paused = await lane(conn, "reports")
-    assert (paused.state, paused.by, paused.why) == ("paused", "ada", "broken")
+    assert (paused.state, paused.by, paused.reason) == ("paused", "ada", "broken")
     assert abs(paused.since - await testing.now(conn)) < timedelta(minutes=1)
     assert await lanes.pause_lane(conn, "reports", by="bob") is LaneChange.NOOP
     assert await lane(conn, "reports") == paused
 
     assert await lanes.resume_lane(conn, "reports", by="bob") is LaneChange.ACTIVE
     resumed = await lane(conn, "reports")
-    assert (resumed.state, resumed.by, resumed.why) == ("active", "bob", None)
-    assert await lanes.resume_lane(conn, "reports", by="ada", why="again") is LaneChange.NOOP
+    assert (resumed.state, resumed.by, resumed.reason) == ("active", "bob", None)
+    assert await lanes.resume_lane(conn, "reports", by="ada", reason="again") is LaneChange.NOOP
     assert await lane(conn, "reports") == resumed
     assert await kinds_and_details(given) == [
         ("lane_registered", None, None),
-        ("lane_paused", "ada", {"why": "broken"}),
+        ("lane_paused", "ada", {"reason": "broken"}),
         ("lane_resumed", "bob", {}),
     ]
 
 
-async def test_a_paused_lane_takes_work_in(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_paused_lane_accepts_submissions(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "reports")
     await lanes.pause_lane(conn, "reports", by="ada")
 
@@ -149,11 +155,10 @@ async def test_a_paused_lane_takes_work_in(conn: Connection, given: Given) -> No
 
 
 async def test_a_draining_lane_refuses_new_work_until_it_is_resumed(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
     await given.submitted(lane="reports")
     before = await given.count("executions"), await given.count("routes"), await given.count("tickets")
 
-    drained = await lanes.drain_lane(conn, "reports", by="ada", why="moving out")
+    drained = await lanes.drain_lane(conn, "reports", by="ada", reason="moving out")
     assert drained == Drained(outcome=LaneChange.DRAINING, left_count=1)
     for options in [Options(task="report", lane="reports"), Options(task="report", lane="reports", namespace="new")]:
         with pytest.raises(LaneDraining):
@@ -166,7 +171,7 @@ async def test_a_draining_lane_refuses_new_work_until_it_is_resumed(conn: Connec
     await given.submitted(lane="reports")
 
 
-async def test_a_lane_goes_from_any_state_to_any_other(conn: Connection, given: Given) -> None:
+async def test_a_lane_can_change_from_any_state_to_any_other(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "a")
     await lanes.drain_lane(conn, "a", by="ada")
     assert await lanes.pause_lane(conn, "a", by="ada") is LaneChange.PAUSED
@@ -182,7 +187,7 @@ async def test_a_lane_goes_from_any_state_to_any_other(conn: Connection, given: 
     ]
 
 
-async def test_draining_counts_all_that_is_left(conn: Connection, given: Given) -> None:
+async def test_draining_counts_the_executions_left(conn: Connection, given: Given) -> None:
     await given.submitted(lane="a")
     await given.submitted(lane="a", delay=timedelta(hours=1))
     await given.held(lane="a")
@@ -198,7 +203,7 @@ async def test_draining_counts_all_that_is_left(conn: Connection, given: Given) 
     assert (await given.events()).count("lane_drain_started") == 1
 
 
-async def test_a_lane_shows_what_is_in_it(conn: Connection, given: Given) -> None:
+async def test_a_lane_shows_its_counts(conn: Connection, given: Given) -> None:
     oldest = await given.submitted(lane="a", priority=1)
     await given.submitted(lane="a", priority=9, namespace="team")
     await given.submitted(lane="a", delay=timedelta(hours=1))
@@ -215,7 +220,7 @@ async def test_a_lane_shows_what_is_in_it(conn: Connection, given: Given) -> Non
     assert empty.oldest_at is None
 
 
-async def test_what_is_due_counts_as_waiting_before_any_sweep(conn: Connection, given: Given) -> None:
+async def test_a_due_execution_counts_as_waiting_before_any_sweep(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(lane="a", delay=timedelta(hours=1))
     await given.time_passes(hours=1)
     await given.submitted(lane="a")
@@ -265,7 +270,7 @@ async def test_pausing_writes_one_row_whatever_the_backlog(conn: Connection, giv
         [before] = await given.rows(written)
         await lanes.pause_lane(conn, "a", by="ada")
         [after] = await given.rows(written)
-    assert after["rows"] - before["rows"] == 2  # the lane, and its line in the log
+    assert after["rows"] - before["rows"] == 2  # the lane and its event
 
 
 async def test_lanes_are_listed_by_name_page_by_page(conn: Connection) -> None:
@@ -284,7 +289,7 @@ async def test_lanes_are_listed_by_name_page_by_page(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize(("limit", "shown", "more"), [(0, 0, False), (1, 1, True), (3, 3, False), (10**12, 3, False)])
-async def test_a_page_holds_what_it_is_asked_to_hold(conn: Connection, limit: int, shown: int, more: bool) -> None:
+async def test_a_page_has_as_many_lanes_as_requested(conn: Connection, limit: int, shown: int, more: bool) -> None:
     for name in "abc":
         await lanes.configure_lane(conn, name)
 
@@ -292,7 +297,7 @@ async def test_a_page_holds_what_it_is_asked_to_hold(conn: Connection, limit: in
     assert (len(page.items), page.next_cursor is not None) == (shown, more)
 
 
-async def test_a_page_has_a_cursor_only_when_more_follows(conn: Connection) -> None:
+async def test_a_page_has_a_cursor_only_if_another_page_follows(conn: Connection) -> None:
     for name in "ab":
         await lanes.configure_lane(conn, name)
 
@@ -307,7 +312,7 @@ async def test_a_limit_below_zero_is_refused(conn: Connection, limit: int) -> No
         await lanes.list_lanes(conn, limit=limit)
 
 
-async def test_at_most_a_thousand_lanes_are_shown_at_once(conn: Connection, given: Given) -> None:
+async def test_a_page_has_at_most_a_thousand_lanes(conn: Connection, given: Given) -> None:
     await given.rows(
         "insert into flowfabric.lanes (name, since) select 'l' || i, now() from generate_series(1, 1001) i"
     )
@@ -316,7 +321,7 @@ async def test_at_most_a_thousand_lanes_are_shown_at_once(conn: Connection, give
     assert (len(page.items), page.next_cursor) == (1_000, page.items[-1].name)
 
 
-async def test_a_pause_and_a_resume_at_once_happen_one_after_the_other(given: Given, connect: Connect) -> None:
+async def test_a_concurrent_pause_and_resume_happen_one_after_the_other(given: Given, connect: Connect) -> None:
     one, other = await connect(), await connect()
     await lanes.configure_lane(one, "a")
 
@@ -348,9 +353,7 @@ async def test_many_pauses_and_resumes_leave_as_many_events_as_changes(given: Gi
     assert (await lane(opened[0], "a")).state == "active"
 
 
-async def test_a_lane_made_and_drained_in_a_transaction_is_draining_for_who_waited(
-    given: Given, connect: Connect
-) -> None:
+async def test_a_submit_that_waited_for_a_new_lane_sees_that_it_is_draining(given: Given, connect: Connect) -> None:
     one, other = await connect(), await connect()
 
     async with one.transaction():
@@ -364,7 +367,7 @@ async def test_a_lane_made_and_drained_in_a_transaction_is_draining_for_who_wait
     assert (await given.events()).count("lane_registered") == 1
 
 
-async def test_what_is_granted_counts_as_waiting_and_as_left(conn: Connection, given: Given) -> None:
+async def test_a_granted_execution_counts_as_waiting_and_as_left(conn: Connection, given: Given) -> None:
     await given.submitted(lane="reports")
     await given.submitted(lane="reports")
     assert len(await claims.issue_grant(conn, "w", instance="w-1", lanes=["reports"])) == 1

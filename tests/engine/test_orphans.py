@@ -1,4 +1,4 @@
-"""Orphans: the leases of a process whose connection is gone are taken back at once, whatever their expiry."""
+"""Orphans: if the connection of a worker process is lost, its leases end within a second, whatever their expiry."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,7 +17,7 @@ LONG = timedelta(hours=1)
 
 
 async def start(conn: Connection, instance: str, *, holds_lock: bool = True) -> None:
-    """A worker process that starts: the lock first, then the entry."""
+    """Start a worker process: take the lock first, then register."""
     if holds_lock:
         await workers.hold_lock(conn, instance)
     await workers.register_worker(
@@ -30,7 +30,7 @@ async def sweep(given: Given) -> Swept:
 
 
 async def is_gone(conn: asyncpg.Connection, given: Given) -> None:
-    """The process dies, and the server has noticed."""
+    """End the process and wait until the server has noticed."""
     pid = conn.get_server_pid()
     await conn.close()
     while await given.rows("select from pg_stat_activity where pid = $1", pid):
@@ -42,7 +42,7 @@ Running = Callable[..., Awaitable[tuple[asyncpg.Connection, Claim]]]
 
 @pytest.fixture
 async def running(given: Given, connect: Connect) -> Running:
-    """Starts a worker of that name that has an hour's lease; the server has been up for long."""
+    """Start a worker of that name with a lease of one hour; the server has been up for a while."""
     await given.time_passes(minutes=1)
 
     async def begin(instance: str = "w-1", **options: object) -> tuple[asyncpg.Connection, Claim]:
@@ -55,7 +55,7 @@ async def running(given: Given, connect: Connect) -> Running:
     return begin
 
 
-async def test_the_leases_of_a_dead_process_are_taken_back(given: Given, running: Running) -> None:
+async def test_the_leases_of_a_dead_process_end(given: Given, running: Running) -> None:
     conn, claim = await running()
     await running("w-2")
     assert (await sweep(given)).moved == 0
@@ -78,7 +78,7 @@ async def test_the_leases_of_a_dead_process_are_taken_back(given: Given, running
     assert (await sweep(given)).moved == 0
 
 
-async def test_a_lost_process_counts_against_the_cap(given: Given, running: Running) -> None:
+async def test_a_lost_process_counts_as_a_reclaim(given: Given, running: Running) -> None:
     conn, claim = await running(policy={"max_reclaim_count": 0})
     await is_gone(conn, given)
     await sweep(given)
@@ -108,7 +108,7 @@ async def test_a_process_that_reconnects_in_time_keeps_its_leases(
     await attempts.complete(given.conn, claim.fence)
 
 
-async def test_the_time_without_a_lock_counts_anew_after_a_reconnection(
+async def test_the_time_without_a_lock_restarts_after_a_reconnection(
     given: Given, running: Running, connect: Connect
 ) -> None:
     conn, _ = await running()
@@ -125,7 +125,7 @@ async def test_the_time_without_a_lock_counts_anew_after_a_reconnection(
     assert (await sweep(given)).moved == 1
 
 
-async def test_nobody_is_an_orphan_while_the_server_has_just_started(given: Given, running: Running) -> None:
+async def test_no_instance_is_an_orphan_just_after_a_server_start(given: Given, running: Running) -> None:
     conn, _ = await running()
     await is_gone(conn, given)
     await sweep(given)
@@ -142,7 +142,7 @@ async def test_nobody_is_an_orphan_while_the_server_has_just_started(given: Give
 
 
 @pytest.mark.parametrize("holds_lock", [False, True])
-async def test_a_process_that_never_held_its_lock_is_left_to_its_leases(
+async def test_a_process_that_never_held_its_lock_keeps_its_leases_until_they_expire(
     conn: Connection, given: Given, holds_lock: bool
 ) -> None:
     await given.time_passes(minutes=1)
@@ -195,8 +195,7 @@ async def test_locks_with_and_without_a_sign_are_recognised(given: Given, runnin
     assert (await sweep(given)).moved == 0
 
 
-async def test_several_orphans_are_taken_so_many_at_a_time(given: Given, running: Running) -> None:
-    """Pitfall P32."""
+async def test_the_sweep_of_orphans_honours_its_limit_and_offset(given: Given, running: Running) -> None:
     for number in range(3):
         conn, _ = await running(f"w-{number}")
         await is_gone(conn, given)
@@ -210,7 +209,7 @@ async def test_several_orphans_are_taken_so_many_at_a_time(given: Given, running
     assert (second.moved, sorted(second.lanes)) == (2, ["w-0", "w-2"])
 
 
-async def test_a_sweep_that_finds_everybody_alive_writes_nothing(given: Given, running: Running) -> None:
+async def test_a_sweep_that_finds_no_orphan_writes_nothing(given: Given, running: Running) -> None:
     await running()
     before = await given.rows("select xmin::text, xmax::text from flowfabric.workers")
 

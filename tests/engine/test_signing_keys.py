@@ -1,4 +1,4 @@
-"""Keys: one signs, the others verify until their time is over, and no secret is ever shown."""
+"""Signing keys: one signs, older ones verify until they expire, and no secret is ever shown."""
 
 import logging
 import secrets
@@ -36,12 +36,12 @@ installing = pytest.mark.parametrize("install", [signing_keys.seed_key, signing_
 
 @pytest.fixture
 async def empty(conn: Connection) -> None:
-    """A keystore that was emptied by hand."""
+    """A keystore that was emptied manually."""
     await conn.execute("delete from flowfabric.keys")
 
 
 async def kids(conn: Connection, *, active: bool | None = None) -> list[str]:
-    """The keys there are; those that sign, or those that do not, when asked for."""
+    """The existing keys; only active or only retired ones if asked for."""
     return [k.kid for k in await signing_keys.list_keys(conn) if active is None or (k.expires_at is None) is active]
 
 
@@ -90,8 +90,7 @@ async def test_a_kid_is_a_short_plain_word(conn: Connection, install: Install) -
 
 
 @installing
-async def test_anything_else_is_no_kid(conn: Connection, given: Given, install: Install) -> None:
-    """Behaviour 70."""
+async def test_an_invalid_kid_is_refused(conn: Connection, given: Given, install: Install) -> None:
     for kid in [*VECTORS["kids"]["invalid"], "k1\n", "k\0", "\ud800", "k" * 5000]:
         async with given.nothing_changes():
             with pytest.raises(InvalidKid, match="1 to 64 letters, digits, dots, underscores or hyphens"):
@@ -109,8 +108,7 @@ async def test_a_secret_is_read_in_either_case(conn: Connection, install: Instal
 
 
 @installing
-async def test_anything_else_is_no_secret(conn: Connection, given: Given, install: Install) -> None:
-    """Behaviour 70."""
+async def test_an_invalid_secret_is_refused(conn: Connection, given: Given, install: Install) -> None:
     for secret in VECTORS["secrets"]["invalid"]:
         async with given.nothing_changes():
             with pytest.raises(InvalidSecret, match="exactly 64 hexadecimal digits"):
@@ -179,7 +177,6 @@ async def test_a_rotation_is_answered_and_logged(conn: Connection, given: Given)
 
 
 async def test_rotating_to_the_active_key_changes_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 70."""
     await signing_keys.rotate_key(conn, "k2", SECRET)
     before = await signing_keys.list_keys(conn)
     async with given.nothing_changes():
@@ -191,12 +188,12 @@ async def test_rotating_to_the_active_key_changes_nothing(conn: Connection, give
 
 @pytest.mark.parametrize(("kid", "secret"), [("k3", OTHER), ("k2", SECRET), ("k2", OTHER)])
 async def test_a_kid_is_never_used_twice(conn: Connection, given: Given, kid: str, secret: str) -> None:
-    """Behaviour 70. Pitfall P46."""
+    """A known kid with another secret, or one that is retired, is refused."""
     await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(0))
     await signing_keys.rotate_key(conn, "k3", SECRET)
     before = await signing_keys.list_keys(conn)
     async with given.nothing_changes():
-        with pytest.raises(RotationConflict, match=f"kid {kid} is known already"):
+        with pytest.raises(RotationConflict, match=f"kid {kid} already exists"):
             await signing_keys.rotate_key(conn, kid, secret)
 
     assert await signing_keys.list_keys(conn) == before
@@ -205,15 +202,15 @@ async def test_a_kid_is_never_used_twice(conn: Connection, given: Given, kid: st
 @pytest.mark.parametrize(
     "grace", [timedelta(milliseconds=-1), timedelta.min, timedelta.max, timedelta(days=104_249_992)]
 )
-async def test_a_grace_is_no_negative_and_no_endless_time(conn: Connection, given: Given, grace: timedelta) -> None:
+async def test_an_invalid_grace_is_refused(conn: Connection, given: Given, grace: timedelta) -> None:
     async with given.nothing_changes():
-        with pytest.raises(InvalidGrace, match="give 0 to 9 007 199 254 740 991"):
+        with pytest.raises(InvalidGrace, match="use 0 to 9 007 199 254 740 991"):
             await signing_keys.rotate_key(conn, "k2", SECRET, grace=grace)
 
     assert await kids(conn) == ["k1"]
 
 
-async def test_no_number_makes_a_rotation_fail_otherwise(conn: Connection) -> None:
+async def test_no_other_number_makes_a_rotation_fail(conn: Connection) -> None:
     for grace in (-(2**63), -1, 2**53, 2**63 - 1, None):
         with pytest.raises(asyncpg.PostgresError, match="invalid_grace") as raised:
             await conn.fetch("select flowfabric.rotate_key('k2', $1, $2)", SECRET, grace)
@@ -228,7 +225,7 @@ async def test_the_longest_grace_is_a_century(conn: Connection) -> None:
     assert old.expires_at > await testing.now(conn) + timedelta(days=36_000)
 
 
-async def test_who_rotates_has_a_name_that_the_log_keeps(conn: Connection) -> None:
+async def test_a_rotation_logs_the_operator(conn: Connection) -> None:
     with pytest.raises(InvalidBody) as raised:
         await signing_keys.rotate_key(conn, "k2", SECRET, by="x" * 257)
 
@@ -237,7 +234,6 @@ async def test_who_rotates_has_a_name_that_the_log_keeps(conn: Connection) -> No
 
 
 async def test_later_rotations_do_not_lengthen_an_earlier_grace(conn: Connection, given: Given) -> None:
-    """Pitfall P45."""
     await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(minutes=1))
     [first, _] = await signing_keys.list_keys(conn)
     await given.time_passes(seconds=30)
@@ -249,7 +245,6 @@ async def test_later_rotations_do_not_lengthen_an_earlier_grace(conn: Connection
 
 @pytest.mark.usefixtures("empty")
 async def test_the_first_key_is_seeded_once(conn: Connection, given: Given) -> None:
-    """Behaviour 70."""
     first = await signing_keys.seed_key(conn, "s1", SECRET)
     async with given.nothing_changes():
         again = await signing_keys.seed_key(conn, "s1", SECRET.upper())
@@ -264,10 +259,9 @@ async def test_the_first_key_is_seeded_once(conn: Connection, given: Given) -> N
 
 @pytest.mark.parametrize("kid", ["k1", "k3"])
 async def test_nothing_is_seeded_beside_another_active_key(conn: Connection, given: Given, kid: str) -> None:
-    """Behaviour 70."""
     await signing_keys.rotate_key(conn, "k2", SECRET)
     async with given.nothing_changes():
-        with pytest.raises(AnotherKeyActive, match="key k2 is active; rotate_key replaces it") as raised:
+        with pytest.raises(AnotherKeyActive, match="key k2 is active; use rotate_key") as raised:
             await signing_keys.seed_key(conn, kid, OTHER)
 
     assert raised.value.fields == {"kid": "k2"}
@@ -278,14 +272,14 @@ async def test_a_retired_kid_is_not_seeded_again(conn: Connection) -> None:
     await signing_keys.rotate_key(conn, "k2", SECRET)
     await conn.execute("delete from flowfabric.keys where kid = 'k2'")
 
-    with pytest.raises(RotationConflict, match="kid k1 is known already and retired"):
+    with pytest.raises(RotationConflict, match="kid k1 already exists and is retired"):
         await signing_keys.seed_key(conn, "k1", OTHER)
     assert (await signing_keys.rotate_key(conn, "k4", OTHER)).previous_kid is None
     assert await kids(conn, active=True) == ["k4"]
 
 
 async def test_the_table_allows_one_active_key_only(conn: Connection) -> None:
-    """Pitfall P46."""
+    """Concurrent rotations can never leave two active keys."""
     with pytest.raises(asyncpg.UniqueViolationError, match="keys_one_active"):
         await conn.execute("insert into flowfabric.keys values ('k2', now(), null, '', '', '')")
     await signing_keys.rotate_key(conn, "k3", SECRET)
@@ -326,7 +320,6 @@ async def test_a_rotation_removes_old_keys_too(conn: Connection, given: Given) -
 
 
 async def test_without_an_active_key_nothing_is_signed(conn: Connection, given: Given) -> None:
-    """Pitfall P47."""
     running = await given.claimed()
     await given.submitted()
     await conn.execute("delete from flowfabric.keys")
@@ -342,7 +335,7 @@ async def test_without_an_active_key_nothing_is_signed(conn: Connection, given: 
 
 @pytest.fixture
 async def role(server: Server) -> AsyncIterator[str]:
-    """A role that may do nothing yet. Asked for first: what it is granted goes with the database of the test."""
+    """A role without privileges. Requested first, so that its grants are dropped with the database of the test."""
     name = f"role_{uuid.uuid4().hex}"
     await server.execute(f"create role {name}")
     yield name
@@ -370,7 +363,7 @@ async def test_an_ordinary_role_reads_no_secret(role: str, conn: Connection, usa
 
 
 async def stored(url: str, config: Config) -> dict[str, str]:
-    """The keys, with their secrets, after one more migration."""
+    """The keys with their secrets, after another migration."""
     conn = await asyncpg.connect(url)
     try:
         await migrate.migrate(conn, config)
@@ -383,21 +376,20 @@ async def stored(url: str, config: Config) -> dict[str, str]:
 
 
 async def test_the_first_migration_installs_the_configured_secret_once(empty_url: str) -> None:
-    """Pitfall P47."""
     assert await stored(empty_url, Config(secret=SECRET.upper())) == {"k1": SECRET}
     assert await stored(empty_url, Config(secret=OTHER)) == {"k1": SECRET}
     assert await stored(empty_url, Config()) == {"k1": SECRET}
 
 
-async def test_the_first_migration_makes_a_secret_up_where_none_is_given(empty_url: str) -> None:
-    """Pitfall P47."""
+async def test_the_first_migration_generates_a_secret_if_none_is_configured(empty_url: str) -> None:
+    """A new installation can sign without a rotation."""
     first = await stored(empty_url, Config())
 
     assert [len(bytes.fromhex(secret)) for secret in first.values()] == [32]
     assert await stored(empty_url, Config()) == first
 
 
-async def test_a_migration_gives_an_emptied_keystore_no_key_back(empty_url: str) -> None:
+async def test_a_migration_does_not_seed_an_emptied_keystore_again(empty_url: str) -> None:
     await stored(empty_url, Config(secret=SECRET))
     conn = await asyncpg.connect(empty_url)
     await conn.execute("delete from flowfabric.keys")
@@ -412,7 +404,7 @@ async def test_two_installations_have_different_keys(conn: Connection, empty_url
     assert await stored(empty_url, Config()) != {"k1": made["hex"]}
 
 
-async def test_a_bad_secret_leaves_nothing_migrated(empty_url: str) -> None:
+async def test_an_invalid_secret_leaves_nothing_migrated(empty_url: str) -> None:
     with pytest.raises(InvalidSecret) as raised:
         await stored(empty_url, Config(secret=f"{SECRET}0"))
 
@@ -421,7 +413,7 @@ async def test_a_bad_secret_leaves_nothing_migrated(empty_url: str) -> None:
 
 
 async def waitpoint(conn: Connection, given: Given) -> SignalToSend:
-    """A good signal to a waitpoint made just now."""
+    """A valid signal to a waitpoint just created."""
     claim = await given.claimed(lane=f"lane-{uuid.uuid4().hex}", lease=timedelta(hours=1))
     made = await waits.create_waitpoint(conn, claim.fence, "answer", expires_in=timedelta(days=30))
     return SignalToSend(
@@ -436,8 +428,7 @@ async def outcome(conn: Connection, signal: SignalToSend) -> str:
         return refused.code
 
 
-async def test_an_old_token_works_through_its_grace_and_no_longer(conn: Connection, given: Given) -> None:
-    """Behaviour 68. Pitfall P45."""
+async def test_an_old_token_is_valid_during_the_grace_and_not_after(conn: Connection, given: Given) -> None:
     old = await waitpoint(conn, given)
     rotated = await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(minutes=10))
     young = await waitpoint(conn, given)
@@ -455,7 +446,6 @@ async def test_an_old_token_works_through_its_grace_and_no_longer(conn: Connecti
 
 
 async def test_ten_rotations_inside_one_grace_all_verify(conn: Connection, given: Given) -> None:
-    """Behaviour 68."""
     signals = [await waitpoint(conn, given)]
     for number in range(2, 12):
         await signing_keys.rotate_key(conn, f"k{number}", secrets.token_hex(32), grace=timedelta(hours=1))
@@ -465,16 +455,14 @@ async def test_ten_rotations_inside_one_grace_all_verify(conn: Connection, given
     assert len({signal.token.partition(":")[0] for signal in signals}) == 11
 
 
-async def test_a_grace_of_nothing_retires_a_leaked_secret_at_once(conn: Connection, given: Given) -> None:
-    """Behaviour 68."""
+async def test_a_grace_of_0_retires_a_leaked_secret_immediately(conn: Connection, given: Given) -> None:
     signal = await waitpoint(conn, given)
     await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(0))
 
     assert await outcome(conn, signal) == "token_expired"
 
 
-async def test_a_secret_in_its_grace_forges_no_token_for_a_younger_waitpoint(conn: Connection, given: Given) -> None:
-    """Behaviour 69. Pitfall P45."""
+async def test_a_secret_in_its_grace_cannot_sign_for_a_younger_waitpoint(conn: Connection, given: Given) -> None:
     await signing_keys.rotate_key(conn, "leaked", SECRET)
     await signing_keys.rotate_key(conn, "k3", OTHER, grace=timedelta(hours=1))
     young = await waitpoint(conn, given)

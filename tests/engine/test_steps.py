@@ -1,4 +1,4 @@
-"""Steps: saved once under a lease, and read back as the journal of a run."""
+"""Steps: saved once under a lease, and returned as the journal of a run."""
 
 import asyncio
 from contextlib import suppress
@@ -34,8 +34,7 @@ async def saved(given: Given, claim: Claim) -> list[tuple[str, int, bytes | None
     return [(entry.name, entry.occurrence, entry.result) for entry in journal]
 
 
-async def test_the_first_result_of_a_name_and_occurrence_counts(given: Given) -> None:
-    """Behaviour 85."""
+async def test_the_first_result_of_a_name_and_occurrence_wins(given: Given) -> None:
     claim = await given.claimed()
 
     assert await steps.save_step(given.conn, step(claim, result=b'"first"')) == SAVED
@@ -45,7 +44,6 @@ async def test_the_first_result_of_a_name_and_occurrence_counts(given: Given) ->
 
 
 async def test_occurrences_of_one_name_are_kept_apart(given: Given) -> None:
-    """Behaviour 85."""
     claim = await given.claimed()
     for occurrence in (2, 1, 3):
         await steps.save_step(given.conn, step(claim, "page", occurrence, b"%d" % occurrence))
@@ -86,7 +84,6 @@ async def test_a_batch_is_answered_as_if_its_items_came_one_after_the_other(give
 
 
 async def test_a_stale_owner_saves_nothing(given: Given) -> None:
-    """Behaviour 86."""
     claim = await given.claimed()
     await given.time_passes(minutes=1)
     await claims.expire_leases(given.conn)
@@ -99,7 +96,7 @@ async def test_a_stale_owner_saves_nothing(given: Given) -> None:
     assert await steps.save_step(given.conn, step(taken)) == SAVED
 
 
-async def test_a_lapsed_lease_saves_nothing_even_if_nobody_took_the_work(given: Given) -> None:
+async def test_an_expired_lease_cannot_save_a_step_even_if_it_was_not_reclaimed(given: Given) -> None:
     claim = await given.claimed()
     await given.time_passes(minutes=1)
 
@@ -117,7 +114,7 @@ async def test_an_ended_execution_saves_nothing(given: Given) -> None:
     assert await given.count("steps") == 0
 
 
-async def test_part_of_a_fence_saves_nothing(given: Given) -> None:
+async def test_a_partial_fence_saves_nothing(given: Given) -> None:
     claim = await given.claimed()
     [row] = await given.rows(
         "select * from flowfabric.save_step(array[$1::int], array[$2::uuid], array[null::uuid], array[1::bigint], "
@@ -131,7 +128,7 @@ async def test_part_of_a_fence_saves_nothing(given: Given) -> None:
 
 
 @pytest.mark.parametrize(("name", "occurrence"), [("", 1), ("x" * 129, 1), ("é" * 65, 1), ("a", 0), ("a", -1)])
-async def test_a_name_that_cannot_be_is_refused(given: Given, name: str, occurrence: int) -> None:
+async def test_an_invalid_name_is_refused(given: Given, name: str, occurrence: int) -> None:
     claim = await given.claimed()
 
     with pytest.raises(InvalidName):
@@ -168,7 +165,7 @@ async def test_an_execution_has_ten_thousand_steps_at_most(given: Given) -> None
     assert len(await steps.read_journal(given.conn, claim.execution_id)) == 10_000
 
 
-async def test_a_step_joins_a_transaction_of_the_callers(given: Given) -> None:
+async def test_a_step_joins_the_callers_transaction(given: Given) -> None:
     claim = await given.claimed()
     with suppress(ZeroDivisionError):
         async with given.conn.transaction():
@@ -178,7 +175,7 @@ async def test_a_step_joins_a_transaction_of_the_callers(given: Given) -> None:
     assert await given.count("steps") == 0
 
 
-async def test_two_who_save_the_same_step_at_once_agree_on_one(given: Given, connect: Connect) -> None:
+async def test_two_concurrent_saves_of_one_step_return_one_result(given: Given, connect: Connect) -> None:
     claim = await given.claimed()
     first, second = await connect(), await connect()
     transaction = first.transaction()
@@ -213,7 +210,7 @@ async def test_the_journal_holds_steps_sleeps_and_ended_waits(given: Given) -> N
     assert journal[0].due_at is not None
 
 
-async def test_the_place_of_a_sleep_can_be_kept_ahead(given: Given) -> None:
+async def test_a_sleep_can_be_saved_in_advance(given: Given) -> None:
     claim = await given.claimed()
     due_at = claim.expires_at + timedelta(hours=1)
     await steps.save_step(given.conn, step(claim, "nap", result=None, due_at=due_at))
@@ -241,8 +238,7 @@ async def test_an_execution_without_steps_has_an_empty_journal(given: Given) -> 
 
 
 @pytest.mark.parametrize("keep", [True, False])
-async def test_a_replay_keeps_the_steps_unless_told_otherwise(given: Given, keep: bool) -> None:
-    """Behaviour 88."""
+async def test_a_replay_keeps_the_steps_by_default(given: Given, keep: bool) -> None:
     claim = await given.claimed()
     other = await given.claimed()
     for each in (claim, other):
@@ -271,12 +267,12 @@ async def test_retention_removes_the_steps_with_their_execution(given: Given) ->
 
 
 async def again(given: Given, claims: list[Claim]) -> list[Claim]:
-    """The same executions, handed back and claimed once more."""
+    """Release these executions and claim them again."""
     await attempts.delay_many(given.conn, [Delay(fence=claim.fence) for claim in claims])
     return sorted(await given.claim(take=len(claims)), key=lambda claim: claim.execution_id)
 
 
-async def test_a_claim_brings_the_journal_of_what_may_have_run(given: Given) -> None:
+async def test_a_claim_returns_the_journal_of_an_execution_that_ran_before(given: Given) -> None:
     claim = await given.claimed()
     await steps.save_step(given.conn, step(claim, "search", result=b'"found"'))
 
@@ -290,7 +286,7 @@ async def test_a_claim_brings_the_journal_of_what_may_have_run(given: Given) -> 
 ODD = 'a "b" \\ é\n\t'
 
 
-async def test_what_a_claim_brings_is_what_reading_the_journal_says(given: Given) -> None:
+async def test_the_journal_of_a_claim_equals_the_journal_that_is_read(given: Given) -> None:
     claim = await given.claimed()
     kept = [step(claim, ODD, 1, b"x" * 200, encoding=ODD[:9]), step(claim, "b", 2, None), step(claim, "B", 1, b"")]
     await steps.save_step_many(given.conn, [*kept, step(claim, "nap", result=None, due_at=claim.expires_at)])
@@ -321,7 +317,7 @@ async def test_what_a_claim_brings_is_what_reading_the_journal_says(given: Given
     )
 
 
-async def test_a_claim_brings_the_journals_of_those_that_have_run_and_no_others(given: Given) -> None:
+async def test_a_claim_returns_journals_only_of_executions_that_ran_before(given: Given) -> None:
     first = await given.claimed()
     await steps.save_step(given.conn, step(first, "a"))
     await attempts.delay(given.conn, first.fence)
@@ -332,7 +328,7 @@ async def test_a_claim_brings_the_journals_of_those_that_have_run_and_no_others(
     assert [entry.name for entry in (brought[first.execution_id] or Journal(entries=(), more=True)).entries] == ["a"]
 
 
-async def test_a_claim_brings_journals_up_to_a_mebibyte_and_the_rest_is_read_on_demand(given: Given) -> None:
+async def test_a_claim_returns_journals_up_to_1_mib_and_the_rest_is_read_on_demand(given: Given) -> None:
     for _ in range(3):
         await given.submitted()
     claims = sorted(await given.claim(take=3), key=lambda claim: claim.execution_id)
@@ -346,7 +342,7 @@ async def test_a_claim_brings_journals_up_to_a_mebibyte_and_the_rest_is_read_on_
         assert [entry.occurrence for entry in journal] == [1, 2]
 
 
-async def test_a_journal_that_goes_on_is_read_from_where_the_claim_left_it(given: Given) -> None:
+async def test_the_rest_of_a_journal_is_read_after_the_part_in_the_claim(given: Given) -> None:
     claim = await given.claimed()
     await steps.save_step_many(given.conn, [step(claim, "page", n, b"x" * 400_000) for n in (1, 2, 3)])
     begun = await steps.read_journal(given.conn, claim.execution_id)

@@ -1,4 +1,4 @@
-"""The token of a signal is judged in Postgres exactly as Python would judge it."""
+"""Postgres verifies the token of a signal exactly as Python does."""
 
 from flowfabric import signing
 from flowfabric.engine import signing_keys
@@ -11,7 +11,7 @@ from (select) as one left join flowfabric.keys k on k.kid = split_part($2, ':', 
 """
 
 
-async def test_postgres_judges_a_token_as_python_does(conn: Connection) -> None:
+async def test_postgres_verifies_a_token_as_python_does(conn: Connection) -> None:
     for vector in VECTORS["signature_refusals"]:
         await conn.execute("delete from flowfabric.keys")
         await signing_keys.seed_key(conn, vector["kid"], vector["secret"])
@@ -21,7 +21,7 @@ async def test_postgres_judges_a_token_as_python_does(conn: Connection) -> None:
         assert row["code"] == (None if vector["result"] == "ok" else refusal), vector
 
 
-async def test_nothing_may_stand_behind_a_digest(conn: Connection) -> None:
+async def test_nothing_may_follow_a_digest(conn: Connection) -> None:
     await conn.execute("delete from flowfabric.keys")
     await signing_keys.seed_key(conn, "k1", SECRET)
     token = signing.sign(bytes.fromhex(SECRET), "k1", "message")

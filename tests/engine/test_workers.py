@@ -1,4 +1,4 @@
-"""Workers: who is there to work, who is not any more, and what becomes of their leases."""
+"""Workers: registration, heartbeats, expiry, and what happens to their leases."""
 
 import asyncio
 from datetime import timedelta
@@ -44,8 +44,8 @@ async def entry(conn: Connection) -> Worker:
     return only
 
 
-async def test_the_life_of_an_entry(conn: Connection, given: Given) -> None:
-    """Behaviour 116."""
+async def test_the_life_of_a_worker_entry(conn: Connection, given: Given) -> None:
+    """Register, refresh, heartbeat, expire; a heartbeat after that answers `not_registered`."""
     registered = await register(conn)
     refreshed = await register(conn)
     await given.time_passes(seconds=20)
@@ -61,7 +61,7 @@ async def test_the_life_of_an_entry(conn: Connection, given: Given) -> None:
     assert (await given.events()).count("worker_registered") == 1
 
 
-async def test_an_entry_shows_what_was_registered(conn: Connection, given: Given) -> None:
+async def test_an_entry_shows_its_registration(conn: Connection, given: Given) -> None:
     now = await testing.now(conn)
     registered = await register(
         conn, lanes=["b", "a", "b"], capabilities={"llm", "gpu"}, namespace="acme", ttl=timedelta(minutes=2)
@@ -79,7 +79,7 @@ async def test_an_entry_shows_what_was_registered(conn: Connection, given: Given
 
 
 @pytest.mark.parametrize("change", [{"lanes": ["other"]}, {"capabilities": ["gpu"]}, {"namespace": "acme"}])
-async def test_a_change_is_an_event_and_a_repeat_is_none(
+async def test_a_changed_registration_is_an_event_and_a_repeat_is_not(
     conn: Connection, given: Given, change: dict[str, Any]
 ) -> None:
     await register(conn)
@@ -93,8 +93,8 @@ async def test_a_change_is_an_event_and_a_repeat_is_none(
     assert shown.registered_at == first.registered_at < shown.beat_at
 
 
-async def test_a_worker_whose_entry_lapsed_registers_again(conn: Connection, given: Given) -> None:
-    """Whether or not the sweep has come by."""
+async def test_a_worker_whose_entry_expired_registers_again(conn: Connection, given: Given) -> None:
+    """Whether or not the sweep has run."""
     await register(conn)
     for is_swept in (False, True):
         await given.time_passes(seconds=30)
@@ -107,7 +107,6 @@ async def test_a_worker_whose_entry_lapsed_registers_again(conn: Connection, giv
 
 
 async def test_an_instance_belongs_to_one_worker(conn: Connection, given: Given) -> None:
-    """Behaviour 116."""
     await register(conn)
 
     async with given.nothing_changes():
@@ -115,9 +114,7 @@ async def test_an_instance_belongs_to_one_worker(conn: Connection, given: Given)
             await register(conn, worker="other")
 
 
-async def test_two_workers_that_register_one_instance_at_once_do_not_both_get_it(
-    given: Given, connect: Connect
-) -> None:
+async def test_concurrent_registrations_of_one_instance_do_not_both_succeed(given: Given, connect: Connect) -> None:
     one, two = await connect(), await connect()
     async with one.transaction():
         await register(one)
@@ -130,7 +127,7 @@ async def test_two_workers_that_register_one_instance_at_once_do_not_both_get_it
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\n", "a|b", "x" * 257])
-async def test_bad_names_are_refused(conn: Connection, given: Given, name: str) -> None:
+async def test_invalid_names_are_refused(conn: Connection, given: Given, name: str) -> None:
     async with given.nothing_changes():
         with pytest.raises(InvalidWorker):
             await register(conn, name)
@@ -138,7 +135,7 @@ async def test_bad_names_are_refused(conn: Connection, given: Given, name: str) 
             await register(conn, worker=name)
 
 
-async def test_bad_lanes_and_lifetimes_are_refused(conn: Connection, given: Given) -> None:
+async def test_invalid_lanes_and_lifetimes_are_refused(conn: Connection, given: Given) -> None:
     async with given.nothing_changes():
         for lane_names in ([], ["x" * 65], ["ä"]):
             with pytest.raises(InvalidLane):
@@ -151,10 +148,9 @@ async def test_bad_lanes_and_lifetimes_are_refused(conn: Connection, given: Give
 
 
 @pytest.mark.parametrize("case", CAPABILITIES["invalid"], ids=str)
-async def test_bad_capabilities_are_refused_with_their_cause(
+async def test_invalid_capabilities_are_refused_with_their_cause(
     conn: Connection, given: Given, case: dict[str, Any]
 ) -> None:
-    """Behaviour 49."""
     async with given.nothing_changes():
         with pytest.raises(InvalidCapabilities) as refused:
             await register(conn, capabilities=case["in"])
@@ -162,7 +158,6 @@ async def test_bad_capabilities_are_refused_with_their_cause(
 
 
 async def test_the_limits_of_capabilities(conn: Connection) -> None:
-    """Behaviour 49."""
     for bad, cause in (([f"c{n:03}" for n in range(257)], "too_many_tokens"), (["x" * 4_097], "too_many_bytes")):
         with pytest.raises(InvalidCapabilities) as refused:
             await register(conn, capabilities=bad)
@@ -171,8 +166,7 @@ async def test_the_limits_of_capabilities(conn: Connection) -> None:
         await register(conn, capabilities=good)
 
 
-async def test_beats_of_several_are_answered_in_order_and_write_no_event(conn: Connection, given: Given) -> None:
-    """Behaviour 116."""
+async def test_heartbeats_are_answered_in_order_and_write_no_event(conn: Connection, given: Given) -> None:
     for number in (3, 1, 2):
         await register(conn, f"w-{number}", ttl=timedelta(seconds=number * 10))
     before = await given.events()
@@ -238,7 +232,6 @@ async def test_a_list_counts_the_leases(conn: Connection, given: Given) -> None:
 
 
 async def test_marking_an_instance_dead_revokes_its_leases(conn: Connection, given: Given) -> None:
-    """Behaviour 116."""
     await register(conn, given.instance, worker=given.worker)
     mine = [await given.claimed(policy={"max_reclaim_count": 0}) for _ in range(2)]
     await given.submitted(lane="other")
@@ -260,7 +253,7 @@ async def test_marking_an_instance_dead_revokes_its_leases(conn: Connection, giv
         assert (await workers.mark_dead(conn, given.instance, by="ops")).outcome == "not_registered"
 
 
-async def test_marking_dead_leaves_what_has_lapsed_to_its_sweep(conn: Connection, given: Given) -> None:
+async def test_marking_dead_leaves_expired_leases_to_the_sweep(conn: Connection, given: Given) -> None:
     await register(conn, given.instance, worker=given.worker, ttl=timedelta(minutes=10))
     claim = await given.claimed(policy={"max_reclaim_count": 0})
     await given.time_passes(seconds=30)
@@ -271,8 +264,7 @@ async def test_marking_dead_leaves_what_has_lapsed_to_its_sweep(conn: Connection
 
 
 @pytest.mark.parametrize("reason", ["x" * 257, "a\nb", "a\x7f"])
-async def test_a_bad_reason_is_refused(conn: Connection, given: Given, reason: str) -> None:
-    """Behaviour 116."""
+async def test_an_invalid_reason_is_refused(conn: Connection, given: Given, reason: str) -> None:
     await register(conn)
 
     async with given.nothing_changes():
@@ -296,7 +288,7 @@ async def test_two_operators_marking_one_instance_dead_mark_it_once(given: Given
     assert (await given.events()).count("worker_marked_dead") == 1
 
 
-async def test_lapsed_entries_are_swept_and_their_leases_left_alone(conn: Connection, given: Given) -> None:
+async def test_expired_entries_are_swept_and_their_leases_stay(conn: Connection, given: Given) -> None:
     await register(conn, given.instance, worker=given.worker, ttl=timedelta(seconds=1))
     await register(conn, "lives", ttl=timedelta(minutes=1))
     claim = await given.claimed()
@@ -311,8 +303,7 @@ async def test_lapsed_entries_are_swept_and_their_leases_left_alone(conn: Connec
         assert (await workers.expire_workers(conn)).moved == 0
 
 
-async def test_lapsed_entries_are_swept_so_many_at_a_time(conn: Connection, given: Given) -> None:
-    """Pitfall P32."""
+async def test_the_sweep_of_expired_workers_honours_its_limit_and_offset(conn: Connection, given: Given) -> None:
     for number in range(5):
         await register(conn, f"w-{number}", ttl=timedelta(seconds=10 + number))
     await given.time_passes(minutes=1)

@@ -1,4 +1,4 @@
-"""What a handler reports is counted once, however often it runs, and a hard limit does what its budget says."""
+"""Usage that a handler reports is counted once, however often it runs, and a hard limit acts as its budget says."""
 
 import asyncio
 from typing import Any
@@ -31,8 +31,7 @@ async def test_a_handler_reports_what_it_used(app: App, given: Given) -> None:
     assert (spent.name, spent.spent["tokens"]) == (TEAM, 60)
 
 
-async def test_past_the_hard_limit_it_is_told_with_the_figures_and_nothing_is_counted(app: App, given: Given) -> None:
-    """Behaviour 109."""
+async def test_a_report_past_the_hard_limit_raises_with_the_figures_and_counts_nothing(app: App, given: Given) -> None:
     await make(given.conn)
     await spend(given.conn, 60)
 
@@ -50,7 +49,7 @@ async def test_past_the_hard_limit_it_is_told_with_the_figures_and_nothing_is_co
     assert ((await read(given.conn)).used, await given.count("steps")) == ({"tokens": 60}, 0)
 
 
-async def test_a_handler_that_does_not_plan_for_it_is_tried_again_and_fits_after_a_reset(
+async def test_a_handler_that_does_not_catch_the_error_is_retried_and_succeeds_after_a_reset(
     app: App, given: Given
 ) -> None:
     await make(given.conn)
@@ -64,7 +63,7 @@ async def test_a_handler_that_does_not_plan_for_it_is_tried_again_and_fits_after
     async with working(app):
         execution = await report.submit()
         await happens(execution, "attempt_failed")
-        assert "budget 'team-a' has tokens 60 used" in (await execution.explain()).sentence
+        assert "budget 'team-a' has used 60" in (await execution.explain()).sentence
         await budgets.reset_budget(given.conn, TEAM, by="ops")
         await later(app, given, execution, hours=1)
         assert await execution.result(TIMEOUT) == 2
@@ -116,8 +115,7 @@ async def test_a_report_of_a_worker_that_died_is_not_counted_again(app: App, giv
     assert await figures(given.conn) == (20, 0, 0)
 
 
-async def test_a_run_that_a_hard_limit_suspends_goes_on_by_itself_when_there_is_room(app: App, given: Given) -> None:
-    """Behaviour 109."""
+async def test_a_run_suspended_by_a_hard_limit_resumes_when_the_budget_has_room(app: App, given: Given) -> None:
     await make(given.conn, on_hard_limit="suspend")
     left: list[str] = []
 
@@ -133,7 +131,7 @@ async def test_a_run_that_a_hard_limit_suspends_goes_on_by_itself_when_there_is_
     async with working(app):
         execution = await report.submit()
         await happens(execution, "execution_suspended")
-        assert "needs 50 tokens of budget team-a, which has 40 left" in (await execution.explain()).sentence
+        assert (await execution.explain()).waits_for == "budget"
         await budgets.change_budget(given.conn, TEAM, hard_limits={"tokens": 110}, by="ops")
         await app.wake("default")
         assert await execution.result(TIMEOUT) == "attempt 1"
@@ -143,7 +141,7 @@ async def test_a_run_that_a_hard_limit_suspends_goes_on_by_itself_when_there_is_
 
 
 @pytest.mark.parametrize(("action", "ending"), [("fail", ExecutionFailed), ("cancel", ExecutionCancelled)])
-async def test_a_run_that_a_hard_limit_ends_leaves_its_handler(
+async def test_a_run_ended_by_a_hard_limit_is_unwound(
     app: App, given: Given, action: str, ending: type[Exception]
 ) -> None:
     await make(given.conn, on_hard_limit=action)
@@ -165,7 +163,7 @@ async def test_a_run_that_a_hard_limit_ends_leaves_its_handler(
     assert (seen, await given.count("steps")) == (["left"], 0)
 
 
-async def test_those_beside_a_run_that_was_ended_leave_with_it(app: App, given: Given) -> None:
+async def test_concurrent_waits_of_a_run_ended_by_a_hard_limit_are_unwound_too(app: App, given: Given) -> None:
     await make(given.conn, on_hard_limit="fail")
 
     @app.task
@@ -181,7 +179,7 @@ async def test_those_beside_a_run_that_was_ended_leave_with_it(app: App, given: 
     assert (await given.events(execution.execution_id)).count("execution_failed") == 1
 
 
-async def test_reports_at_once_share_their_calls(app: App, given: Given) -> None:
+async def test_concurrent_reports_are_batched(app: App, given: Given) -> None:
     await make(given.conn)
 
     @app.task
@@ -197,7 +195,7 @@ async def test_reports_at_once_share_their_calls(app: App, given: Given) -> None
     assert row["calls"] < 10
 
 
-async def test_one_that_does_not_fit_harms_none_that_is_sent_with_it(app: App, given: Given) -> None:
+async def test_a_report_that_does_not_fit_fails_alone(app: App, given: Given) -> None:
     await make(given.conn)
 
     @app.task
@@ -214,7 +212,7 @@ async def test_one_that_does_not_fit_harms_none_that_is_sent_with_it(app: App, g
     assert await figures(given.conn) == (100, 0, 0)
 
 
-async def test_inside_a_step_it_counts_whenever_the_step_really_ran(app: App, given: Given) -> None:
+async def test_a_report_inside_a_step_counts_each_time_the_step_runs(app: App, given: Given) -> None:
     await make(given.conn)
 
     @app.task
@@ -226,7 +224,7 @@ async def test_inside_a_step_it_counts_whenever_the_step_really_ran(app: App, gi
             tries += 1
             await ctx.report_usage(TEAM, tokens=10)
             if tries == 1:
-                raise ConnectionError("the answer was lost, and paid for")
+                raise ConnectionError("the answer was lost after it was paid for")
             return "answer"
 
         answer = await ctx.step("ask", ask, retries=1, backoff="1ms")
@@ -241,7 +239,7 @@ async def test_inside_a_step_it_counts_whenever_the_step_really_ran(app: App, gi
     assert await figures(given.conn) == (20, 0, 0)
 
 
-async def test_the_budget_is_that_of_the_namespace_of_the_run(app: App, given: Given) -> None:
+async def test_a_run_uses_the_budget_of_its_namespace(app: App, given: Given) -> None:
     name = "x" * 128
     for namespace in ("default", "acme"):
         await make(given.conn, name, namespace=namespace)
@@ -258,7 +256,7 @@ async def test_the_budget_is_that_of_the_namespace_of_the_run(app: App, given: G
     assert (await budgets.describe_budget(given.conn, name)).used == {}
 
 
-async def test_a_handler_that_does_not_await_spends_just_so(app: App, given: Given) -> None:
+async def test_a_synchronous_handler_can_report_and_reserve(app: App, given: Given) -> None:
     await make(given.conn, on_hard_limit="suspend")
 
     @app.task

@@ -7,7 +7,7 @@ import pytest
 
 from flowfabric import App, Blocking, ChildFailed, Context, Execution, ExecutionFailed
 from flowfabric.app.tasks import Task
-from flowfabric.engine import children
+from flowfabric.engine import children, executions
 from flowfabric.ids import ExecutionId
 from tests.app.scene import TIMEOUT, happens, later, working
 from tests.conftest import SOAK
@@ -33,7 +33,7 @@ def failing(app: App) -> Task[[], None]:
 
 
 def idle(app: App, **options: Any) -> Task[[], None]:
-    """A task in a lane that nobody works on."""
+    """A task in a lane without a worker."""
 
     @app.task(**{"lane": "idle", **options})
     async def wait() -> None: ...
@@ -50,6 +50,12 @@ async def family(given: Given, parent: Execution[Any]) -> list[ExecutionId]:
         parent.execution_id.uuid,
     )
     return [ExecutionId(row["partition"], row["id"]) for row in found]
+
+
+async def swept(app: App, given: Given) -> None:
+    """Deliver the ends of children now, instead of waiting for the sweep of a worker."""
+    await children.deliver_child_ends(given.conn)
+    await app.wake("default")
 
 
 async def test_a_parent_gets_the_results_of_its_children(app: App, given: Given) -> None:
@@ -94,7 +100,7 @@ async def test_many_children_are_one_suspension_and_the_parent_runs_twice(app: A
         ("expire", "expired", "deadline"),
     ],
 )
-async def test_a_child_that_does_not_complete_raises_what_a_handler_can_catch(
+async def test_a_child_that_does_not_complete_raises_an_error_that_a_handler_can_catch(
     app: App, given: Given, how: str, state: str, why: str
 ) -> None:
     fail, wait = failing(app), idle(app)
@@ -113,13 +119,18 @@ async def test_a_child_that_does_not_complete_raises_what_a_handler_can_catch(
         if how != "fail":
             await happens(execution, "execution_suspended")
             [child] = await family(given, execution)
-            await (app.execution(child).cancel("not wanted") if how == "cancel" else given.time_passes(hours=2))
+            if how == "cancel":
+                await app.execution(child).cancel("not wanted")
+            else:
+                await given.time_passes(hours=2)
+                await executions.expire_executions(given.conn)
+            await swept(app, given)
         found, said = await execution.result(TIMEOUT)
     assert found == state
     assert why in said
 
 
-async def test_a_failed_child_fails_its_parent_for_good_unless_it_is_caught(app: App) -> None:
+async def test_a_failed_child_fails_its_parent_permanently_unless_it_is_caught(app: App) -> None:
     fail = failing(app)
 
     @app.task(retries=5)
@@ -128,12 +139,12 @@ async def test_a_failed_child_fails_its_parent_for_good_unless_it_is_caught(app:
 
     async with working(app):
         execution = await parent.submit()
-        with pytest.raises(ExecutionFailed, match=r"ChildFailed: .* failed: ValueError: no luck"):
+        with pytest.raises(ExecutionFailed, match=r"ChildFailed: .*ValueError: no luck"):
             await execution.result(TIMEOUT)
         assert (await execution.describe()).counts.attempts == 1
 
 
-async def test_a_run_that_begins_again_finds_the_same_child(app: App, given: Given) -> None:
+async def test_a_retried_run_finds_the_same_child(app: App, given: Given) -> None:
     square, tries = squares(app), []
 
     @app.task(retries=3, backoff="1ms")
@@ -162,7 +173,7 @@ async def test_children_have_children(app: App) -> None:
         assert await (await factorial.submit(5)).result(TIMEOUT) == 120
 
 
-async def test_a_child_that_ended_before_it_is_waited_for_is_there(app: App, given: Given) -> None:
+async def test_waiting_for_a_child_that_has_ended_does_not_suspend(app: App, given: Given) -> None:
     square = squares(app)
 
     @app.task
@@ -181,7 +192,7 @@ async def test_a_child_that_ended_before_it_is_waited_for_is_there(app: App, giv
         assert "execution_suspended" not in [event.kind async for event in execution.events()]
 
 
-async def test_a_blocking_handler_has_children_too(app: App) -> None:
+async def test_a_synchronous_handler_can_submit_children(app: App) -> None:
     square = squares(app)
 
     @app.task
@@ -196,7 +207,7 @@ async def test_a_blocking_handler_has_children_too(app: App) -> None:
 
 
 @pytest.mark.parametrize("ending", ["cancel", "let_run"])
-async def test_children_of_a_parent_that_did_not_complete_are_cancelled_unless_they_may_run(
+async def test_children_of_a_parent_that_did_not_complete_are_cancelled_unless_they_may_continue(
     app: App, given: Given, ending: Any
 ) -> None:
     wait = idle(app)
@@ -230,7 +241,7 @@ async def test_a_parent_that_completes_leaves_its_children_running(app: App, giv
         assert await app.execution(child).state() == "waiting"
 
 
-async def test_a_replay_submits_anew_what_was_cancelled_with_its_parent(app: App, given: Given) -> None:
+async def test_a_replay_submits_children_again_that_were_cancelled_with_their_parent(app: App, given: Given) -> None:
     square, fails = squares(app), [True]
 
     @app.task
@@ -245,6 +256,7 @@ async def test_a_replay_submits_anew_what_was_cancelled_with_its_parent(app: App
         with pytest.raises(ExecutionFailed, match="no paper"):
             await execution.result(TIMEOUT)
         [child] = await family(given, execution)
+        await swept(app, given)
         await happens(app.execution(child), "execution_cancelled")
         await execution.replay(by="ops")
         await happens(execution, "execution_suspended")
@@ -254,7 +266,7 @@ async def test_a_replay_submits_anew_what_was_cancelled_with_its_parent(app: App
     assert [row["outcome"] for row in ends] == ["cancelled", "success"]
 
 
-async def test_a_replay_without_steps_has_children_of_its_own(app: App, given: Given) -> None:
+async def test_a_replay_without_saved_steps_submits_new_children(app: App, given: Given) -> None:
     square = squares(app)
 
     @app.task
@@ -270,7 +282,9 @@ async def test_a_replay_without_steps_has_children_of_its_own(app: App, given: G
             assert len(await family(given, execution)) == (1 if keep else 2)
 
 
-async def test_what_no_child_can_have_is_refused_before_anything_is_submitted(app: App, given: Given) -> None:
+async def test_options_that_a_child_cannot_have_are_refused_before_anything_is_submitted(
+    app: App, given: Given
+) -> None:
     square = squares(app)
 
     @app.task(retries=5)
@@ -279,16 +293,12 @@ async def test_what_no_child_can_have_is_refused_before_anything_is_submitted(ap
         await ctx.submit(square.with_options(**options), 2)
 
     async with working(app):
-        for which, why in [
-            ("key", "key: the id of a child"),
-            ("id", "execution_id: the id"),
-            ("end", "give cancel or"),
-        ]:
+        for which, field in [("key", "key"), ("id", "execution_id"), ("end", "on_parent_end")]:
             execution = await parent.submit(which)
-            with pytest.raises(ExecutionFailed, match=f"InvalidBody: .*{why}"):
+            with pytest.raises(ExecutionFailed, match=f"InvalidBody: .*{field}"):
                 await execution.result(TIMEOUT)
     assert await given.count("executions") == 3
-    with pytest.raises(ValueError, match="on_parent_end is for children"):
+    with pytest.raises(ValueError, match="on_parent_end"):
         square.with_options(on_parent_end="cancel").submission(2)
 
 

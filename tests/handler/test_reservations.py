@@ -1,4 +1,4 @@
-"""What a handler sets aside is spent, comes back, and is never counted twice."""
+"""Reservations of a handler: settled, released, and never counted twice."""
 
 import asyncio
 from typing import Any
@@ -18,7 +18,7 @@ async def team(given: Given) -> None:
     await make(given.conn)
 
 
-async def test_what_was_not_spent_of_it_is_free_again_and_without_a_word_all_of_it_was_spent(
+async def test_a_settlement_releases_the_rest_and_an_unsettled_reservation_counts_as_spent(
     app: App, given: Given
 ) -> None:
     seen: list[tuple[int, int, int]] = []
@@ -31,7 +31,7 @@ async def test_what_was_not_spent_of_it_is_free_again_and_without_a_word_all_of_
             again = await held.settle(tokens=99)
         async with ctx.reserve(TEAM, tokens=40) as held:
             seen.append(await figures(given.conn))
-        with pytest.raises(RuntimeError, match="is entered once; ask for another"):
+        with pytest.raises(RuntimeError, match="once"):
             await held.__aenter__()
         return [first.outcome, again.outcome, again.first or ""]
 
@@ -42,13 +42,13 @@ async def test_what_was_not_spent_of_it_is_free_again_and_without_a_word_all_of_
 
 
 async def out_of_time(ctx: Context) -> None:
-    """Set something aside for what takes too long."""
+    """Reserve for a block that times out."""
     async with asyncio.timeout(None) as limit, ctx.reserve(TEAM, tokens=50):
         limit.reschedule(0)
         await asyncio.Event().wait()
 
 
-async def test_a_block_that_raises_gives_it_back_and_so_does_a_release(app: App, given: Given) -> None:
+async def test_a_block_that_raises_releases_its_reservation_and_so_does_release(app: App, given: Given) -> None:
     @app.task
     async def report(ctx: Context) -> None:
         with pytest.raises(LookupError):
@@ -66,14 +66,14 @@ async def test_a_block_that_raises_gives_it_back_and_so_does_a_release(app: App,
     assert (await given.events()).count("reservation_released") == 3
 
 
-async def test_what_does_not_fit_is_refused_before_anything_is_begun(app: App, given: Given) -> None:
+async def test_a_reservation_that_does_not_fit_is_refused_before_the_block_runs(app: App, given: Given) -> None:
     await spend(given.conn, 70)
 
     @app.task
     async def report(ctx: Context) -> Any:
         try:
             async with ctx.reserve(TEAM, tokens=31):
-                raise AssertionError("it was begun")
+                raise AssertionError("the block ran")
         except BudgetExhausted as refused:
             return refused.fields
 
@@ -83,7 +83,7 @@ async def test_what_does_not_fit_is_refused_before_anything_is_begun(app: App, g
     assert await figures(given.conn) == (70, 0, 0)
 
 
-async def test_a_wait_inside_the_block_keeps_it_and_one_behind_it_does_not_spend_it_again(
+async def test_a_wait_inside_the_block_keeps_the_reservation_and_a_later_one_does_not_spend_it_again(
     app: App, given: Given
 ) -> None:
     @app.task
@@ -91,7 +91,7 @@ async def test_a_wait_inside_the_block_keeps_it_and_one_behind_it_does_not_spend
         async with ctx.reserve(TEAM, tokens=60, ttl="1d") as held:
             await ctx.sleep("1h")
             await held.settle(tokens=50)
-        await ctx.sleep("1h", name="behind")
+        await ctx.sleep("1h", name="later")
         return "done"
 
     async with working(app):
@@ -106,7 +106,7 @@ async def test_a_wait_inside_the_block_keeps_it_and_one_behind_it_does_not_spend
     assert await figures(given.conn) == (50, 0, 0)
 
 
-async def test_inside_a_step_reserve_and_settle_are_kept_with_its_result(app: App, given: Given) -> None:
+async def test_a_reservation_inside_a_step_is_saved_with_the_result_of_the_step(app: App, given: Given) -> None:
     async def ask(ctx: Context, question: str) -> str:
         async with ctx.reserve(TEAM, tokens=40) as held:
             await held.settle(tokens=len(question))
@@ -128,8 +128,6 @@ async def test_inside_a_step_reserve_and_settle_are_kept_with_its_result(app: Ap
 
 
 async def test_what_a_dead_worker_had_set_aside_comes_back_and_the_next_one_begins_anew(app: App, given: Given) -> None:
-    """Behaviour 107."""
-
     @app.task
     async def report(ctx: Context) -> int:
         async with ctx.reserve(TEAM, tokens=70):
@@ -148,7 +146,9 @@ async def test_what_a_dead_worker_had_set_aside_comes_back_and_the_next_one_begi
     assert await figures(given.conn) == (70, 0, 0)
 
 
-async def test_a_worker_that_stops_gives_it_back_and_the_next_one_spends_it_once(app: App, given: Given) -> None:
+async def test_a_worker_that_stops_releases_the_reservation_and_the_next_one_spends_it_once(
+    app: App, given: Given
+) -> None:
     entered, let_through = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -169,23 +169,19 @@ async def test_a_worker_that_stops_gives_it_back_and_the_next_one_spends_it_once
     assert await figures(given.conn) == (70, 0, 0)
 
 
-async def test_more_than_fits_is_told_and_never_forgotten_and_what_was_paid_for_is_not_lost(
-    app: App, given: Given
-) -> None:
-    """Behaviour 107."""
-
+async def test_a_settlement_above_the_hard_limit_is_reported_and_recorded_as_overrun(app: App, given: Given) -> None:
     @app.task
     async def report(ctx: Context) -> list[Any]:
         async with ctx.reserve(TEAM, tokens=90) as held:
-            told = await held.settle(tokens=105)
-        return [told.outcome, told.hard_limit, told.overrun]
+            settled = await held.settle(tokens=105)
+        return [settled.outcome, settled.hard_limit, settled.overrun]
 
     async with working(app):
         assert await (await report.submit()).result(TIMEOUT) == ["hard_breach", 100, {"tokens": 15}]
     assert await figures(given.conn) == (90, 0, 15)
 
 
-async def test_a_settlement_that_a_hard_limit_ends_the_run_for_is_counted_once(app: App, given: Given) -> None:
+async def test_a_settlement_that_suspends_the_run_is_counted_once(app: App, given: Given) -> None:
     await budgets.change_budget(given.conn, TEAM, on_hard_limit="suspend", by="ops")
 
     @app.task
@@ -204,7 +200,7 @@ async def test_a_settlement_that_a_hard_limit_ends_the_run_for_is_counted_once(a
     assert await figures(given.conn) == (90, 0, 15)
 
 
-async def test_one_that_has_lapsed_is_settled_all_the_same(app: App, given: Given) -> None:
+async def test_an_expired_reservation_can_still_be_settled(app: App, given: Given) -> None:
     @app.task
     async def report(ctx: Context) -> list[str]:
         async with ctx.reserve(TEAM, tokens=40, ttl="1s") as held:
@@ -225,13 +221,13 @@ async def test_one_that_has_lapsed_is_settled_all_the_same(app: App, given: Give
     ("options", "said"),
     [({}, "InvalidUsage"), ({"tokens": -1}, "InvalidUsage"), ({"tokens": 1, "ttl": "2d"}, "InvalidTime")],
 )
-async def test_what_cannot_be_set_aside_is_refused_and_not_tried_again(
+async def test_an_invalid_reservation_is_refused_and_not_retried(
     app: App, given: Given, options: Any, said: str
 ) -> None:
     @app.task(retries=5)
     async def report(ctx: Context) -> None:
         async with ctx.reserve(TEAM, **options):
-            raise AssertionError("it was begun")
+            raise AssertionError("the block ran")
 
     async with working(app):
         with pytest.raises(ExecutionFailed, match=said):

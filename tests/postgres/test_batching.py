@@ -1,26 +1,23 @@
-"""Natural batching: who goes with whom, who gets what, and what happens when something breaks."""
+"""Natural batching: which calls share a batch, which outcome each caller gets, and what happens on failures."""
 
 import asyncio
 import gc
 import traceback
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from flowfabric.errors import FlowFabricError, LaneNotFound, LeaseLost, ShuttingDown
 from flowfabric.postgres.batching import Batch
-from tests.conftest import SOAK
 
 Outcomes = Sequence[str | FlowFabricError]
 Call = asyncio.Task[str]
 
 
 class Operation:
-    """A set-based operation that answers each batch when the test says so."""
+    """A set-based operation that answers each batch when the test calls `answer`."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -38,13 +35,13 @@ class Operation:
 
 
 async def turns(count: int = 8) -> None:
-    """Let the loop run everything that is ready; nothing here ever waits for the clock."""
+    """Let the event loop run everything that is ready; nothing here waits for the clock."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 async def in_flight(batch: Batch[str, str], *items: str) -> list[Call]:
-    """Calls that have been made, in this order, and have gone as far as they can."""
+    """Calls made in this order, which have run as far as they can."""
     calls = [asyncio.create_task(batch(item)) for item in items]
     await turns()
     return calls
@@ -54,24 +51,26 @@ async def in_flight(batch: Batch[str, str], *items: str) -> list[Call]:
 async def _nothing_is_left_unretrieved() -> AsyncIterator[None]:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    gc.freeze()  # so that the collection below looks only at the objects of this test
     yield
     await turns()
     gc.collect()
+    gc.unfreeze()
     assert complaints == []
 
 
-async def test_a_lone_call_goes_at_once_and_alone() -> None:
+async def test_a_lone_call_is_sent_immediately() -> None:
     operation = Operation()
     lone = asyncio.create_task(Batch(operation)("a"))
 
-    await turns(2)  # one for the caller, one for the batch: no timer fits in between
+    await turns(2)  # one for the caller, one for the batch: there is no timer
     assert operation.batches == [["a"]]
 
     await operation.answer()
     assert await lone == "A"
 
 
-async def test_calls_that_arrive_while_one_is_in_flight_go_together_in_the_next() -> None:
+async def test_calls_that_arrive_while_one_is_in_flight_share_the_next_batch() -> None:
     operation = Operation()
     batch = Batch(operation)
     first = await in_flight(batch, "a")
@@ -85,8 +84,7 @@ async def test_calls_that_arrive_while_one_is_in_flight_go_together_in_the_next(
     assert await asyncio.gather(*first, *rest) == ["A", "B", "C", "D"]
 
 
-async def test_two_hundred_concurrent_calls_take_a_few_round_trips_and_each_gets_its_own() -> None:
-    """Behaviour 29."""
+async def test_two_hundred_concurrent_calls_take_a_few_round_trips_and_each_gets_its_own_outcome() -> None:
     trips: list[list[int]] = []
 
     async def halve(items: Sequence[int]) -> list[int | FlowFabricError]:
@@ -105,7 +103,7 @@ async def test_two_hundred_concurrent_calls_take_a_few_round_trips_and_each_gets
     assert await lone == 4
 
 
-async def test_callers_that_call_again_at_once_share_the_next_batch_with_those_that_waited() -> None:
+async def test_callers_that_call_again_share_the_next_batch_with_those_that_waited() -> None:
     operation = Operation()
     batch = Batch(operation)
 
@@ -123,7 +121,7 @@ async def test_callers_that_call_again_at_once_share_the_next_batch_with_those_t
     await asyncio.gather(pair, late)
 
 
-async def test_a_refusal_reaches_only_the_caller_it_belongs_to() -> None:
+async def test_an_error_of_one_item_reaches_only_its_caller() -> None:
     operation = Operation()
     calls = await in_flight(Batch(operation), "a", "b", "c")
     operation.answers[0].set_result(["A", LaneNotFound("no lane b", lane="b"), "C"])
@@ -131,7 +129,7 @@ async def test_a_refusal_reaches_only_the_caller_it_belongs_to() -> None:
     assert await asyncio.gather(*calls, return_exceptions=True) == ["A", LaneNotFound("no lane b", lane="b"), "C"]
 
 
-async def test_what_run_raises_reaches_all_callers_of_that_batch_and_only_those() -> None:
+async def test_an_error_of_a_whole_batch_reaches_all_its_callers_and_no_others() -> None:
     operation = Operation()
     *doomed, spared = await in_flight(Batch(operation, most=2), "a", "b", "c")
     operation.answers[0].set_exception(OSError(104, "connection reset"))
@@ -144,7 +142,7 @@ async def test_what_run_raises_reaches_all_callers_of_that_batch_and_only_those(
     assert await spared == "C"
 
 
-async def test_each_caller_raises_its_own_copy_that_still_shows_where_run_failed() -> None:
+async def test_each_caller_gets_its_own_copy_of_the_error_with_the_traceback() -> None:
     async def explode(items: Sequence[str]) -> Outcomes:
         try:
             raise KeyError("the reason")
@@ -162,7 +160,7 @@ async def test_each_caller_raises_its_own_copy_that_still_shows_where_run_failed
         assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["__call__", "_go", "explode"]
 
 
-async def test_an_exception_that_cannot_be_copied_still_reaches_everyone() -> None:
+async def test_an_exception_that_cannot_be_copied_still_reaches_every_caller() -> None:
     class NeedsMore(Exception):
         def __init__(self, one: str, two: str) -> None:
             super().__init__(f"{one} {two}")
@@ -178,14 +176,14 @@ async def test_an_exception_that_cannot_be_copied_still_reaches_everyone() -> No
         assert [str(raised) for raised in await asyncio.gather(*calls, return_exceptions=True)] == [str(error)] * 2
 
 
-async def test_the_wrong_number_of_outcomes_is_an_error_for_all_and_not_a_hang() -> None:
+async def test_the_wrong_number_of_outcomes_is_an_error_for_all_callers() -> None:
     operation = Operation()
     batch = Batch(operation)
     calls = await in_flight(batch, "a", "b")
     operation.answers[0].set_result(["A"])
 
     for caller in calls:
-        with pytest.raises(RuntimeError, match="2 items were run and 1 outcomes came back"):
+        with pytest.raises(RuntimeError, match=r"2 items.* 1 outcomes"):
             await caller
 
     [after] = await in_flight(batch, "c")
@@ -193,7 +191,7 @@ async def test_the_wrong_number_of_outcomes_is_an_error_for_all_and_not_a_hang()
     assert await after == "C"
 
 
-async def test_a_batch_ends_at_most_items_and_the_rest_follow_in_order() -> None:
+async def test_a_batch_has_a_maximum_of_items_and_the_rest_follow_in_order() -> None:
     operation = Operation()
     calls = await in_flight(Batch(operation, most=2), *"abcde")
     for _ in range(3):
@@ -203,7 +201,7 @@ async def test_a_batch_ends_at_most_items_and_the_rest_follow_in_order() -> None
     assert await asyncio.gather(*calls) == list("ABCDE")
 
 
-async def test_a_batch_ends_at_most_bytes_and_an_oversized_item_goes_alone() -> None:
+async def test_a_batch_has_a_maximum_of_bytes_and_an_oversized_item_goes_alone() -> None:
     operation = Operation()
     calls = await in_flight(Batch(operation, most_bytes=4, size=len), "aa", "bb", "c", "dddd", "eeeeeeee", "f", "ggg")
     for _ in range(5):
@@ -213,7 +211,7 @@ async def test_a_batch_ends_at_most_bytes_and_an_oversized_item_goes_alone() -> 
     assert len(await asyncio.gather(*calls)) == 7
 
 
-async def test_an_item_that_cannot_be_sized_is_its_own_callers_problem() -> None:
+async def test_an_item_that_cannot_be_sized_fails_alone() -> None:
     operation = Operation()
     bad, good = await in_flight(Batch(operation, size=int), "x", "1")
     await operation.answer()
@@ -237,7 +235,7 @@ async def test_as_many_batches_as_allowed_are_in_flight_at_once() -> None:
     assert await asyncio.gather(*calls) == list("ABCD")
 
 
-async def test_what_one_batch_cannot_hold_uses_the_other_free_places_at_once() -> None:
+async def test_items_that_do_not_fit_into_one_batch_fill_the_other_free_places() -> None:
     operation = Operation()
     calls = await in_flight(Batch(operation, most=2, in_flight=3), *"abcdefg")
     assert operation.batches == [["a", "b"], ["c", "d"], ["e", "f"]]
@@ -247,7 +245,7 @@ async def test_what_one_batch_cannot_hold_uses_the_other_free_places_at_once() -
     assert await asyncio.gather(*calls) == list("ABCDEFG")
 
 
-async def test_a_call_cancelled_while_it_waits_is_left_out() -> None:
+async def test_a_call_cancelled_while_it_waits_is_not_sent() -> None:
     operation = Operation()
     batch = Batch(operation, most_bytes=2, size=len)
     [first] = await in_flight(batch, "a")
@@ -260,7 +258,7 @@ async def test_a_call_cancelled_while_it_waits_is_left_out() -> None:
     assert (await first, await kept, await last) == ("A", "B", "C")
 
 
-async def test_when_all_that_waited_were_cancelled_nothing_is_run() -> None:
+async def test_nothing_is_sent_when_all_waiting_calls_were_cancelled() -> None:
     operation = Operation()
     first, dropped = await in_flight(Batch(operation, most=1), "a", "b")
     dropped.cancel()
@@ -270,7 +268,7 @@ async def test_when_all_that_waited_were_cancelled_nothing_is_run() -> None:
     assert operation.batches == [["a"]]
 
 
-async def test_a_caller_cancelled_in_flight_harms_nobody_even_when_its_call_began_the_batch() -> None:
+async def test_a_caller_cancelled_in_flight_does_not_affect_the_others() -> None:
     operation = Operation()
     first, second = await in_flight(Batch(operation), "a", "b")
     first.cancel()
@@ -281,7 +279,7 @@ async def test_a_caller_cancelled_in_flight_harms_nobody_even_when_its_call_bega
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_when_nobody_is_left_to_hear_a_failure_or_a_refusal_nothing_is_logged(fails: bool) -> None:
+async def test_an_error_without_a_remaining_caller_is_not_logged(fails: bool) -> None:
     operation = Operation()
     gone, late = await in_flight(Batch(operation), "a", "b")
     gone.cancel()
@@ -290,26 +288,26 @@ async def test_when_nobody_is_left_to_hear_a_failure_or_a_refusal_nothing_is_log
     else:
         operation.answers[0].set_result([LeaseLost("gone"), LeaseLost("gone")])
     await turns(1)
-    late.cancel()  # its answer is there, but it has not seen it yet
+    late.cancel()  # it has its answer, but has not run since
     await turns()
 
     assert gone.cancelled()
     assert late.cancelled()
 
 
-async def test_a_cancelled_run_is_an_error_to_its_callers_and_the_next_batch_goes_on() -> None:
+async def test_a_cancelled_batch_is_an_error_for_its_callers_and_the_next_one_is_sent() -> None:
     operation = Operation()
     cut, after = await in_flight(Batch(operation, most=1), "a", "b")
     operation.answers[0].cancel()
     await turns()
     await operation.answer()
 
-    with pytest.raises(RuntimeError, match="whether it took effect is not known"):
+    with pytest.raises(RuntimeError, match="not known"):
         await cut
     assert await after == "B"
 
 
-async def test_close_refuses_new_calls_and_waits_for_those_it_took() -> None:
+async def test_close_rejects_new_calls_and_waits_for_accepted_ones() -> None:
     operation = Operation()
     batch = Batch(operation, most=1)
     calls = await in_flight(batch, "a", "b")
@@ -327,7 +325,7 @@ async def test_close_refuses_new_calls_and_waits_for_those_it_took() -> None:
     assert [caller.result() for caller in calls] == ["A", "B"]
 
 
-async def test_an_impatient_close_cuts_nothing_off() -> None:
+async def test_cancelling_close_does_not_cancel_accepted_calls() -> None:
     operation = Operation()
     batch = Batch(operation)
     [caller] = await in_flight(batch, "a")
@@ -341,7 +339,7 @@ async def test_an_impatient_close_cuts_nothing_off() -> None:
 
 
 def complaints_of(main: Coroutine[Any, Any, None], expect: type[BaseException] | None = None) -> list[dict[str, Any]]:
-    """Run on a loop of its own, as an application would, and give back what the loop complained about."""
+    """Run on a new event loop, and return what the loop reported to its exception handler."""
     complaints: list[dict[str, Any]] = []
     with pytest.raises(expect) if expect else nullcontext(), asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -381,120 +379,6 @@ def test_an_instance_belongs_to_the_loop_it_was_first_used_on() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"most": 0}, {"in_flight": 0}])
-def test_limits_under_which_nothing_would_go_out_are_refused(limits: dict[str, int]) -> None:
+def test_limits_below_one_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         Batch(Operation(), **limits)  # type: ignore[arg-type]
-
-
-class Item(NamedTuple):
-    number: int
-    size: int
-    refused: bool
-
-
-class Run(NamedTuple):
-    """One call of `run`: what it was given, and whether it is to fail."""
-
-    items: list[Item]
-    fails: asyncio.Future[bool]
-
-
-class Failed(Exception):
-    """The run of a whole batch failed."""
-
-
-Move = tuple[Literal["call", "cancel", "finish", "turn"], int, bool]
-kinds = st.sampled_from(["call", "call", "call", "cancel", "finish", "turn"])
-schedules = st.lists(st.tuples(kinds, st.integers(0, 9), st.booleans()), min_size=20, max_size=60)
-
-
-class Play:
-    """A schedule of moves on one batch, and what came of it."""
-
-    def __init__(self, most: int, most_bytes: int, in_flight: int) -> None:
-        self.most, self.most_bytes, self.in_flight = most, most_bytes, in_flight
-        self.calls: list[asyncio.Task[int]] = []
-        self.cancelled: set[int] = set()
-        self.runs: list[Run] = []
-
-    def open_runs(self) -> list[Run]:
-        return [run for run in self.runs if not run.fails.done()]
-
-    async def run(self, items: Sequence[Item]) -> Sequence[int | FlowFabricError]:
-        assert len(self.open_runs()) < self.in_flight
-        run = Run(list(items), asyncio.get_running_loop().create_future())
-        self.runs.append(run)
-        if await run.fails:
-            raise Failed(items[0].number)
-        return [LeaseLost("refused", item=item.number) if item.refused else item.number for item in items]
-
-    async def play(self, schedule: list[Move]) -> None:
-        batch: Batch[Item, int] = Batch(
-            self.run, most=self.most, most_bytes=self.most_bytes, size=lambda item: item.size, in_flight=self.in_flight
-        )
-        for move in schedule:
-            await self.move(batch, move)
-        await self.finish_all()
-        await self.a_lone_call_goes_at_once(batch)
-        await self.finish_all()
-        await batch.close()
-        assert all(caller.done() for caller in self.calls)
-
-    async def move(self, batch: Batch[Item, int], move: Move) -> None:
-        match move:
-            case "call", size, refused:
-                self.calls.append(asyncio.create_task(batch(Item(len(self.calls), size, refused))))
-            case "cancel", back, _ if back < len(self.calls) and self.calls[~back].cancel():
-                self.cancelled.add(len(self.calls) + ~back)
-            case "finish", which, fails if open_runs := self.open_runs():
-                open_runs[which % len(open_runs)].fails.set_result(fails)
-            case "turn", count, _:
-                await turns(count % 4)
-
-    async def finish_all(self) -> None:
-        await turns()
-        while open_runs := self.open_runs():
-            open_runs[0].fails.set_result(False)
-            await turns()
-
-    async def a_lone_call_goes_at_once(self, batch: Batch[Item, int]) -> None:
-        await self.move(batch, ("call", 1, False))
-        await turns(2)
-        [lone] = self.open_runs()
-        assert [item.number for item in lone.items] == [len(self.calls) - 1]
-
-    def everyone_got_their_own(self) -> None:
-        ends = {item.number: (run, item) for run in self.runs for item in run.items}
-        for number, caller in enumerate(self.calls):
-            if number in self.cancelled:
-                assert caller.cancelled()
-                continue
-            run, item = ends[number]
-            if run.fails.result():
-                assert repr(caller.exception()) == repr(Failed(run.items[0].number))
-            elif item.refused:
-                assert caller.exception() == LeaseLost("refused", item=number)
-            else:
-                assert caller.result() == number
-
-    def nothing_was_lost_repeated_or_reordered(self) -> None:
-        numbers = [item.number for run in self.runs for item in run.items]
-        assert numbers == sorted(set(numbers))
-        assert set(range(len(self.calls))) - set(numbers) <= self.cancelled
-
-    def limits_were_kept(self) -> None:
-        for run in self.runs:
-            assert 1 <= len(run.items) <= self.most
-            assert sum(item.size for item in run.items) <= self.most_bytes or len(run.items) == 1
-
-
-@settings(max_examples=1_000 if SOAK else 40, deadline=None)
-@given(most=st.integers(1, 8), most_bytes=st.integers(4, 40), in_flight=st.integers(1, 3), schedule=schedules)
-def test_whatever_the_schedule_everyone_gets_their_own_and_nothing_is_lost_or_repeated(
-    most: int, most_bytes: int, in_flight: int, schedule: list[Move]
-) -> None:
-    play = Play(most, most_bytes, in_flight)
-    assert complaints_of(play.play(schedule)) == []
-    play.everyone_got_their_own()
-    play.nothing_was_lost_repeated_or_reordered()
-    play.limits_were_kept()

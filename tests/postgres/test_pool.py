@@ -1,4 +1,4 @@
-"""The pool: who gets a connection, what becomes of a bad one, and how it closes."""
+"""The pool: lending connections, replacing broken ones, and closing."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -33,14 +33,14 @@ async def line() -> Line:
 
 
 async def started(waiting: Awaitable[Any]) -> "asyncio.Task[Any]":
-    """A task that has gone as far as it can."""
+    """A task that has run as far as it can."""
     task = asyncio.ensure_future(waiting)
     for _ in range(5):
         await asyncio.sleep(0)
     return task
 
 
-async def test_the_one_that_came_back_last_is_lent_first() -> None:
+async def test_the_connection_released_last_is_lent_first() -> None:
     pool = Pool(line, 3)
     first, second = await pool.borrow(1), await pool.borrow(1)
     pool.give_back(first)
@@ -50,7 +50,7 @@ async def test_the_one_that_came_back_last_is_lent_first() -> None:
     assert (await pool.borrow(1), pool.in_use) == (first, 2)
 
 
-async def test_those_who_wait_are_served_in_order() -> None:
+async def test_waiting_callers_are_served_in_order() -> None:
     pool = Pool(line, 1)
     lent = await pool.borrow(1)
     first, second = [await started(pool.borrow(5)) for _ in range(2)]
@@ -62,7 +62,7 @@ async def test_those_who_wait_are_served_in_order() -> None:
     assert await second is lent
 
 
-async def test_one_that_is_handed_to_a_caller_who_gives_up_goes_to_the_next() -> None:
+async def test_a_connection_passed_to_a_cancelled_caller_goes_to_the_next() -> None:
     pool = Pool(line, 1)
     lent = await pool.borrow(1)
     first, second = [await started(pool.borrow(5)) for _ in range(2)]
@@ -75,7 +75,7 @@ async def test_one_that_is_handed_to_a_caller_who_gives_up_goes_to_the_next() ->
 
 
 @pytest.mark.parametrize("spoil", [lambda lent: lent.terminate(), lambda lent: setattr(lent, "in_transaction", True)])
-async def test_a_bad_one_is_replaced_also_for_those_who_wait(spoil: Callable[[Line], None]) -> None:
+async def test_a_broken_connection_is_replaced_also_for_waiting_callers(spoil: Callable[[Line], None]) -> None:
     pool = Pool(line, 1)
     lent = await pool.borrow(1)
     waiting = await started(pool.borrow(5))
@@ -87,7 +87,7 @@ async def test_a_bad_one_is_replaced_also_for_those_who_wait(spoil: Callable[[Li
     assert (fresh is not lent, lent.closed, fresh.closed) == (True, True, False)
 
 
-async def test_one_that_the_server_closed_while_it_was_idle_is_not_lent() -> None:
+async def test_a_connection_closed_while_idle_is_not_lent() -> None:
     pool = Pool(line, 1)
     idle = await pool.borrow(1)
     pool.give_back(idle)
@@ -96,7 +96,7 @@ async def test_one_that_the_server_closed_while_it_was_idle_is_not_lent() -> Non
     assert await pool.borrow(1) is not idle
 
 
-async def test_an_attempt_to_connect_that_fails_takes_no_room() -> None:
+async def test_a_failed_attempt_to_connect_uses_no_slot() -> None:
     answers = [OSError("away"), None]
 
     async def connect() -> Line:
@@ -111,7 +111,7 @@ async def test_an_attempt_to_connect_that_fails_takes_no_room() -> None:
     assert not (await pool.borrow(1)).closed
 
 
-async def test_a_caller_waits_no_longer_than_its_patience() -> None:
+async def test_a_caller_waits_no_longer_than_its_timeout() -> None:
     pool = Pool(line, 1)
     lent = await pool.borrow(1)
     with pytest.raises(TimeoutError):
@@ -121,7 +121,7 @@ async def test_a_caller_waits_no_longer_than_its_patience() -> None:
     assert await pool.borrow(1) is lent
 
 
-async def test_closing_refuses_those_who_wait_and_waits_for_what_is_lent() -> None:
+async def test_closing_refuses_waiting_callers_and_waits_for_lent_connections() -> None:
     pool = Pool(line, 2)
     lent, idle = await pool.borrow(1), await pool.borrow(1)
     waiting = await started(pool.borrow(5))
@@ -141,7 +141,7 @@ async def test_closing_refuses_those_who_wait_and_waits_for_what_is_lent() -> No
     assert (lent.closed, idle.closed, pool.in_use) == (True, True, 0)
 
 
-async def test_closing_that_is_cut_short_closes_what_is_lent() -> None:
+async def test_closing_that_is_cancelled_closes_lent_connections() -> None:
     pool = Pool(line, 1)
     lent = await pool.borrow(1)
 

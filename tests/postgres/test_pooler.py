@@ -1,4 +1,4 @@
-"""Behind a transaction-mode pooler: every transaction may run in another session, so nothing is left in one."""
+"""Behind a transaction-mode pooler: each transaction may run in another session, so no state is kept in one."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,8 @@ from tests.given import Given, submission
 
 POOLER = Config(pooler=True)
 READY = b"Z\0\0\0\5I"
-ENDINGS = {b"Q": b"Z", b"S": b"Z", b"H": b"TnE"}  # what ends the answer to a query, a sync, a flush after describe
+# The messages that end the answer to a query, a sync, a flush after describe.
+ENDINGS = {b"Q": b"Z", b"S": b"Z", b"H": b"TnE"}
 PGBOUNCER = """
 [databases]
 * = host=127.0.0.1 port={behind.port} user={behind.username} password={behind.password}
@@ -42,7 +43,7 @@ Pipe = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Rotating:
-    """A pooler of the worst kind: the sessions take turns, so no two transactions of a client run in the same one."""
+    """The worst kind of pooler: the sessions take turns, so consecutive transactions run in different ones."""
 
     def __init__(self, path: str, sessions: int) -> None:
         self.path = path
@@ -71,7 +72,7 @@ class Rotating:
         return self.greeting
 
     async def _transaction(self, client: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
-        """Pass messages on until the server is ready outside a transaction, then let the session go."""
+        """Forward messages until the server is ready outside a transaction, then release the session."""
         asked = await self._message(client)
         if asked[:1] == b"X":
             raise ConnectionError
@@ -104,7 +105,7 @@ class Rotating:
 async def rotating(database_url: str, server: Server, tmp_path: Path) -> AsyncIterator[str]:
     """The URL of this test's database, through three sessions that take turns."""
     if server.binaries is None:
-        pytest.skip("this pooler knows no passwords, which a server of one's own may ask for")
+        pytest.skip("this pooler does not support passwords, which an external server may require")
     pooler = Rotating(_socket(database_url), sessions=3)
     listening = await asyncio.start_unix_server(pooler.serve, tmp_path / ".s.PGSQL.5432")
     yield f"postgresql://flowfabric@/{urlsplit(database_url).path[1:]}?host={tmp_path}&port=5432"
@@ -119,7 +120,7 @@ def _socket(url: str) -> str:
 
 
 async def _work(database: Database, lane: str) -> None:
-    """What a process does all day: calls of its own, a transaction of several, and a refusal."""
+    """The usual work of a process: single calls, a transaction of several, and an error."""
     for number in range(5):
         await database.run(lambda conn: executions.submit(conn, submission(lane=lane)))
         async with database.transaction() as conn:
@@ -143,7 +144,7 @@ async def test_without_the_setting_the_same_work_fails(rotating: str) -> None:
             await _work(database, "a")
 
 
-async def test_nothing_is_left_in_a_session(database_url: str) -> None:
+async def test_no_state_is_left_in_a_session(database_url: str) -> None:
     async with Database(Config(pooler=True, pool_size=1), database_url) as database:
         await _work(database, "a")
         async with database.connection() as conn:
@@ -154,7 +155,7 @@ async def test_nothing_is_left_in_a_session(database_url: str) -> None:
             assert await conn.fetch("select from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()") == []
 
 
-async def test_a_database_is_migrated_through_it(rotating: str, given: Given) -> None:
+async def test_a_database_can_be_migrated_through_a_pooler(rotating: str, given: Given) -> None:
     await given.rows("drop schema flowfabric cascade")
     async with Database(POOLER, rotating) as database, database.connection() as conn:
         assert [step.number for step in await migrate.migrate(conn, POOLER)][-1] == migrate.last_migration()

@@ -1,4 +1,4 @@
-"""What budgets cost: a fetch to be admitted, a row to be tripped, and nothing for work that has none."""
+"""The cost of budgets: one lookup to admit, one row to exhaust, and nothing for work without budgets."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -19,11 +19,11 @@ from tests.sql.reading import reading
 BEHIND = 1_000_000 if SOAK else 30_000
 BUDGETS = 5_000
 OTHERS = 10_000
-# What the planner reads at the ends of an index to learn its range.
+# Rows that the planner reads at the ends of an index to estimate its range.
 A_LOOK = 8
 
-# Lane behind has a backlog on one budget, lane many a budget and an execution per route, and lane free no budget. Other
-# budgets have reservations and ledgers.
+# Lane "behind" has a backlog on one budget, lane "many" has a budget and an execution per route, and lane "free" has no
+# budget. The other budgets have reservations and ledgers.
 FILL = Template("""
 insert into flowfabric.lanes (name, since) values ('behind', now()), ('many', now()), ('free', now());
 insert into flowfabric.budgets
@@ -60,7 +60,7 @@ from generate_series(1, $others) n join flowfabric.budgets b on b.name = 'b' || 
 
 @pytest.fixture(scope="module")
 def filled_url(server: Server, template: str) -> Iterator[str]:
-    """A database with much behind budgets, made once for all tests here. Each rolls back what it does."""
+    """A database with a backlog behind budgets, filled once for all tests here; each test rolls back its changes."""
     with copied(server, template) as url:
         asyncio.run(_fill(url))
         yield url
@@ -84,7 +84,7 @@ OURS = ["budgets", "reservations", "spending", "usage_keys"]
 
 
 async def written(conn: asyncpg.Connection) -> Any:
-    """A print of the place and version of every ticket and record: it changes with any that is written."""
+    """A checksum of the position and version of every ticket and record: it changes when any of them is written."""
     return await conn.fetchrow(
         "select (select sum(hashtext(t.ctid::text || t.xmin::text)) from flowfabric.tickets t) as tickets, "
         "(select sum(hashtext(e.ctid::text || e.xmin::text)) from flowfabric.executions e) as executions"
@@ -95,10 +95,10 @@ async def claim(conn: asyncpg.Connection, lane: str, take: int = 1) -> list[Any]
     return await claims.claim(conn, "w", instance="w-1", lanes=[lane], take=take)
 
 
-async def test_tripping_a_budget_writes_no_execution_and_raising_it_releases_them_at_once(
+async def test_exhausting_a_budget_writes_no_execution_and_raising_it_releases_them_immediately(
     filled: asyncpg.Connection,
 ) -> None:
-    """Behaviour 54."""
+    """Admission is computed from routes and never stored on executions."""
     before = await written(filled)
 
     await spend(filled, 100)
@@ -108,7 +108,7 @@ async def test_tripping_a_budget_writes_no_execution_and_raising_it_releases_the
     assert len(await claim(filled, "behind", take=10)) == 10
 
 
-async def test_whether_budgets_are_closed_is_one_lookup_each(filled: asyncpg.Connection) -> None:
+async def test_checking_budgets_is_one_lookup_each(filled: asyncpg.Connection) -> None:
     await filled.execute("set local enable_seqscan = off")
     ids = [row["id"] for row in await filled.fetch("select id from flowfabric.budgets order by id limit 16")]
     closed = "select flowfabric._budgets_closed($1, flowfabric.clock())"
@@ -119,7 +119,7 @@ async def test_whether_budgets_are_closed_is_one_lookup_each(filled: asyncpg.Con
     assert read.rows <= 2 * len(ids)
 
 
-async def test_a_claim_over_thousands_of_routes_asks_only_the_budgets_it_visits(filled: asyncpg.Connection) -> None:
+async def test_a_claim_over_thousands_of_routes_reads_only_the_budgets_it_visits(filled: asyncpg.Connection) -> None:
     taken, read = await reading(filled, claim(filled, "many", take=10), ["budgets"])
 
     assert len(taken) == 10
@@ -127,7 +127,7 @@ async def test_a_claim_over_thousands_of_routes_asks_only_the_budgets_it_visits(
     assert read.rows <= 100
 
 
-async def test_spending_reads_its_own_rows_whatever_others_have(filled: asyncpg.Connection) -> None:
+async def test_spending_reads_only_its_own_rows(filled: asyncpg.Connection) -> None:
     [taken] = await claim(filled, "free")
 
     async def spend_and_settle() -> None:
@@ -142,7 +142,7 @@ async def test_spending_reads_its_own_rows_whatever_others_have(filled: asyncpg.
     assert read.rows <= 100
 
 
-async def test_an_end_without_reservations_reads_nothing_of_budgets(filled: asyncpg.Connection) -> None:
+async def test_an_end_without_reservations_reads_no_budget_tables(filled: asyncpg.Connection) -> None:
     [taken] = await claim(filled, "free")
 
     _, read = await reading(filled, attempts.complete(filled, taken.fence), OURS)
@@ -150,7 +150,7 @@ async def test_an_end_without_reservations_reads_nothing_of_budgets(filled: asyn
     assert read.rows <= A_LOOK
 
 
-async def test_the_sweeps_read_what_is_due_and_not_what_is_there(filled: asyncpg.Connection) -> None:
+async def test_the_sweeps_read_only_due_rows(filled: asyncpg.Connection) -> None:
     async def sweep() -> list[int]:
         passes = [budgets.reset_budgets, budgets.expire_reservations, budgets.resume_budget_waits]
         return [(await each(filled)).moved for each in passes]
@@ -161,7 +161,7 @@ async def test_the_sweeps_read_what_is_due_and_not_what_is_there(filled: asyncpg
     assert read.rows <= A_LOOK
 
 
-async def test_a_report_is_written_in_its_page(given: Given) -> None:
+async def test_a_report_is_a_hot_update(given: Given) -> None:
     await make(given.conn, hard_limits={})
     for _ in range(200):
         await spend(given.conn, 1)
@@ -189,7 +189,7 @@ where t.partition = m.partition and t.id = m.execution
 """
 
 
-async def test_a_settlement_looks_at_a_bounded_number_of_those_who_wait(filled: asyncpg.Connection) -> None:
+async def test_a_settlement_reads_a_bounded_number_of_waiting_executions(filled: asyncpg.Connection) -> None:
     await filled.execute(SUSPEND, budget_id("default", TEAM), WAITING)
     await spend(filled, 60)
     held = await budgets.reserve(filled, TEAM, {"tokens": 40})

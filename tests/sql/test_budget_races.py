@@ -1,4 +1,4 @@
-"""Budgets under many hands: the limit holds at every moment, nothing is counted twice, and nobody waits in a circle."""
+"""Concurrent use of budgets: the limit always holds, nothing is counted twice, and nothing deadlocks."""
 
 import asyncio
 import random
@@ -48,7 +48,7 @@ async def claim(conn: Connection, lane: str) -> Claim:
 
 
 class Sampler:
-    """Looks at the budget again and again while others use it, each time in one statement and so at one moment."""
+    """Reads the budget repeatedly while others use it, each time in one statement and therefore one snapshot."""
 
     def __init__(self, conn: asyncpg.Connection, hard: int) -> None:
         self.conn, self.hard, self.samples, self.fullest = conn, hard, 0, 0
@@ -67,7 +67,7 @@ class Sampler:
 
 
 async def watched(conn: asyncpg.Connection, hard: int, work: Awaitable[Any]) -> Sampler:
-    """Do the work under the eyes of a sampler."""
+    """Run the work while a sampler checks the budget."""
     sampler, done = Sampler(conn, hard), asyncio.Event()
     looking = asyncio.ensure_future(sampler.run(done))
     await work
@@ -78,7 +78,7 @@ async def watched(conn: asyncpg.Connection, hard: int, work: Awaitable[Any]) -> 
 
 
 class Hammer:
-    """One of many that use a budget: it reserves, settles, releases, reports, and now and then it dies."""
+    """One of many concurrent users of a budget: it reserves, settles, releases, reports, and sometimes crashes."""
 
     def __init__(self, number: int, conn: asyncpg.Connection, turn: asyncio.Lock) -> None:
         self.lane, self.conn, self.turn = f"lane-{number}", conn, turn
@@ -115,7 +115,7 @@ class Hammer:
         await budgets.release_usage(self.conn, TEAM, self.fence.execution_id, by="ops")
 
     async def die(self) -> None:
-        """Half the time in the middle of a transaction, else between two calls, and then work is taken back."""
+        """Crash in the middle of a transaction, or between two calls, after which the work is reclaimed."""
         if self.random.random() < 0.5:
             with suppress(ZeroDivisionError):
                 async with self.conn.transaction():
@@ -131,7 +131,7 @@ class Hammer:
 async def test_sixty_four_tasks_on_eight_connections_never_pass_the_limit_by_one_unit(
     connect: Connect, given: Given
 ) -> None:
-    """Behaviour 107. Pitfall P62."""
+    """In every snapshot, used plus reserved is within the limit and equals the ledger plus the open reservations."""
     await make(given.conn, hard_limits={"tokens": HARD})
     await executions.submit_many(given.conn, [submission(lane=f"lane-{number}") for number in range(TASKS)])
     conns = [(await connect(), asyncio.Lock()) for _ in range(CONNECTIONS)]
@@ -154,10 +154,10 @@ async def test_sixty_four_tasks_on_eight_connections_never_pass_the_limit_by_one
     assert (await figures(given.conn))[1] == 0
 
 
-async def test_a_hundred_reservations_at_once_on_a_limit_of_fifty_make_exactly_fifty(
+async def test_of_a_hundred_concurrent_reservations_on_a_limit_of_fifty_exactly_fifty_succeed(
     connect: Connect, given: Given
 ) -> None:
-    """Behaviour 107."""
+    """In every snapshot, used plus reserved is within the hard limit."""
     await make(given.conn, hard_limits={"tokens": 50})
     conns = [await connect() for _ in range(10)]
 
@@ -171,10 +171,10 @@ async def test_a_hundred_reservations_at_once_on_a_limit_of_fifty_make_exactly_f
     assert (outcomes.count("reserved"), outcomes.count("hard_breach")) == (50, 50)
 
 
-async def test_a_hundred_reports_at_once_from_ten_connections_admit_exactly_fifty(
+async def test_of_a_hundred_concurrent_reports_on_ten_connections_exactly_fifty_succeed(
     connect: Connect, given: Given
 ) -> None:
-    """Pitfall P62."""
+    """The limit is checked and the amount added under one lock."""
     await make(given.conn, hard_limits={"cost_micros": 5_000_000})
     conns = [await connect() for _ in range(10)]
 
@@ -188,13 +188,13 @@ async def test_a_hundred_reports_at_once_from_ten_connections_admit_exactly_fift
 
 
 class Race:
-    """Two calls: the first has acted but not committed when the second comes."""
+    """Two calls: the first has run but not committed when the second starts."""
 
     def __init__(self, given: Given, one: asyncpg.Connection, two: asyncpg.Connection) -> None:
         self.given, self.one, self.two = given, one, two
 
     async def waits(self, first: Call, second: Call, *, commits: bool = True) -> Any:
-        """The answer of the second, which must wait for the first, or the refusal it raised."""
+        """The answer of the second call, which must wait for the first, or the error it raised."""
         transaction = self.one.transaction()
         await transaction.start()
         await first(self.one)
@@ -209,15 +209,14 @@ async def race(given: Given, connect: Connect) -> Race:
     return Race(given, await connect(), await connect())
 
 
-async def test_of_two_reports_that_do_not_fit_together_the_second_learns_of_the_first(race: Race) -> None:
-    """Pitfall P62."""
+async def test_of_two_concurrent_reports_that_do_not_fit_together_the_second_is_a_breach(race: Race) -> None:
     await make(race.given.conn)
 
     answer = await race.waits(lambda conn: spend(conn, 60), lambda conn: spend(conn, 60))
     assert (answer.outcome, answer.used) == ("hard_breach", 60)
 
 
-async def test_a_report_that_is_rolled_back_leaves_its_room_and_its_key(race: Race) -> None:
+async def test_a_report_that_is_rolled_back_frees_its_amount_and_its_dedup_key(race: Race) -> None:
     await make(race.given.conn)
     call: Call = lambda conn: spend(conn, 60, dedup_key="k")  # noqa: E731
 
@@ -227,15 +226,14 @@ async def test_a_report_that_is_rolled_back_leaves_its_room_and_its_key(race: Ra
 
 
 @pytest.mark.parametrize(("commits", "outcome"), [(True, "exists"), (False, "created")])
-async def test_of_two_who_make_one_budget_one_makes_it(race: Race, commits: bool, outcome: str) -> None:
+async def test_of_two_concurrent_calls_one_creates_the_budget(race: Race, commits: bool, outcome: str) -> None:
     call: Call = lambda conn: budgets.create_budget(conn, TEAM, hard_limits={"tokens": 1})  # noqa: E731
 
     assert (await race.waits(call, call, commits=commits)).outcome == outcome
     assert (await race.given.events()).count("budget_created") == 1
 
 
-async def test_a_raise_that_waited_for_a_suspension_resumes_it(race: Race) -> None:
-    """Behaviour 109."""
+async def test_raising_the_limit_resumes_an_execution_that_was_being_suspended(race: Race) -> None:
     await make(race.given.conn, on_hard_limit="suspend")
     claim = await race.given.claimed()
 
@@ -252,8 +250,7 @@ async def state(conn: Connection, execution_id: ExecutionId) -> PublicState:
     return (await executions.describe(conn, execution_id)).state.public_state
 
 
-async def test_a_raise_passes_by_a_ticket_that_is_locked_and_the_sweep_resumes_it(race: Race) -> None:
-    """Behaviour 109."""
+async def test_raising_the_limit_skips_a_locked_ticket_and_the_sweep_resumes_it(race: Race) -> None:
     await make(race.given.conn, on_hard_limit="suspend")
     claim = await race.given.claimed()
     await spend(race.given.conn, 150, fence=claim.fence)
@@ -267,7 +264,7 @@ async def test_a_raise_passes_by_a_ticket_that_is_locked_and_the_sweep_resumes_i
     assert await state(race.given.conn, claim.execution_id) is PublicState.WAITING
 
 
-async def test_what_lapses_while_its_execution_ends_is_given_back_once(race: Race) -> None:
+async def test_a_reservation_that_expires_while_its_execution_ends_is_released_once(race: Race) -> None:
     await make(race.given.conn)
     claim = await race.given.claimed()
     await budgets.reserve(race.given.conn, TEAM, {"tokens": 60}, fence=claim.fence, ttl=SECOND)
@@ -296,17 +293,17 @@ async def test_a_settlement_that_waited_for_a_revocation_is_fenced(race: Race) -
 
 
 async def in_key_order(conn: Connection, count: int, **options: Any) -> list[str]:
-    """Budgets, by the order in which they are locked."""
+    """The names of new budgets, in the order in which they are locked."""
     for number in range(count):
         await make(conn, f"b{number}", hard_limits={"tokens": 1_000_000}, **options)
     return [row["name"] for row in await conn.fetch("select name from flowfabric.budgets order by partition, id")]
 
 
 async def crossing(race: Race, first: str, last: str, call: Call) -> Any:
-    """The answer of a call that comes while another holds the first budget and is about to take the last."""
+    """The answer of a call that runs while another has locked the first budget and is about to lock the last."""
 
     async def inside() -> Any:
-        # In a transaction of its own: outside of one a deadlock would be repeated, and not be seen.
+        # In an explicit transaction: without one, a deadlock would be retried and go unnoticed.
         async with race.two.transaction():
             return await call(race.two)
 
@@ -318,7 +315,7 @@ async def crossing(race: Race, first: str, last: str, call: Call) -> Any:
     return await crossed
 
 
-async def test_a_batch_locks_its_budgets_in_order_whatever_their_order_in_it(race: Race) -> None:
+async def test_a_batch_locks_its_budgets_in_key_order(race: Race) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     reports = [report_of(1, last), report_of(1, first)]
 
@@ -327,7 +324,7 @@ async def test_a_batch_locks_its_budgets_in_order_whatever_their_order_in_it(rac
     assert [await figures(race.given.conn, name) for name in (first, last)] == [(2, 0, 0)] * 2
 
 
-async def test_a_report_that_ends_its_execution_locks_what_that_gives_back_in_order_too(race: Race) -> None:
+async def test_a_report_that_ends_its_execution_locks_the_budgets_of_its_reservations_in_key_order(race: Race) -> None:
     first, last = await in_key_order(race.given.conn, 2, on_hard_limit="fail")
     claim = await race.given.claimed()
     await budgets.reserve(race.given.conn, first, {"tokens": 5}, fence=claim.fence)
@@ -338,7 +335,7 @@ async def test_a_report_that_ends_its_execution_locks_what_that_gives_back_in_or
     assert (await figures(race.given.conn, first)) == (1, 0, 0)
 
 
-async def test_failures_that_are_tried_again_and_those_that_are_not_give_back_in_order(race: Race) -> None:
+async def test_retried_and_final_failures_release_reservations_in_key_order(race: Race) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     final = await race.given.claimed()
     again = await race.given.claimed(policy={"retry": {"max_retries": 1}})
@@ -353,7 +350,9 @@ async def test_failures_that_are_tried_again_and_those_that_are_not_give_back_in
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_batch_that_names_an_execution_twice_gives_back_in_order(race: Race, fails: bool) -> None:
+async def test_a_batch_that_names_an_execution_twice_releases_reservations_in_key_order(
+    race: Race, fails: bool
+) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     fences = [(await race.given.claimed()).fence for _ in range(2)]
     for name, fence in zip((last, first), fences, strict=True):
@@ -370,7 +369,7 @@ async def test_a_batch_that_names_an_execution_twice_gives_back_in_order(race: R
     assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
 
 
-async def test_families_that_give_back_are_let_go_one_in_a_pass(race: Race) -> None:
+async def test_orphans_with_reservations_are_cancelled_one_family_per_pass(race: Race) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     orphans = []
     for name in (last, first):
@@ -387,7 +386,9 @@ async def test_families_that_give_back_are_let_go_one_in_a_pass(race: Race) -> N
     assert (await children.deliver_child_ends(race.two)).ended == [str(orphans[1])]
 
 
-async def test_schedules_that_replace_what_has_set_aside_hold_the_budgets_of_one_at_a_time(race: Race) -> None:
+async def test_schedules_that_replace_executions_with_reservations_lock_budgets_one_schedule_at_a_time(
+    race: Race,
+) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     for name in "ab":
         await create(race.given.conn, name, lane=name, overlap="replace", every=timedelta(hours=1))
@@ -407,7 +408,9 @@ async def test_schedules_that_replace_what_has_set_aside_hold_the_budgets_of_one
 
 
 @pytest.mark.parametrize("behaviors", [("fail", "cancel"), ("cancel", "fail")])
-async def test_waits_that_time_out_in_several_ways_give_back_in_order(race: Race, behaviors: tuple[str, str]) -> None:
+async def test_waits_that_time_out_in_several_ways_release_reservations_in_key_order(
+    race: Race, behaviors: tuple[str, str]
+) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     for name, behavior in zip((first, last), behaviors, strict=True):
         claim = await race.given.claimed()
@@ -421,7 +424,7 @@ async def test_waits_that_time_out_in_several_ways_give_back_in_order(race: Race
     assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
 
 
-async def test_several_orphans_give_back_in_order(race: Race) -> None:
+async def test_several_orphans_release_reservations_in_key_order(race: Race) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     await race.given.time_passes(minutes=1)
     for instance, name in (("w-1", last), ("w-2", first)):
@@ -439,7 +442,7 @@ async def test_several_orphans_give_back_in_order(race: Race) -> None:
     assert [await figures(race.given.conn, name) for name in (first, last)] == [(1, 0, 0)] * 2
 
 
-async def test_a_claim_that_holds_budgets_waits_for_no_others_of_what_came_too_late(race: Race) -> None:
+async def test_a_claim_that_has_locked_budgets_does_not_wait_for_the_budgets_of_expired_executions(race: Race) -> None:
     first, last = await in_key_order(race.given.conn, 2)
     for name in (last, first):
         claim = await race.given.claimed(deadline=2 * SECOND)
@@ -455,14 +458,14 @@ async def test_a_claim_that_holds_budgets_waits_for_no_others_of_what_came_too_l
     assert (await executions.expire_executions(race.given.conn)).moved == 1
 
 
-async def test_every_mix_of_spending_ending_and_sweeping_is_free_of_deadlocks(connect: Connect, given: Given) -> None:
+async def test_spending_ending_and_sweeping_do_not_deadlock(connect: Connect, given: Given) -> None:
     names = [f"b{number}" for number in range(4)]
     for name in names:
         await make(given.conn, name, hard_limits={"tokens": 60}, on_hard_limit="fail")
     conns = [await connect() for _ in range(4)]
 
     async def inside(conn: asyncpg.Connection, call: Call) -> None:
-        # In a transaction of its own: outside of one a deadlock would be repeated, and not be seen.
+        # In an explicit transaction: without one, a deadlock would be retried and go unnoticed.
         async with conn.transaction():
             await call(conn)
 

@@ -1,4 +1,4 @@
-"""How much a claim reads: the routes it visits and the rows it takes, whatever waits besides."""
+"""How much a claim reads: the routes it visits and the rows it takes, whatever the backlog."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -88,7 +88,7 @@ from flowfabric.routes r where r.id = t.route and r.lane = 'levels' and r.namesp
 
 @pytest.fixture(scope="module")
 def filled_url(server: Server, template: str) -> Iterator[str]:
-    """A database with much to do, made once for all tests here. Each rolls back what it claims."""
+    """A database with a large backlog, filled once for all tests here. Each test rolls back its claims."""
     with copied(server, template) as url:
         asyncio.run(_fill(url))
         yield url
@@ -129,13 +129,12 @@ async def test_a_large_backlog_is_read_no_further_than_a_small_one(filled: async
     large, large_read = await reading(filled, claim(filled, "large", take=100))
 
     assert (len(small), len(large)) == (100, 100)
-    assert large_read.rows == pytest.approx(small_read.rows, abs=10)  # making a plan looks at the ends of an index
+    assert large_read.rows == pytest.approx(small_read.rows, abs=10)  # planning reads both ends of an index
     assert large_read.rows <= 10 * 100
     assert large_read.whole == 0
 
 
-async def test_work_that_a_worker_cannot_do_does_not_hide_what_it_can(filled: asyncpg.Connection) -> None:
-    """Behaviour 50 and pitfall P1."""
+async def test_executions_a_worker_cannot_run_do_not_hide_the_others(filled: asyncpg.Connection) -> None:
     taken, read = await reading(filled, claim(filled, "barred", take=10))
 
     assert [each.namespace for each in taken] == ["b"]
@@ -143,8 +142,7 @@ async def test_work_that_a_worker_cannot_do_does_not_hide_what_it_can(filled: as
     assert read.whole == 0
 
 
-async def test_a_poll_for_which_nothing_is_open_reads_little(filled: asyncpg.Connection) -> None:
-    """Behaviour 50 and pitfall P3."""
+async def test_a_poll_without_open_routes_reads_few_rows(filled: asyncpg.Connection) -> None:
     await claim(filled, "barred", take=10)
 
     for _ in range(10):
@@ -154,8 +152,7 @@ async def test_a_poll_for_which_nothing_is_open_reads_little(filled: asyncpg.Con
         assert read.whole == 0
 
 
-async def test_a_paused_lane_does_not_hide_an_open_one(filled: asyncpg.Connection) -> None:
-    """Behaviour 56."""
+async def test_a_paused_lane_does_not_hide_an_active_one(filled: asyncpg.Connection) -> None:
     await lanes.pause_lane(filled, "stopped", by="ops")
 
     taken, read = await reading(filled, claim(filled, "stopped", "open", take=10))
@@ -165,15 +162,13 @@ async def test_a_paused_lane_does_not_hide_an_open_one(filled: asyncpg.Connectio
     assert read.whole == 0
 
 
-async def test_a_claim_writes_nothing_on_work_it_does_not_take(filled: asyncpg.Connection) -> None:
-    """Pitfall P8."""
+async def test_a_claim_writes_no_ticket_it_does_not_take(filled: asyncpg.Connection) -> None:
     await claim(filled, "barred", "later", take=10)
 
     assert await filled.fetchval("select count(*) from flowfabric.tickets where xmin = pg_current_xact_id()::xid") == 1
 
 
 async def test_a_flood_does_not_starve_a_trickle_when_one_is_taken_at_a_time(filled: asyncpg.Connection) -> None:
-    """Behaviour 52 and pitfall P12."""
     served, route = [], 0
     for _ in range(20):
         [taken] = await claim(filled, "flood", after_route=route)
@@ -184,14 +179,13 @@ async def test_a_flood_does_not_starve_a_trickle_when_one_is_taken_at_a_time(fil
 
 
 async def test_a_flood_does_not_starve_a_trickle_when_many_are_taken_at_once(filled: asyncpg.Connection) -> None:
-    """Behaviour 52."""
     taken, read = await reading(filled, claim(filled, "flood", take=20))
 
     assert sorted(each.namespace for each in taken) == ["a"] * 10 + ["b"] * 10
     assert read.rows <= 10 * 20
 
 
-async def test_what_a_route_cannot_fill_goes_to_the_others(filled: asyncpg.Connection) -> None:
+async def test_the_share_a_route_cannot_fill_is_given_to_the_others(filled: asyncpg.Connection) -> None:
     taken, read = await reading(filled, claim(filled, "flood", take=100))
 
     assert sorted(each.namespace for each in taken) == ["a"] * 90 + ["b"] * 10
@@ -199,7 +193,7 @@ async def test_what_a_route_cannot_fill_goes_to_the_others(filled: asyncpg.Conne
 
 
 async def test_a_claim_visits_no_more_routes_than_it_serves(filled: asyncpg.Connection) -> None:
-    """Pitfall P10."""
+    """With a route per customer, only routes with ready executions cost anything."""
     taken, read = await reading(filled, claim(filled, "many", take=100))
     next_ones, _ = await reading(filled, claim(filled, "many", take=100, after_route=max(c.route for c in taken)))
 
@@ -208,7 +202,7 @@ async def test_a_claim_visits_no_more_routes_than_it_serves(filled: asyncpg.Conn
     assert read.whole == 0
 
 
-async def test_what_comes_due_is_promoted_a_bounded_number_at_a_time(filled: asyncpg.Connection) -> None:
+async def test_due_executions_are_promoted_a_bounded_number_at_a_time(filled: asyncpg.Connection) -> None:
     await filled.execute("select flowfabric.move_clock('20 years')")
 
     taken, read = await reading(filled, claim(filled, "later", take=10))
@@ -218,7 +212,7 @@ async def test_what_comes_due_is_promoted_a_bounded_number_at_a_time(filled: asy
     assert read.rows <= 20 * 110
 
 
-async def test_work_below_many_priorities_that_are_closed_is_found_at_a_look_each(filled: asyncpg.Connection) -> None:
+async def test_work_below_many_closed_priorities_is_found_at_one_lookup_each(filled: asyncpg.Connection) -> None:
     taken, read = await reading(filled, claim(filled, "levels", take=10))
 
     assert [each.namespace for each in taken] == ["b"]
@@ -226,8 +220,7 @@ async def test_work_below_many_priorities_that_are_closed_is_found_at_a_look_eac
     assert read.whole == 0
 
 
-async def test_what_waits_behind_a_full_quota_does_not_hide_what_has_none(filled: asyncpg.Connection) -> None:
-    """Pitfalls P4 and P8."""
+async def test_executions_behind_a_full_quota_do_not_hide_those_without_one(filled: asyncpg.Connection) -> None:
     assert [each.namespace for each in await claim(filled, "capped")] == ["a"]
 
     taken, read = await reading(filled, claim(filled, "capped", take=10))
@@ -239,8 +232,7 @@ async def test_what_waits_behind_a_full_quota_does_not_hide_what_has_none(filled
     assert await filled.fetchval(WRITTEN) == 2
 
 
-async def test_what_waits_behind_an_exhausted_budget_is_neither_read_nor_written(filled: asyncpg.Connection) -> None:
-    """Behaviour 54. Pitfalls P4 and P8."""
+async def test_executions_behind_an_exhausted_budget_are_neither_read_nor_written(filled: asyncpg.Connection) -> None:
     await budgets.create_budget(filled, "tokens", namespace="a", hard_limits={"tokens": 10})
     spend = UsageReport(budget="tokens", namespace="a", amounts={"tokens": 10})
     assert (await budgets.report_usage(filled, spend)).outcome == "ok"
@@ -262,7 +254,6 @@ WRITTEN = "select count(*) from flowfabric.tickets where xmin = pg_current_xact_
 async def test_a_quota_per_customer_costs_a_claim_no_more_than_the_customers_it_serves(
     filled: asyncpg.Connection,
 ) -> None:
-    """Pitfall P10."""
     taken, read = await reading(filled, claim(filled, "customers", take=100))
     more, _ = await reading(filled, claim(filled, "customers", take=100, after_route=max(c.route for c in taken)))
 
@@ -271,7 +262,7 @@ async def test_a_quota_per_customer_costs_a_claim_no_more_than_the_customers_it_
 
 
 async def test_one_quota_of_all_customers_is_counted_once_a_claim(filled: asyncpg.Connection) -> None:
-    """Pitfall P11."""
+    """Routes that share a quota share its room in one claim."""
     for _ in range(4):
         taken, read = await reading(filled, claim(filled, "shared", take=100))
         assert len({each.route for each in taken}) == 100
@@ -295,7 +286,7 @@ async def test_a_sweep_that_finds_nothing_reads_no_backlog(filled: asyncpg.Conne
 
 
 async def cycle(conn: asyncpg.Connection, take: int) -> dict[str, Read]:
-    """Every hot call once, on so many executions, and what each read."""
+    """Make every hot call once, on this many executions, and return how many rows each read."""
     read: dict[str, Read] = {}
     many = [submission(policy={"retry": {"max_retries": 1}}, deadline=timedelta(days=1))] * take
     _, read["submit"] = await reading(conn, executions.submit_many(conn, many))

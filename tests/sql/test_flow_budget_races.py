@@ -1,4 +1,4 @@
-"""What all who end with a member had set aside is given back in order, whichever sweep ends it."""
+"""When a sweep ends a member, the reservations of all affected members are released in key order."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -54,7 +54,7 @@ SWEEPS: dict[str, tuple[dict[str, Any], Prepare, Sweep]] = {
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-async def test_a_sweep_that_ends_a_member_locks_the_budgets_of_all_who_end_with_it_in_order(
+async def test_a_sweep_that_ends_a_member_locks_the_budgets_of_all_affected_members_in_key_order(
     given: Given, connect: Connect, name: str
 ) -> None:
     options, prepare, sweep = SWEEPS[name]

@@ -1,4 +1,4 @@
-"""What is done to a flow goes by keys, whatever the plans were made on: the size of other flows is not read."""
+"""Operations on a flow use key lookups, even with plans made on empty tables: they do not read other flows."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -16,7 +16,7 @@ from tests.sql.reading import pin, reading
 
 Call = Callable[[asyncpg.Connection, Graph], Awaitable[Any]]
 
-ROWS, FEW = 1_000, 200  # a story is up to three calls, of which each reads fewer than 100
+ROWS, FEW = 1_000, 200  # each entry makes up to three calls, and a call reads fewer than 100 rows
 TABLES = ("tickets", "executions", "flows", "flow_edges", "edge_groups")
 
 
@@ -60,7 +60,7 @@ CALLS: dict[str, Call] = {
 
 
 async def fill(given: Given, partition: int) -> None:
-    """A flow of many in the partition, in which each waits for the one before; nothing tells the planner of it."""
+    """A large flow in the partition, a chain of members; the planner has no statistics about it."""
     many = [Member(name=str(number), submission=submission(lane="many")) for number in range(ROWS)]
     edges = [Link(upstream=str(number), downstream=str(number + 1)) for number in range(ROWS - 1)]
     flow_id = next(made for made in iter(mint_flow_id, None) if made.partition == partition)

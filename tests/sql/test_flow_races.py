@@ -1,4 +1,4 @@
-"""Races in a flow, as interleavings of two connections: what ends and what is built wait for each other."""
+"""Races in a flow, as interleavings of two connections: ending members and building the flow wait for each other."""
 
 import asyncio
 from collections.abc import Callable
@@ -38,7 +38,7 @@ ENDS: dict[str, Callable[[Fence], Call]] = {
 async def test_two_upstreams_that_end_at_the_same_time_fire_their_child_once(
     race: Race, given: Given, first: str, second: str
 ) -> None:
-    """Behaviour 95. Pitfall P55."""
+    """Flows are locked before tickets, so that concurrent ends wait for each other without deadlock."""
     flow = await graph(given.conn, c="a b")
     one, two = (await flow.claim("a")).fence, (await flow.claim("b")).fence
 
@@ -49,8 +49,8 @@ async def test_two_upstreams_that_end_at_the_same_time_fire_their_child_once(
     assert await flow.state("c") == ("waiting" if good else "skipped")
 
 
-async def test_parents_of_the_same_children_that_end_together_do_not_deadlock(given: Given, connect: Connect) -> None:
-    """Behaviour 95. Pitfall P55."""
+async def test_upstreams_of_the_same_members_that_end_together_do_not_deadlock(given: Given, connect: Connect) -> None:
+    """Flows are locked first, then tickets in key order."""
     names = [f"p{number}" for number in range(8)]
     flow = await graph(given.conn, x=" ".join(names), y=" ".join(reversed(names)))
     fences = [(await flow.claim(name)).fence for name in names]
@@ -74,7 +74,7 @@ async def test_batches_that_end_members_of_the_same_flows_do_not_deadlock(given:
 
 
 async def test_an_edge_that_comes_while_its_upstream_ends_is_settled_by_that_end(race: Race, given: Given) -> None:
-    """Pitfall P49."""
+    """Both lock the flow, so that the edge cannot miss the end of its upstream."""
     flow = await graph(given.conn, "a", "b")
     fence = (await flow.claim("a")).fence
     edge = await race.waits(complete(fence), lambda conn: flows.add_edge(conn, flow.flow_id, flow["a"], flow["b"]))
@@ -84,7 +84,6 @@ async def test_an_edge_that_comes_while_its_upstream_ends_is_settled_by_that_end
 
 
 async def test_an_end_waits_for_the_edge_that_is_being_added(race: Race, given: Given) -> None:
-    """Pitfall P49."""
     flow = await graph(given.conn, "a", "b")
     fence = (await flow.claim("a")).fence
     await race.waits(lambda conn: flows.add_edge(conn, flow.flow_id, flow["a"], flow["b"]), complete(fence))
@@ -92,7 +91,7 @@ async def test_an_end_waits_for_the_edge_that_is_being_added(race: Race, given: 
     assert await flow.state("b") == "waiting"
 
 
-async def test_what_is_cancelled_with_its_flow_cannot_be_completed(race: Race, given: Given) -> None:
+async def test_a_member_cancelled_with_its_flow_cannot_be_completed(race: Race, given: Given) -> None:
     flow = await graph(given.conn, b="a")
     fence = (await flow.claim("a")).fence
     refusal = await race.waits(lambda conn: flows.cancel_flow(conn, flow.flow_id), complete(fence))
@@ -101,7 +100,7 @@ async def test_what_is_cancelled_with_its_flow_cannot_be_completed(race: Race, g
     assert await flow.states() == {"a": "cancelled", "b": "cancelled"}
 
 
-async def test_what_has_completed_is_not_cancelled_with_its_flow(race: Race, given: Given) -> None:
+async def test_a_member_that_has_completed_is_not_cancelled_with_its_flow(race: Race, given: Given) -> None:
     flow = await graph(given.conn, b="a")
     fence = (await flow.claim("a")).fence
     answer = await race.waits(complete(fence), lambda conn: flows.cancel_flow(conn, flow.flow_id))
@@ -111,7 +110,7 @@ async def test_what_has_completed_is_not_cancelled_with_its_flow(race: Race, giv
 
 
 async def running(given: Given, flow: Graph) -> Claim:
-    """An execution that runs and is in no flow, but in the partition of one."""
+    """A running execution outside of the flow, but in its partition."""
     execution_id = mint_execution_id(beside=flow.flow_id)
     await given.submitted(execution_id=execution_id, lane="solo")
     [claim] = await claims.claim(given.conn, "pool", instance="pool-1", lanes=["solo"])
@@ -119,7 +118,7 @@ async def running(given: Given, flow: Graph) -> Claim:
     return claim
 
 
-async def test_who_joins_a_flow_while_it_is_being_ended_joins_as_ended(race: Race, given: Given) -> None:
+async def test_an_execution_that_joins_a_flow_while_it_ends_joins_as_ended(race: Race, given: Given) -> None:
     flow = await graph(given.conn)
     claim = await running(given, flow)
     added = await race.waits(
@@ -132,7 +131,7 @@ async def test_who_joins_a_flow_while_it_is_being_ended_joins_as_ended(race: Rac
     assert await flow.state("b") == "waiting"
 
 
-async def test_an_end_that_waited_for_its_execution_to_join_settles_what_was_added(race: Race, given: Given) -> None:
+async def test_an_end_that_waited_for_the_execution_to_join_settles_the_added_edges(race: Race, given: Given) -> None:
     flow = await graph(given.conn, "b")
     claim = await running(given, flow)
 
@@ -144,7 +143,7 @@ async def test_an_end_that_waited_for_its_execution_to_join_settles_what_was_add
     assert await flow.state("b") == "waiting"
 
 
-async def test_who_joins_ends_and_is_cancelled_at_once_meets_no_deadlock(given: Given, connect: Connect) -> None:
+async def test_joining_ending_and_cancelling_concurrently_do_not_deadlock(given: Given, connect: Connect) -> None:
     flow = await graph(given.conn, "b")
     claim = await running(given, flow)
     one, two, three = await connect(), await connect(), await connect()
@@ -164,7 +163,7 @@ async def test_who_joins_ends_and_is_cancelled_at_once_meets_no_deadlock(given: 
     assert states["solo"] == ("cancelled" if isinstance(ended, errors.ExecutionNotActive) else "completed")
 
 
-async def test_a_sweep_leaves_members_of_a_flow_that_is_in_use(race: Race, given: Given) -> None:
+async def test_a_sweep_skips_members_of_a_locked_flow(race: Race, given: Given) -> None:
     flow = await graph(given.conn, b="a")
     await flow.claim("a")
     await given.submitted(lane="solo")
@@ -180,7 +179,7 @@ async def flow_locked(conn: Connection, flow: Graph) -> None:
     await conn.execute("select from flowfabric.flows where id = $1 for update", flow.flow_id.uuid)
 
 
-async def test_a_race_that_is_won_does_not_deadlock_with_the_renewal_of_all(given: Given, connect: Connect) -> None:
+async def test_a_satisfied_any_of_group_does_not_deadlock_with_lease_renewals(given: Given, connect: Connect) -> None:
     flow = await graph(given.conn, "a", "b", "c", "d")
     await flow.group("d", kind="any_of")
     for name in "abc":

@@ -1,4 +1,4 @@
-"""A schedule that replaces a member of a flow: it takes the flow before the tickets, or leaves it for the next time."""
+"""A schedule that replaces a member of a flow locks the flow before the tickets, or skips it until the next tick."""
 
 from datetime import timedelta
 
@@ -17,7 +17,7 @@ from tests.sql.test_races import race as race
 
 
 async def replacing(conn: Connection, *others: str, joins: bool = True) -> Graph:
-    """A flow in which b waits for a, which a schedule has submitted and the next tick replaces, and for others."""
+    """A flow in which b waits for a and others; a schedule has submitted a, and its next tick replaces it."""
     flow = await graph(conn, "b", *others)
     await create(conn, lane="a", task="a", overlap="replace", every=timedelta(hours=1))
     flow.members["a"] = mint_execution_id(beside=flow.flow_id)
@@ -36,11 +36,11 @@ async def fire(conn: Connection) -> object:
     return await schedules.fire_schedule(conn, "nightly", by="ops")
 
 
-async def hold(conn: Connection) -> None:
+async def lock_flows(conn: Connection) -> None:
     await conn.execute("select from flowfabric.flows for update")
 
 
-async def test_a_tick_that_replaces_a_member_settles_those_behind_it(conn: Connection, given: Given) -> None:
+async def test_a_tick_that_replaces_a_member_settles_its_downstream_members(conn: Connection, given: Given) -> None:
     flow = await replacing(conn)
     await flow.claim("a")
     await given.time_passes(hours=1)
@@ -52,25 +52,25 @@ async def test_a_tick_that_replaces_a_member_settles_those_behind_it(conn: Conne
     assert (next_one.flow_id, next_one.execution_id) != (flow.flow_id, flow["a"])
 
 
-async def test_a_tick_does_not_wait_for_the_flow_of_what_it_replaces(race: Race, given: Given) -> None:
+async def test_a_tick_skips_a_member_whose_flow_is_locked(race: Race, given: Given) -> None:
     flow = await replacing(given.conn)
     await given.time_passes(hours=1)
 
-    assert (await race.passes(hold, sweep)).moved == 0
-    assert await flow.states() == {"a": "waiting", "b": "waiting_children"}
+    assert (await race.passes(lock_flows, sweep)).moved == 0
+    assert await flow.states() == {"a": "waiting", "b": "waiting_dependencies"}
     assert (await sweep(given.conn)).moved == 1
     assert (await flow.state("b"), len(await fired(given))) == ("skipped", 2)
 
 
-async def test_firing_by_hand_waits_for_the_flow_of_what_it_replaces(race: Race, given: Given) -> None:
+async def test_firing_manually_waits_for_the_flow_of_the_replaced_member(race: Race, given: Given) -> None:
     flow = await replacing(given.conn)
 
-    answer = await race.waits(hold, fire)
+    answer = await race.waits(lock_flows, fire)
     assert (answer.outcome, answer.ended) == ("fired", [str(flow["a"])])
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
 
 
-async def test_firing_by_hand_waits_for_what_ends_the_member_at_the_same_time(race: Race, given: Given) -> None:
+async def test_firing_manually_waits_for_a_concurrent_end_of_the_member(race: Race, given: Given) -> None:
     flow = await replacing(given.conn)
 
     answer = await race.waits(lambda conn: executions.cancel(conn, flow["a"]), fire)
@@ -78,7 +78,7 @@ async def test_firing_by_hand_waits_for_what_ends_the_member_at_the_same_time(ra
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
 
 
-async def test_firing_by_hand_sees_the_flow_that_its_execution_has_just_joined(race: Race, given: Given) -> None:
+async def test_firing_manually_sees_a_flow_that_the_execution_has_just_joined(race: Race, given: Given) -> None:
     flow = await replacing(given.conn, joins=False)
 
     answer = await race.waits(lambda conn: join(conn, flow), fire)
@@ -86,7 +86,7 @@ async def test_firing_by_hand_sees_the_flow_that_its_execution_has_just_joined(r
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
 
 
-async def test_what_is_set_aside_by_all_that_a_tick_ends_is_given_back_in_order(race: Race, given: Given) -> None:
+async def test_a_tick_releases_the_reservations_of_all_ended_members_in_key_order(race: Race, given: Given) -> None:
     flow = await replacing(given.conn, "c", joins=False)
     await flows.set_edge_group(given.conn, flow.flow_id, flow["b"], EdgePolicy("quorum", 2))
     await join(given.conn, flow)

@@ -1,4 +1,4 @@
-"""Renewals touch no index: they are HOT updates, in the page where the ticket is."""
+"""Renewals touch no index: they are HOT updates."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -37,8 +37,9 @@ async def hot_renewals(conn: asyncpg.Connection, given: Given, fences: list[Fenc
 
 @pytest.fixture
 async def alone(tmp_path: Path) -> AsyncIterator[asyncpg.Connection]:
-    """A database that nobody else looks at: any snapshot in it, also an autovacuum's, would keep old versions in their
-    pages, and renewals would have to leave them though no index is in the way.
+    """A server without other sessions or autovacuum.
+
+    Any open snapshot would keep old row versions in their pages, and updates would move to other pages and not be HOT.
     """
     with embedded.start(tmp_path / "postgres", durable=False, settings={"autovacuum": "off"}) as server:
         conn = await asyncpg.connect(server.url())

@@ -1,4 +1,4 @@
-"""Races for the keystore and for grants: one wins, and the other gets a true answer."""
+"""Races for signing keys and grants, as interleavings of two connections."""
 
 import asyncio
 import secrets
@@ -27,13 +27,13 @@ Call = Callable[[Connection], Awaitable[Any]]
 
 
 class Race:
-    """Two calls: the first has acted but not committed when the second comes."""
+    """Two concurrent calls: the second starts before the first commits."""
 
     def __init__(self, given: Given, one: asyncpg.Connection, two: asyncpg.Connection) -> None:
         self.given, self.one, self.two = given, one, two
 
     async def run(self, first: Call, second: Call, *, wins: bool = True, meanwhile: float = 0) -> tuple[Any, Any]:
-        """Both answers, or what was raised; the second must wait. The first is undone when it does not win."""
+        """Return both answers or errors; the second must wait. Rolls the first back unless it `wins`."""
         transaction = self.one.transaction()
         await transaction.start()
         answer = await first(self.one)
@@ -62,39 +62,35 @@ async def active(conn: Connection) -> list[str]:
     return [key.kid for key in await signing_keys.list_keys(conn) if key.expires_at is None]
 
 
-async def test_of_two_rotations_at_once_the_second_follows_the_first(race: Race, conn: Connection) -> None:
-    """Behaviour 70. Pitfall P46."""
+async def test_the_second_of_two_concurrent_rotations_waits_for_the_first(race: Race, conn: Connection) -> None:
     first, second = await race.run(rotate("k2"), rotate("k3", OTHER))
 
     assert (first.previous_kid, second.previous_kid) == ("k1", "k2")
     assert await active(conn) == ["k3"]
 
 
-async def test_a_rotation_that_is_undone_leaves_no_trace(race: Race, conn: Connection) -> None:
+async def test_a_rolled_back_rotation_leaves_no_trace(race: Race, conn: Connection) -> None:
     _, second = await race.run(rotate("k2"), rotate("k3", OTHER), wins=False)
 
     assert second.previous_kid == "k1"
     assert [key.kid for key in await signing_keys.list_keys(conn)] == ["k1", "k3"]
 
 
-async def test_the_same_rotation_twice_at_once_is_one(race: Race, conn: Connection, given: Given) -> None:
-    """Behaviour 70."""
+async def test_the_same_rotation_twice_concurrently_rotates_once(race: Race, conn: Connection, given: Given) -> None:
     _, second = await race.run(rotate("k2"), rotate("k2"))
 
     assert second == Rotated(outcome="noop", kid="k2")
     assert (await given.events()).count("key_rotated") == 1
 
 
-async def test_two_secrets_for_one_kid_at_once_conflict(race: Race, conn: Connection) -> None:
-    """Behaviour 70."""
+async def test_two_concurrent_secrets_for_one_kid_conflict(race: Race, conn: Connection) -> None:
     _, second = await race.run(rotate("k2"), rotate("k2", OTHER))
 
     assert isinstance(second, errors.RotationConflict)
     assert await active(conn) == ["k2"]
 
 
-async def test_of_two_seeds_at_once_one_counts(race: Race, conn: Connection) -> None:
-    """Behaviour 70."""
+async def test_one_of_two_concurrent_seeds_wins(race: Race, conn: Connection) -> None:
     await conn.execute("delete from flowfabric.keys")
     _, second = await race.run(seed("s1"), seed("s1", OTHER))
     await conn.execute("delete from flowfabric.keys")
@@ -105,8 +101,7 @@ async def test_of_two_seeds_at_once_one_counts(race: Race, conn: Connection) -> 
     assert await active(conn) == ["s1"]
 
 
-async def test_a_seed_and_a_rotation_at_once_leave_one_active_key(race: Race, conn: Connection) -> None:
-    """Behaviour 70."""
+async def test_a_concurrent_seed_and_rotation_leave_one_active_key(race: Race, conn: Connection) -> None:
     await conn.execute("delete from flowfabric.keys")
     _, seeded = await race.run(rotate("k2"), seed("s1", OTHER))
     assert isinstance(seeded, errors.AnotherKeyActive)
@@ -118,8 +113,8 @@ async def test_a_seed_and_a_rotation_at_once_leave_one_active_key(race: Race, co
     assert await active(conn) == ["k2"]
 
 
-async def test_many_rotations_and_seeds_at_once_leave_one_active_key(conn: Connection, connect: Connect) -> None:
-    """Behaviour 70. Pitfall P46."""
+async def test_many_concurrent_rotations_and_seeds_leave_one_active_key(conn: Connection, connect: Connect) -> None:
+    """A unique index allows one active key."""
     calls = [rotate(f"k{number}", secrets.token_hex(32)) for number in range(2, 10)] + [seed("k1"), seed("s1")]
     conns = [await connect() for _ in calls]
     said = await asyncio.gather(*(call(one) for call, one in zip(calls, conns, strict=True)), return_exceptions=True)
@@ -131,8 +126,8 @@ async def test_many_rotations_and_seeds_at_once_leave_one_active_key(conn: Conne
     assert len(await signing_keys.list_keys(conn)) == 9
 
 
-async def test_many_migrations_at_once_install_one_key(empty_url: str) -> None:
-    """Pitfall P47."""
+async def test_many_concurrent_migrations_install_one_key(empty_url: str) -> None:
+    """A new installation can sign immediately: the first migration seeds a key."""
     conns = [await asyncpg.connect(empty_url) for _ in range(4)]
     await asyncio.gather(*(migrate.migrate(one, Config()) for one in conns))
 
@@ -143,7 +138,7 @@ async def test_many_migrations_at_once_install_one_key(empty_url: str) -> None:
         await one.close()
 
 
-async def test_two_sweeps_at_once_do_not_wait_for_each_other(race: Race, given: Given) -> None:
+async def test_two_concurrent_sweeps_do_not_wait_for_each_other(race: Race, given: Given) -> None:
     await signing_keys.rotate_key(given.conn, "k2", SECRET, grace=timedelta(0))
     await given.time_passes(days=7)
     async with race.one.transaction(), asyncio.timeout(10):
@@ -154,7 +149,7 @@ async def test_two_sweeps_at_once_do_not_wait_for_each_other(race: Race, given: 
 
 @pytest.fixture
 async def grant(given: Given) -> Grant:
-    """The only execution there is, granted to `w-1`."""
+    """A grant of the only execution, issued to `w-1`."""
     await given.submitted()
     [issued] = await claims.issue_grant(given.conn, "w", instance="w-1", lanes=["default"])
     return issued
@@ -172,8 +167,7 @@ def hold(grant: Grant) -> Call:
     return lambda conn: holds.hold(conn, grant.execution_id, by="ops")
 
 
-async def test_of_two_uses_of_one_grant_one_wins(race: Race, given: Given, grant: Grant) -> None:
-    """Behaviour 58."""
+async def test_one_of_two_concurrent_uses_of_a_grant_wins(race: Race, given: Given, grant: Grant) -> None:
     first, second = await race.run(use(grant), use(grant))
 
     assert first.fence.epoch == 1
@@ -182,17 +176,16 @@ async def test_of_two_uses_of_one_grant_one_wins(race: Race, given: Given, grant
     assert (await given.events(grant.execution_id)).count("lease_acquired") == 1
 
 
-async def test_a_use_that_is_undone_leaves_the_grant_good(race: Race, grant: Grant) -> None:
+async def test_a_rolled_back_use_leaves_the_grant_valid(race: Race, grant: Grant) -> None:
     _, second = await race.run(use(grant), use(grant), wins=False)
 
     assert second.fence.epoch == 1
 
 
 @pytest.mark.parametrize("stop", [cancel, hold])
-async def test_a_grant_that_is_voided_at_the_same_time_is_not_used(
+async def test_a_grant_that_is_concurrently_invalidated_cannot_be_used(
     race: Race, given: Given, grant: Grant, stop: Callable[[Grant], Call]
 ) -> None:
-    """Behaviour 10."""
     _, second = await race.run(stop(grant), use(grant))
 
     assert isinstance(second, errors.InvalidGrant)
@@ -200,7 +193,7 @@ async def test_a_grant_that_is_voided_at_the_same_time_is_not_used(
     assert "lease_acquired" not in await given.events(grant.execution_id)
 
 
-async def test_a_grant_that_is_used_at_the_same_time_is_cancelled_as_running_work(
+async def test_a_cancel_that_waited_for_the_use_of_a_grant_ends_the_active_execution(
     race: Race, given: Given, grant: Grant
 ) -> None:
     first, second = await race.run(use(grant), cancel(grant))
@@ -210,8 +203,7 @@ async def test_a_grant_that_is_used_at_the_same_time_is_cancelled_as_running_wor
     assert await given.count("tickets") == 0
 
 
-async def test_a_grant_that_lapses_while_its_use_waits_is_not_used(race: Race, given: Given, grant: Grant) -> None:
-    """Behaviour 59."""
+async def test_a_grant_that_expires_while_its_use_waits_cannot_be_used(race: Race, given: Given, grant: Grant) -> None:
 
     async def look(conn: Connection) -> None:
         await executions.change_priority(conn, grant.execution_id, 7, by="ops")
@@ -222,8 +214,7 @@ async def test_a_grant_that_lapses_while_its_use_waits_is_not_used(race: Race, g
     assert "lease_acquired" not in await given.events(grant.execution_id)
 
 
-async def test_a_lapsed_grant_that_somebody_claims_is_not_used(race: Race, given: Given, grant: Grant) -> None:
-    """Behaviour 59."""
+async def test_an_expired_grant_cannot_be_used_after_a_claim(race: Race, given: Given, grant: Grant) -> None:
     await given.time_passes(seconds=10)
     first, second = await race.run(lambda conn: claims.claim(conn, "v", instance="v-1", lanes=["default"]), use(grant))
 
@@ -232,7 +223,7 @@ async def test_a_lapsed_grant_that_somebody_claims_is_not_used(race: Race, given
     assert (await given.events(grant.execution_id)).count("lease_acquired") == 1
 
 
-async def test_claims_and_sweeps_pass_over_a_grant_in_use(race: Race, given: Given, grant: Grant) -> None:
+async def test_claims_and_sweeps_skip_a_grant_in_use(race: Race, given: Given, grant: Grant) -> None:
     async with race.one.transaction():
         await use(grant)(race.one)
         await given.time_passes(minutes=1)
@@ -241,7 +232,7 @@ async def test_claims_and_sweeps_pass_over_a_grant_in_use(race: Race, given: Giv
             assert (await claims.expire_grants(race.two)).moved == 0
 
 
-async def test_many_workers_asking_at_once_are_promised_different_work(given: Given, connect: Connect) -> None:
+async def test_many_concurrent_grants_are_for_different_executions(given: Given, connect: Connect) -> None:
     await executions.submit_many(given.conn, [submission(namespace=f"n{at % 5}") for at in range(60)])
 
     async def ask(number: int) -> list[ExecutionId]:

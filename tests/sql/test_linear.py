@@ -1,4 +1,4 @@
-"""A batch of four times as many looks up four times as much, and not sixteen times."""
+"""The cost of a batch is linear: four times as many items need four times as many index lookups, not sixteen times."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -58,7 +58,7 @@ async def claim(conn: asyncpg.Connection, take: int) -> list[Claim]:
 
 
 async def looked_up(conn: asyncpg.Connection, call: Call, count: int) -> int:
-    """How often an index was gone to for so many."""
+    """Count the index lookups for a batch of this size."""
     async with conn.transaction():
         before = await conn.fetchval(LOOKED_UP)
         await executions.submit_many(conn, [submission() for _ in range(count)])
@@ -69,7 +69,7 @@ async def looked_up(conn: asyncpg.Connection, call: Call, count: int) -> int:
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_four_times_as_many_cost_four_times_as_much(conn: asyncpg.Connection, given: Given, name: str) -> None:
+async def test_the_cost_of_a_batch_is_linear(conn: asyncpg.Connection, given: Given, name: str) -> None:
     await make(given.conn)
     few = await looked_up(conn, CALLS[name], FEW)
     await conn.execute("delete from flowfabric.tickets")

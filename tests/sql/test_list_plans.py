@@ -1,4 +1,4 @@
-"""How much a list reads at a million executions: a page costs about a page, whatever the filter and the past."""
+"""Rows read by a list of a million executions: a page reads about a page, for any filter and any history."""
 
 import asyncio
 import uuid
@@ -16,18 +16,18 @@ from tests.conftest import Server
 from tests.filled import copied
 
 EXECUTIONS = 1_000_000
-UNFINISHED = EXECUTIONS // 100  # some are as old as the oldest record
+UNFINISHED = EXECUTIONS // 100  # some are as old as the oldest execution
 PAGE = 50
 MOST = 5_000
-AHEAD = (PAGE + 1) * 1_010  # what explain counts for a page of executions that wait
+AHEAD = (PAGE + 1) * 1_010  # rows that explain counts for a page of waiting executions
 
 Order = Literal["newest", "id"]
 ORDERS: list[Order] = ["newest", "id"]
 
 FLOW = FlowId(7, uuid.UUID("00000000-0000-7000-8000-00000000f107"))
 
-# Lanes: fast has most of the work in two routes, slow the rest, tiny almost none, many one route per tenant, and old
-# only work from long ago, to which a walk from the newest would come last.
+# Lanes: fast has most executions in two routes, slow the rest, tiny almost none, many one route per tenant, and old
+# only old executions, which a scan from the newest would reach last.
 FILL = Template("""
 insert into flowfabric.lanes (name, since)
 select name, now() from unnest(array['fast', 'slow', 'tiny', 'many', 'old']) name;
@@ -82,7 +82,7 @@ analyze;
 
 @pytest.fixture(scope="module")
 def million_url(server: Server, template: str) -> Iterator[str]:
-    """A database with a long past, made once for all tests here."""
+    """A database with a long history, created once for all tests in this module."""
     with copied(server, template) as url:
         asyncio.run(_fill(url))
         yield url
@@ -111,7 +111,7 @@ group by c.relname order by c.relname
 
 
 async def read_by(conn: asyncpg.Connection, **filters: Any) -> tuple[list[Summary], Mapping[str, int]]:
-    """A page of the list, and how many rows and index entries of each table it read."""
+    """Return a page of the list, and the rows and index entries it read per table."""
     async with conn.transaction():
         before = await conn.fetch(READ)
         page = await executions.list_executions(conn, **{"limit": PAGE, **filters})
@@ -158,7 +158,7 @@ async def test_a_page_costs_about_a_page(million: asyncpg.Connection, filters: s
     assert read["tickets"] <= AHEAD
 
 
-async def test_a_tag_whose_executions_are_old_costs_no_more_than_them(million: asyncpg.Connection) -> None:
+async def test_a_tag_of_old_executions_reads_only_those(million: asyncpg.Connection) -> None:
     items, read = await read_by(million, tag=("app.tier", "old"))
     assert (len(items), read["executions"] + read["tags"] <= 3 * PAGE) == (PAGE, True)
 
@@ -171,14 +171,14 @@ UNFINISHED_STATES: Mapping[PublicState, int] = {
     PublicState.DELAYED: PAGE,
     PublicState.ACTIVE: PAGE,
     PublicState.SUSPENDED: 0,
-    PublicState.WAITING_CHILDREN: 0,
+    PublicState.WAITING_DEPENDENCIES: 0,
     PublicState.RATE_LIMITED: 0,
 }
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("state", UNFINISHED_STATES)
-async def test_an_unfinished_state_is_found_among_the_tickets(
+async def test_an_unfinished_state_is_read_from_the_tickets(
     million: asyncpg.Connection, state: PublicState, order: Order
 ) -> None:
     items, read = await read_by(million, states=[state], order=order)
@@ -204,7 +204,7 @@ NARROWED: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("filters", NARROWED)
-async def test_unfinished_states_never_walk_over_ended_executions(
+async def test_unfinished_states_never_read_ended_executions(
     million: asyncpg.Connection, filters: str, order: Order
 ) -> None:
     expected, chosen = NARROWED[filters]
@@ -230,7 +230,7 @@ async def test_a_page_in_the_middle_costs_no_more_than_the_first(
     assert items[0].execution_id.startswith("{fp:128}:") if order == "id" else items[0].created_at.day == 6
 
 
-async def test_a_list_of_lanes_counts_no_further_than_it_shows(million: asyncpg.Connection) -> None:
+async def test_a_list_of_lanes_reads_about_the_rows_it_counts(million: asyncpg.Connection) -> None:
     async with million.transaction():
         before = await million.fetch(READ)
         page = await lanes.list_lanes(million)

@@ -1,4 +1,4 @@
-"""How much a frame of the overview reads: a bounded number of rows, whatever waits and whatever has happened."""
+"""An overview reads a bounded number of rows, whatever the backlog and the history."""
 
 import asyncpg
 
@@ -31,7 +31,7 @@ async def _read(conn: asyncpg.Connection) -> dict[str, int]:
     return {row["name"]: row["rows"] for row in await conn.fetch(READ)}
 
 
-async def test_a_frame_and_a_diagnosis_read_a_bounded_number_of_rows(connect: Connect, given: Given) -> None:
+async def test_an_overview_and_a_diagnosis_read_a_bounded_number_of_rows(connect: Connect, given: Given) -> None:
     conn = await connect()
     await given.submitted()
     await conn.execute(FILL)

@@ -1,4 +1,4 @@
-"""Many who claim at once: no quota lets more through than it says, and nobody waits for ever."""
+"""Concurrent claims: no quota admits more than its limits, and no claim waits forever."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ async def active(conn: Connection) -> int:
 
 
 def most_within(moments: Sequence[datetime], span: timedelta) -> int:
-    """How many lie in the fullest window of that length; a window does not hold its beginning."""
+    """The largest number of moments in any window of that length; the start of a window is exclusive."""
     ordered, first, most = sorted(moments), 0, 0
     for number, moment in enumerate(ordered):
         while ordered[first] <= moment - span:
@@ -46,7 +46,6 @@ def most_within(moments: Sequence[datetime], span: timedelta) -> int:
 
 
 async def test_eight_who_claim_at_once_pass_neither_the_window_nor_the_cap(connect: Connect, given: Given) -> None:
-    """Behaviour 110. Pitfall P67."""
     await quotas.create_quota(given.conn, "model", max_requests_per_window=100, window_seconds=1, max_concurrent=10)
     await submitted(given, 1_000 * SECONDS // 2)
     conns = [await connect() for _ in range(CLAIMERS)]
@@ -77,8 +76,7 @@ async def test_eight_who_claim_at_once_pass_neither_the_window_nor_the_cap(conne
     assert len(await claim(given.conn, take=100)) == 10
 
 
-async def test_ten_who_claim_at_once_share_one_slot(connect: Connect, given: Given) -> None:
-    """Behaviour 110."""
+async def test_ten_concurrent_claims_share_one_slot(connect: Connect, given: Given) -> None:
     await quotas.create_quota(given.conn, "model", max_concurrent=1)
     await submitted(given, 30)
     conns = [await connect() for _ in range(10)]
@@ -89,7 +87,7 @@ async def test_ten_who_claim_at_once_share_one_slot(connect: Connect, given: Giv
         await attempts.complete(given.conn, taken[0].fence)
 
 
-async def test_who_waits_for_a_quota_counts_what_the_other_took(connect: Connect, given: Given) -> None:
+async def test_a_claim_that_waited_for_a_quota_counts_what_the_other_took(connect: Connect, given: Given) -> None:
     await quotas.create_quota(given.conn, "model", max_concurrent=3)
     await submitted(given, 10)
     one, other = await connect(), await connect()
@@ -115,7 +113,7 @@ async def test_a_claim_rolled_back_leaves_all_the_room(connect: Connect, given: 
     assert len(await claim(given.conn)) == 3
 
 
-async def test_a_claim_under_an_old_snapshot_cannot_pass_the_cap(connect: Connect, given: Given) -> None:
+async def test_a_claim_with_an_old_snapshot_cannot_exceed_the_limit(connect: Connect, given: Given) -> None:
     await quotas.create_quota(given.conn, "model", max_concurrent=2)
     await submitted(given, 10)
     conn = await connect()
@@ -130,7 +128,7 @@ async def test_a_claim_under_an_old_snapshot_cannot_pass_the_cap(connect: Connec
     assert await active(given.conn) == 2
 
 
-async def test_a_grant_in_use_keeps_its_slot_though_its_time_is_over(connect: Connect, given: Given) -> None:
+async def test_a_grant_in_use_keeps_its_slot_after_its_expiry(connect: Connect, given: Given) -> None:
     await quotas.create_quota(given.conn, "model", max_concurrent=1, max_requests_per_window=1, window_seconds=3600)
     await submitted(given, 2)
     [grant] = await claims.issue_grant(given.conn, "w", instance="w-1", lanes=["default"])
@@ -157,7 +155,7 @@ async def test_a_claim_never_waits_for_a_quota_out_of_order(connect: Connect, gi
     assert [each.lane for each in await claim(given.conn, "a", "b")] == ["b"]
 
 
-async def test_those_who_claim_many_quotas_at_once_do_not_lock_each_other_out(connect: Connect, given: Given) -> None:
+async def test_concurrent_claims_of_many_quotas_do_not_deadlock(connect: Connect, given: Given) -> None:
     for number in range(12):
         await quotas.create_quota(given.conn, f"q{number}", max_concurrent=4)
     for number in range(36):
@@ -181,7 +179,7 @@ async def test_those_who_claim_many_quotas_at_once_do_not_lock_each_other_out(co
     assert sum(done) == 12 * 3 * 4
 
 
-async def test_trimming_leaves_a_quota_that_a_claim_holds(connect: Connect, given: Given) -> None:
+async def test_trimming_skips_a_quota_that_a_claim_has_locked(connect: Connect, given: Given) -> None:
     await quotas.create_quota(given.conn, "model", max_concurrent=5, window_seconds=1, max_requests_per_window=9)
     await submitted(given, 5)
     await given.claim(take=1)

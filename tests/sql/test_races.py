@@ -1,4 +1,4 @@
-"""Races, as interleavings of two connections: one wins, and the other is told why."""
+"""Races, as interleavings of two connections: one wins, and the other gets the right error."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,20 +26,20 @@ async def claim(conn: Connection, *, worker: str = "w", take: int = 1) -> list[C
 
 @pytest.fixture
 async def fence(conn: Connection, given: Given) -> Fence:
-    """A lease of 30 seconds on the only execution there is."""
+    """A lease of 30 seconds on the only execution."""
     await given.submitted()
     [taken] = await claim(conn)
     return taken.fence
 
 
 class Race:
-    """Two calls: the first has acted but not committed when the second comes."""
+    """Two concurrent calls: the second starts before the first commits."""
 
     def __init__(self, given: Given, one: asyncpg.Connection, two: asyncpg.Connection) -> None:
         self.given, self.one, self.two = given, one, two
 
     async def waits(self, first: Call, second: Call) -> Any:
-        """The answer of the second, which must wait for the first, or the refusal it raised."""
+        """Return the answer or error of the second call, which must wait for the first."""
         async with self.one.transaction():
             await first(self.one)
             later = asyncio.ensure_future(second(self.two))
@@ -47,7 +47,7 @@ class Race:
         return (await asyncio.gather(later, return_exceptions=True))[0]
 
     async def passes(self, first: Call, second: Call) -> Any:
-        """The answer of the second, which must not wait for the first."""
+        """Return the answer of the second call, which must not wait for the first."""
         async with self.one.transaction():
             await first(self.one)
             async with asyncio.timeout(10):
@@ -87,7 +87,7 @@ async def state(conn: Connection, fence: Fence) -> PublicState:
     return (await executions.describe(conn, fence.execution_id)).state.public_state
 
 
-async def test_a_cancelled_execution_cannot_be_completed_any_more(race: Race, given: Given, fence: Fence) -> None:
+async def test_a_cancelled_execution_cannot_be_completed(race: Race, given: Given, fence: Fence) -> None:
     refusal = await race.waits(cancel(fence.execution_id), complete(fence))
 
     assert isinstance(refusal, errors.ExecutionNotActive)
@@ -96,8 +96,7 @@ async def test_a_cancelled_execution_cannot_be_completed_any_more(race: Race, gi
     assert (await given.events(fence.execution_id))[2:] == ["execution_cancelled"]
 
 
-async def test_a_completed_execution_cannot_be_cancelled_any_more(race: Race, given: Given, fence: Fence) -> None:
-    """Behaviour 11."""
+async def test_a_completed_execution_cannot_be_cancelled(race: Race, given: Given, fence: Fence) -> None:
     refusal = await race.waits(complete(fence), cancel(fence.execution_id))
 
     assert isinstance(refusal, errors.ExecutionEnded)
@@ -106,10 +105,9 @@ async def test_a_completed_execution_cannot_be_cancelled_any_more(race: Race, gi
     assert (await given.events(fence.execution_id))[2:] == ["execution_completed"]
 
 
-async def test_the_second_of_two_completions_learns_that_the_first_counted(
+async def test_the_second_of_two_completions_gets_the_outcome_of_the_first(
     race: Race, given: Given, fence: Fence
 ) -> None:
-    """Behaviour 36 and pitfall P21."""
     refusal = await race.waits(complete(fence), complete(fence))
 
     assert isinstance(refusal, errors.ExecutionNotActive)
@@ -118,8 +116,7 @@ async def test_the_second_of_two_completions_learns_that_the_first_counted(
     assert await given.count("attempts") == 1
 
 
-async def test_a_lease_that_is_being_taken_back_cannot_be_renewed(race: Race, given: Given, fence: Fence) -> None:
-    """Behaviour 31."""
+async def test_a_lease_that_is_being_reclaimed_cannot_be_renewed(race: Race, given: Given, fence: Fence) -> None:
     await given.time_passes(seconds=30)
 
     refusal = await race.waits(claims.expire_leases, renew(fence))
@@ -130,12 +127,12 @@ async def test_a_lease_that_is_being_taken_back_cannot_be_renewed(race: Race, gi
     assert (await given.events(fence.execution_id))[2:] == ["lease_expired"]
 
 
-async def test_a_lease_that_is_being_renewed_is_not_taken_back(race: Race, given: Given, fence: Fence) -> None:
-    """Pitfall P31."""
+async def test_a_lease_that_is_being_renewed_is_not_reclaimed(race: Race, given: Given, fence: Fence) -> None:
+    """The sweep re-checks the expiry under the lock."""
     await given.time_passes(seconds=29)
     async with race.one.transaction():
         await claims.renew(race.one, fence)
-        await given.time_passes(seconds=2)  # past the expiry that others still see
+        await given.time_passes(seconds=2)  # past the expiry that other connections still see
         assert (await claims.expire_leases(race.two)).moved == 0
 
     assert (await claims.expire_leases(race.two)).moved == 0
@@ -143,7 +140,7 @@ async def test_a_lease_that_is_being_renewed_is_not_taken_back(race: Race, given
     await attempts.complete(given.conn, fence)
 
 
-async def test_a_revoked_lease_completes_nothing(race: Race, given: Given, fence: Fence) -> None:
+async def test_a_revoked_lease_cannot_complete(race: Race, given: Given, fence: Fence) -> None:
     refusal = await race.waits(revoke(fence), complete(fence))
 
     assert isinstance(refusal, errors.LeaseLost)
@@ -160,7 +157,7 @@ async def test_a_completed_execution_has_no_lease_to_revoke(race: Race, given: G
     assert (await given.events(fence.execution_id))[2:] == ["execution_completed"]
 
 
-async def test_an_execution_past_its_deadline_cannot_fail_any_more(race: Race, given: Given) -> None:
+async def test_an_expired_execution_cannot_fail(race: Race, given: Given) -> None:
     await given.submitted(deadline=timedelta(seconds=10))
     [taken] = await claim(given.conn)
     await given.time_passes(seconds=10)
@@ -172,7 +169,7 @@ async def test_an_execution_past_its_deadline_cannot_fail_any_more(race: Race, g
     assert await state(given.conn, taken.fence) is PublicState.EXPIRED
 
 
-async def test_a_failure_reported_before_the_deadline_stands(race: Race, given: Given) -> None:
+async def test_a_failure_reported_before_the_deadline_is_kept(race: Race, given: Given) -> None:
     await given.submitted(deadline=timedelta(seconds=10))
     [taken] = await claim(given.conn)
     async with race.one.transaction():
@@ -185,8 +182,7 @@ async def test_a_failure_reported_before_the_deadline_stands(race: Race, given: 
     assert (await given.events(taken.execution_id))[2:] == ["execution_failed"]
 
 
-async def test_what_was_claimed_before_a_pause_runs_on(race: Race, given: Given) -> None:
-    """Behaviour 56."""
+async def test_an_execution_claimed_before_a_pause_continues(race: Race, given: Given) -> None:
     await given.submitted()
     await given.submitted()
     async with race.one.transaction():
@@ -199,8 +195,7 @@ async def test_what_was_claimed_before_a_pause_runs_on(race: Race, given: Given)
     assert len(await claim(race.two)) == 1
 
 
-async def test_a_claim_does_not_wait_for_a_pause_and_gets_nothing_after_it(race: Race, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_claim_does_not_wait_for_a_pause_and_returns_nothing_after_it(race: Race, given: Given) -> None:
     first, second = await given.submitted(), await given.submitted()
 
     [taken] = await race.passes(lambda conn: lanes.pause_lane(conn, "default", by="ops"), claim)
@@ -212,7 +207,6 @@ async def test_a_claim_does_not_wait_for_a_pause_and_gets_nothing_after_it(race:
 
 
 async def test_one_of_two_workers_gets_the_execution_and_the_other_nothing(race: Race, given: Given) -> None:
-    """Behaviour 9 and pitfall P2."""
     only = await given.submitted()
 
     async with race.one.transaction():
@@ -224,8 +218,8 @@ async def test_one_of_two_workers_gets_the_execution_and_the_other_nothing(race:
     assert (await given.events(only))[1:] == ["lease_acquired"]
 
 
-async def test_a_claim_locks_only_what_it_takes(race: Race, given: Given) -> None:
-    """Pitfall P2."""
+async def test_a_claim_locks_only_the_rows_it_takes(race: Race, given: Given) -> None:
+    """Locking more rows would hide them from other claims."""
     submitted = [await given.submitted() for _ in range(5)]
 
     async with race.one.transaction():
@@ -235,7 +229,7 @@ async def test_a_claim_locks_only_what_it_takes(race: Race, given: Given) -> Non
     assert [taken.execution_id for taken in first + second] == submitted
 
 
-async def test_what_a_crashed_claim_had_taken_is_there_for_the_next(race: Race, given: Given) -> None:
+async def test_an_execution_of_a_crashed_claim_can_be_claimed_again(race: Race, given: Given) -> None:
     only = await given.submitted()
     doomed = race.one.transaction()
     await doomed.start()
@@ -249,7 +243,7 @@ async def test_what_a_crashed_claim_had_taken_is_there_for_the_next(race: Race, 
 
 
 @pytest.mark.parametrize("stop", ["cancel", "hold"])
-async def test_a_claim_does_not_get_what_is_being_stopped(race: Race, given: Given, stop: str) -> None:
+async def test_a_claim_skips_an_execution_that_is_being_held_or_cancelled(race: Race, given: Given, stop: str) -> None:
     only = await given.submitted()
     stops = {"cancel": cancel(only), "hold": lambda conn: holds.hold(conn, only, by="ops")}
 
@@ -257,7 +251,7 @@ async def test_a_claim_does_not_get_what_is_being_stopped(race: Race, given: Giv
     assert await claim(race.two) == []
 
 
-async def test_a_cancel_that_waited_for_a_claim_ends_what_was_claimed(race: Race, given: Given) -> None:
+async def test_a_cancel_that_waited_for_a_claim_ends_the_active_execution(race: Race, given: Given) -> None:
     only = await given.submitted()
     taken: list[Claim] = []
 
@@ -271,7 +265,7 @@ async def test_a_cancel_that_waited_for_a_claim_ends_what_was_claimed(race: Race
         await attempts.complete(given.conn, taken[0].fence)
 
 
-async def test_a_hold_that_waited_for_a_claim_is_told_that_it_runs(race: Race, given: Given) -> None:
+async def test_a_hold_that_waited_for_a_claim_is_refused(race: Race, given: Given) -> None:
     only = await given.submitted()
 
     refusal = await race.waits(claim, lambda conn: holds.hold(conn, only, by="ops"))
@@ -288,7 +282,7 @@ UNDER_A_LEASE: dict[str, Callable[[Fence], Call]] = {
 
 
 @pytest.mark.parametrize("name", UNDER_A_LEASE)
-async def test_a_change_that_leaves_the_lease_alone_does_not_cost_the_waiting_call(
+async def test_a_call_that_waited_for_a_change_without_effect_on_the_lease_succeeds(
     race: Race, given: Given, fence: Fence, name: str
 ) -> None:
     answer = await race.waits(prioritize(fence), UNDER_A_LEASE[name](fence))
@@ -297,7 +291,7 @@ async def test_a_change_that_leaves_the_lease_alone_does_not_cost_the_waiting_ca
     assert (await executions.describe(given.conn, fence.execution_id)).priority == 7
 
 
-async def test_two_renewals_of_one_lease_both_hold(race: Race, given: Given, fence: Fence) -> None:
+async def test_two_concurrent_renewals_of_one_lease_succeed(race: Race, given: Given, fence: Fence) -> None:
     await given.time_passes(seconds=5)
     answer = await race.waits(renew(fence), renew(fence))
 
@@ -305,8 +299,7 @@ async def test_two_renewals_of_one_lease_both_hold(race: Race, given: Given, fen
     assert answer.expires_at == row["expires_at"]
 
 
-async def test_eight_workers_at_once_share_the_work_without_loss_or_double(connect: Connect, given: Given) -> None:
-    """Behaviour 39."""
+async def test_eight_concurrent_workers_claim_every_execution_exactly_once(connect: Connect, given: Given) -> None:
     submitted = [await given.submitted() for _ in range(200)]
 
     taken: list[ExecutionId] = []
@@ -326,7 +319,7 @@ async def test_batches_over_the_same_executions_never_deadlock(connect: Connect,
     one, two = await connect(), await connect()
 
     async def finish(conn: asyncpg.Connection, fences: list[Fence]) -> list[object]:
-        # In a transaction of its own: outside of one a deadlock would be repeated, and not be seen.
+        # In a transaction: outside of one, a deadlock would be retried and stay unnoticed.
         async with conn.transaction():
             return list(await attempts.complete_many(conn, [Completion(fence=fence) for fence in fences]))
 

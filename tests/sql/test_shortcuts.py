@@ -1,4 +1,4 @@
-"""What most calls need not do, and do not: the ways for rare things are taken only where there is one."""
+"""Shortcuts: most calls skip the code for rare cases."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ KIB = 1024
 
 @pytest.fixture
 async def counted(conn: asyncpg.Connection) -> AsyncIterator[asyncpg.Connection]:
-    """A connection that counts calls of functions."""
+    """A connection that counts function calls."""
     await conn.execute("set track_functions = 'all'")
     yield conn
     await conn.execute("reset track_functions")
@@ -33,7 +33,7 @@ async def claim(conn: asyncpg.Connection, take: int = 10) -> list[Claim]:
     return await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=take)
 
 
-async def test_the_only_one_is_claimed_without_a_choice(counted: asyncpg.Connection, given: Given) -> None:
+async def test_the_only_ticket_is_claimed_without_a_choice(counted: asyncpg.Connection, given: Given) -> None:
     only = await given.submitted()
 
     async with counted.transaction():
@@ -47,7 +47,9 @@ async def test_nothing_is_claimed_without_a_choice(counted: asyncpg.Connection) 
 
 
 @pytest.mark.parametrize("other", [{}, {"lane": "default", "priority": 5}])
-async def test_of_several_some_are_chosen(counted: asyncpg.Connection, given: Given, other: dict[str, object]) -> None:
+async def test_several_tickets_need_a_choice(
+    counted: asyncpg.Connection, given: Given, other: dict[str, object]
+) -> None:
     await given.submitted()
     await given.submitted(**other)
 
@@ -55,13 +57,13 @@ async def test_of_several_some_are_chosen(counted: asyncpg.Connection, given: Gi
         assert (len(await claim(counted, take=1)), await calls(counted, "_choose")) == (1, 1)
 
 
-async def test_the_only_one_is_not_for_a_worker_that_cannot_do_it(counted: asyncpg.Connection, given: Given) -> None:
+async def test_the_only_ticket_is_not_given_to_an_incapable_worker(counted: asyncpg.Connection, given: Given) -> None:
     await given.submitted(needs=["gpu"])
 
     assert await claim(counted) == []
 
 
-async def test_the_only_one_is_left_to_who_has_locked_it(
+async def test_the_only_ticket_is_skipped_while_it_is_locked(
     counted: asyncpg.Connection, given: Given, connect: Connect
 ) -> None:
     await given.submitted()
@@ -72,7 +74,7 @@ async def test_the_only_one_is_left_to_who_has_locked_it(
         assert await claim(counted) == []
 
 
-async def test_the_only_one_of_another_partition_is_not_given(counted: asyncpg.Connection, given: Given) -> None:
+async def test_the_only_ticket_of_another_partition_is_not_given(counted: asyncpg.Connection, given: Given) -> None:
     only = await given.submitted()
 
     others = await claims.claim(
@@ -89,7 +91,7 @@ async def test_an_end_without_ties_closes_nothing(counted: asyncpg.Connection, g
         assert (await calls(counted, "_close_waits"), await calls(counted, "_return_reservations")) == (0, 0)
 
 
-async def test_an_end_closes_what_was_made_before(counted: asyncpg.Connection, given: Given) -> None:
+async def test_an_end_closes_existing_waitpoints(counted: asyncpg.Connection, given: Given) -> None:
     it = await given.claimed()
     await waits.create_waitpoint(counted, it.fence, "approval")
 
@@ -99,7 +101,7 @@ async def test_an_end_closes_what_was_made_before(counted: asyncpg.Connection, g
     assert [row["state"] for row in await given.rows("select state from flowfabric.waitpoints")] == ["closed"]
 
 
-async def test_an_end_returns_what_was_set_aside(counted: asyncpg.Connection, given: Given) -> None:
+async def test_an_end_releases_reservations(counted: asyncpg.Connection, given: Given) -> None:
     await budgets.create_budget(counted, "team", hard_limits={"tokens": 100})
     it = await given.claimed()
     await budgets.reserve(counted, "team", {"tokens": 60}, fence=it.fence)
@@ -110,7 +112,7 @@ async def test_an_end_returns_what_was_set_aside(counted: asyncpg.Connection, gi
 
 
 @pytest.mark.parametrize(("size", "large"), [(16 * KIB, None), (16 * KIB + 1, 16 * KIB + 1)])
-async def test_only_large_payloads_are_noted_on_the_ticket(
+async def test_only_large_payloads_are_recorded_on_the_ticket(
     conn: asyncpg.Connection, given: Given, size: int, large: int | None
 ) -> None:
     await executions.submit(conn, submission(payload=bytes(size)))

@@ -1,6 +1,6 @@
-"""A worker that claims one execution and, when it is told to go on, tries every call a worker can make.
+"""A worker that claims one execution, waits for a line of input, and then makes every call a worker can make.
 
-Run with the URL of a database. It prints a line when it works, reads one, and prints what each of its calls came to.
+Run with the URL of a database. It prints a line when it works, and the outcome of each call at the end.
 """
 
 import asyncio
@@ -29,17 +29,17 @@ async def main(url: str) -> None:
 
 async def try_everything(conn: Connection, fence: Fence) -> dict[str, list[object]]:
     return {
-        "renew": await told(claims.renew(conn, fence)),
-        "complete": await told(attempts.complete(conn, fence, b'"stale"')),
-        "fail": await told(attempts.fail(conn, fence, "stale")),
-        "delay": await told(attempts.delay(conn, fence, timedelta(hours=1))),
-        "cancel": await told(
+        "renew": await outcome(claims.renew(conn, fence)),
+        "complete": await outcome(attempts.complete(conn, fence, b'"stale"')),
+        "fail": await outcome(attempts.fail(conn, fence, "stale")),
+        "delay": await outcome(attempts.delay(conn, fence, timedelta(hours=1))),
+        "cancel": await outcome(
             executions.cancel(conn, fence.execution_id, reason="stale", source="lease_holder", fence=fence)
         ),
     }
 
 
-async def told(call: Awaitable[object]) -> list[object]:
+async def outcome(call: Awaitable[object]) -> list[object]:
     try:
         await call
     except FlowFabricError as refusal:

@@ -17,31 +17,27 @@ LEASE = timedelta(seconds=30)
 PATIENT = {"max_reclaim_count": 10_000}
 
 
-async def claim(conn: asyncpg.Connection, number: int, dice: random.Random) -> list[Claim]:
-    return await claims.claim(
-        conn, f"w{number}", instance=f"w{number}-1", lanes=["default"], take=dice.randint(1, 20), lease=LEASE
-    )
-
-
 async def finish(conn: asyncpg.Connection, taken: list[Claim]) -> None:
     await attempts.complete_many(conn, [Completion(fence=each.fence, result=b"{}") for each in taken])
 
 
 async def crash(conn: asyncpg.Connection) -> None:
-    """What a process that dies in the middle of a transaction leaves to Postgres."""
+    """Roll back, as Postgres does when a process dies in the middle of a transaction."""
     await conn.execute("rollback")
 
 
 async def work(conn: asyncpg.Connection, number: int) -> None:
-    """Claim and complete; now and then die before, between or inside the two calls, or come back too late."""
+    """Claim and complete; sometimes crash before, between or inside the two calls, or complete too late."""
     dice = random.Random(number)
     late: list[Claim] = []
     while not await is_over(conn):
-        await finish(conn, late)  # long after the lease has lapsed, or not: the engine must know
+        await finish(conn, late)  # the lease may have expired: the engine must know
         late = []
         fate = dice.random()
         await conn.execute("begin")
-        taken = await claim(conn, number, dice)
+        taken = await Given(conn).claim(
+            worker=f"w{number}", instance=f"w{number}-1", take=dice.randint(1, 20), lease=LEASE
+        )
         if fate < 0.1:
             await crash(conn)
             continue
@@ -49,7 +45,7 @@ async def work(conn: asyncpg.Connection, number: int) -> None:
         if fate < 0.2:
             late = taken
         elif fate < 0.3:
-            await finish(conn, taken[::2])  # the rest is left to its leases
+            await finish(conn, taken[::2])  # the leases of the rest expire
         elif fate < 0.4:
             await conn.execute("begin")
             await finish(conn, taken)
@@ -63,7 +59,7 @@ async def is_over(conn: asyncpg.Connection) -> bool:
 
 
 async def sweep(conn: asyncpg.Connection, given: Given) -> None:
-    """Time passes, leases lapse and are taken back, until there is nothing left."""
+    """Move the clock and expire leases until every execution has ended."""
     while not await is_over(conn):
         await given.time_passes(seconds=7)
         await claims.expire_leases(conn)
@@ -76,13 +72,13 @@ select (select count(*) from flowfabric.tickets) as tickets,
        (select count(*) from flowfabric.attempts where lifecycle = 'ended_success') as successes
 """
 
-# An execution whose claims, lapses, attempts and end do not add up.
+# Executions whose claims, expired leases, attempts and end do not add up.
 ODD = """
 select e.id from flowfabric.executions e
 cross join lateral (
     select array_agg((v.detail ->> 'epoch')::bigint order by v.id) filter (where v.kind = 'lease_acquired') as epochs,
            array_agg((v.detail ->> 'attempt')::int order by v.id) filter (where v.kind = 'lease_acquired') as numbers,
-           count(*) filter (where v.kind = 'lease_expired') as lapses,
+           count(*) filter (where v.kind = 'lease_expired') as expirations,
            count(*) filter (where v.kind = 'execution_completed') as ends,
            (array_agg(v.kind order by v.id desc))[1] as last_kind
     from flowfabric.events v where v.execution = e.id) h
@@ -91,7 +87,7 @@ cross join lateral (
     where a.partition = e.partition and a.execution = e.id) a
 where h.ends <> 1 or h.last_kind <> 'execution_completed'
    or h.epochs <> array(select generate_series(1, e.epoch)) or h.numbers <> a.numbers
-   or h.lapses <> e.reclaims or (e.attempt, a.attempts) <> (e.reclaims + 1, e.attempt)
+   or h.expirations <> e.reclaims or (e.attempt, a.attempts) <> (e.reclaims + 1, e.attempt)
 """
 
 

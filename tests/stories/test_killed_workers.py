@@ -1,4 +1,4 @@
-"""Worker processes that are killed at any moment: everything finishes, and no saved step is called again."""
+"""Worker processes that are killed at random moments: everything completes, and no saved step is called again."""
 
 import asyncio
 import random
@@ -16,13 +16,13 @@ from tests.stories.workload import TABLES
 from tests.worker.scene import until, worker_process
 
 APP = f"{ROOT / 'tests' / 'stories' / 'workload.py'}:app"
-KILLS = 200 if SOAK else 10
+KILLS = 200 if SOAK else 5
 PATIENT = {"max_reclaim_count": 1_000}
 
 
 @pytest.fixture
 async def url(database_url: str, given: Given) -> str:
-    """A server that did not start a moment ago: in its first seconds nobody is taken for dead."""
+    """A server that started a minute ago: in its first seconds it takes no worker for dead."""
     await given.conn.execute(TABLES)
     await given.time_passes(minutes=1)
     return database_url
@@ -40,7 +40,7 @@ async def test_whenever_a_worker_is_killed_its_work_goes_on_elsewhere_from_the_l
                 await until(lambda at_least=moment: _calls(given, at_least))
                 victim.kill()
                 await victim.wait()
-            async with asyncio.timeout(25):  # leases last for 30 s: it is the lock that tells
+            async with asyncio.timeout(25):  # leases last 30 s, so it is the lost lock that shows the death
                 await until(lambda: _over(given))
             await right(given, taken)
             await given.conn.execute("delete from calls where not was_saved")
@@ -73,7 +73,7 @@ async def submitted(given: Given, number: int) -> ExecutionId:
 
 
 async def right(given: Given, taken: list[ExecutionId]) -> None:
-    """Every execution has the result of ten steps, whoever ran which of them."""
+    """Check that every execution has the results of its ten steps, whichever worker ran them."""
     for number, execution_id in enumerate(taken):
         expected = str([number * 100 + index for index in range(10)]).replace(" ", "")
         assert (await executions.get_result(given.conn, execution_id)).result == expected.encode()

@@ -1,4 +1,4 @@
-"""The quickstart, done as it says: one file, `ff dev`, and an approval answered from another terminal."""
+"""The quickstart, step by step: one file, `ff dev`, and an approval answered from another terminal."""
 
 import os
 import re

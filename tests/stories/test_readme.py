@@ -1,4 +1,4 @@
-"""The examples of the README, run as they stand there."""
+"""The examples of the README, run as they are printed."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ async def test_the_ten_lines_run_once_they_are_approved(database_url: str, conn:
 
 @pytest.fixture
 async def place_order(conn: Connection) -> Callable[[Connection, str], Awaitable[str]]:
-    """The function that the README shows, on a database that has the table it wants."""
+    """The function in the README, on a database with the table it uses."""
     [_, example] = _examples()
     await conn.execute("create table orders (id bigint generated always as identity primary key, customer text)")
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""A worker that is stopped past its lease and continued: all it says then is refused, and the other attempt stands."""
+"""A worker that is stopped past its lease and continued: all its calls are refused, and the new attempt counts."""
 
 import json
 import os
@@ -32,40 +32,39 @@ def worker(execution_id: ExecutionId, database_url: str) -> Iterator[subprocess.
         assert process.stdout is not None
         assert process.stdout.readline() == "working\n"
         process.send_signal(signal.SIGSTOP)
-        os.waitpid(process.pid, os.WUNTRACED)  # returns once it stands still
+        os.waitpid(process.pid, os.WUNTRACED)  # returns when the process has stopped
         yield process
         process.kill()
 
 
-def goes_on(worker: subprocess.Popen[str]) -> dict[str, list[object]]:
-    """Continue it, and read what its calls came to."""
+def continued(worker: subprocess.Popen[str]) -> dict[str, list[object]]:
+    """Continue the worker, and return the outcomes of its calls."""
     worker.send_signal(signal.SIGCONT)
-    said, _ = worker.communicate("go on\n", timeout=30)
+    said, _ = worker.communicate("continue\n", timeout=30)
     answers: dict[str, list[object]] = json.loads(said)
     return answers
 
 
 def refused(code: str, fields: object) -> dict[str, list[object]]:
-    """Every call, refused with this."""
+    """The outcome of every call, if all are refused with this code."""
     return {call: [code, fields] for call in CALLS}
 
 
 async def reclaimed(given: Given) -> Claim:
-    """Let the lease lapse and another worker have the execution."""
+    """Let the lease expire, and another worker claim the execution."""
     await given.time_passes(seconds=30)
     assert (await claims.expire_leases(given.conn)).moved == 1
-    [claim] = await claims.claim(given.conn, "other", instance="other-1", lanes=["default"])
+    [claim] = await given.claim(worker="other", instance="other-1")
     return claim
 
 
 async def test_all_calls_of_a_stopped_worker_are_refused_while_another_runs(
     worker: subprocess.Popen[str], given: Given, execution_id: ExecutionId
 ) -> None:
-    """Behaviours 32 and 33."""
     claim = await reclaimed(given)
     before = await given.events(execution_id)
 
-    assert goes_on(worker) == refused("lease_lost", {"cause": "superseded"})
+    assert continued(worker) == refused("lease_lost", {"cause": "superseded"})
 
     assert (claim.attempt.number, claim.attempt.type, claim.fence.epoch) == (2, "reclaim", 2)
     assert await given.events(execution_id) == before
@@ -76,11 +75,10 @@ async def test_all_calls_of_a_stopped_worker_are_refused_while_another_runs(
 async def test_all_calls_of_a_stopped_worker_are_refused_after_another_has_finished(
     worker: subprocess.Popen[str], given: Given, execution_id: ExecutionId
 ) -> None:
-    """Behaviour 33."""
     await attempts.complete(given.conn, (await reclaimed(given)).fence, b'"fresh"')
     ended = {"phase": "terminal", "outcome": "success", "epoch": 2, "attempt": 2}
 
-    answers = goes_on(worker)
+    answers = continued(worker)
 
     assert answers["cancel"] == ["execution_ended", {"outcome": "success"}]
     assert answers == refused("execution_not_active", ended) | {"cancel": answers["cancel"]}
@@ -91,11 +89,10 @@ async def test_all_calls_of_a_stopped_worker_are_refused_after_another_has_finis
 async def test_all_calls_of_a_stopped_worker_are_refused_when_nobody_has_noticed(
     worker: subprocess.Popen[str], given: Given, execution_id: ExecutionId
 ) -> None:
-    """Behaviour 31."""
+    """The lease has expired, but no sweep has run yet."""
     await given.time_passes(seconds=30)
 
-    assert goes_on(worker) == refused("lease_lost", {"cause": "expired"})
+    assert continued(worker) == refused("lease_lost", {"cause": "expired"})
 
-    described = await executions.describe(given.conn, execution_id)
-    assert described.state.public_state is PublicState.ACTIVE
+    assert await given.state(execution_id) is PublicState.ACTIVE
     assert (await reclaimed(given)).attempt.number == 2

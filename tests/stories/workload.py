@@ -1,6 +1,6 @@
-"""What worker processes run in the stories: `ff worker tests/stories/workload.py:app`.
+"""The tasks of worker processes in the stories: `ff worker tests/stories/workload.py:app`.
 
-Every call of a step is noted in the table `calls` of the same database, on a connection that is not FlowFabric's.
+Every call of a step is recorded in the table `calls` of the same database, on a separate connection.
 """
 
 import os
@@ -32,7 +32,7 @@ async def pool() -> Any:
 
 @app.task(policy={"max_reclaim_count": 1_000})
 async def ten_steps(ctx: Context, number: int) -> list[int]:
-    """Ten steps; each notes that it was called, and whether it had been saved by then."""
+    """Ten steps; each records that it was called, and whether it was already saved."""
 
     async def step(index: int) -> int:
         await (await pool()).execute(NOTE, ctx.execution_id.uuid, index, os.getpid())
@@ -43,7 +43,7 @@ async def ten_steps(ctx: Context, number: int) -> list[int]:
 
 @app.task(policy={"max_reclaim_count": 2})
 async def poison(path: str) -> None:
-    """Kills whoever runs it."""
+    """Kill the process that runs it."""
     with Path(path).open("a") as file:  # noqa: ASYNC230 - the last thing it does
         file.write(f"{os.getpid()}\n")
     os._exit(9)

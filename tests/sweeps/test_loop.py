@@ -1,10 +1,12 @@
-"""The loop of sweeps: what fails is reported and backs off, and everything else goes on."""
+"""The loop of sweeps: a sweep that fails is reported and backs off, and the others continue."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -15,7 +17,7 @@ from flowfabric.ids import ExecutionId
 from flowfabric.postgres.database import Database
 from flowfabric.sweeps import Sweep, run_each, run_once, run_sweeps
 from tests.conftest import Connect
-from tests.given import Given
+from tests.given import Given, until
 
 OFTEN = timedelta(milliseconds=1)
 EXPIRE_LEASES = Sweep("expire_leases", OFTEN, claims.expire_leases)
@@ -28,26 +30,27 @@ language plpgsql as $$ begin raise exception 'out of order'; end $$
 """
 
 
-async def lapsed(given: Given, count: int = 1, *, stuck: int = 0) -> list[ExecutionId]:
-    """Executions whose leases have lapsed; the first few have a policy that no submission could have brought."""
+async def expired(given: Given, count: int = 1, *, stuck: int = 0) -> list[ExecutionId]:
+    """Executions whose leases have expired; the first `stuck` have a policy that no submission can have."""
     submitted = [await given.submitted() for _ in range(count)]
     for execution_id in submitted[:stuck]:
         await given.rows(
             """update flowfabric.executions set policy = '{"max_reclaim_count": "x"}' where id = $1""",
             execution_id.uuid,
         )
-    await claims.claim(given.conn, "w", instance="w-1", lanes=["default"], take=count)
+    await given.claim(take=count)
     await given.time_passes(seconds=30)
     return submitted
 
 
-async def lapses(given: Given) -> int:
-    return (await given.events()).count("lease_expired")
+async def swept(given: Given, count: int) -> bool:
+    """Whether so many leases were expired by a sweep."""
+    return (await given.events()).count("lease_expired") == count
 
 
 @asynccontextmanager
 async def running(database: Database, *sweeps: Sweep) -> AsyncIterator[asyncio.Task[None]]:
-    """The loop, for as long as the block lasts; it must end at once when it is cancelled."""
+    """The loop, while the block runs; it must end immediately when it is cancelled."""
     loop = asyncio.create_task(run_sweeps(database, sweeps))
     yield loop
     loop.cancel()
@@ -56,62 +59,50 @@ async def running(database: Database, *sweeps: Sweep) -> AsyncIterator[asyncio.T
     assert loop.cancelled()
 
 
-async def becomes(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
-        while not await condition():
-            pass
-
-
 def reports(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "flowfabric.sweeps"]
 
 
-async def test_sweeps_leave_the_connections_for_calls_alone(database_url: str, given: Given) -> None:
-    await lapsed(given)
+async def test_sweeps_do_not_use_the_connections_of_calls(database_url: str, given: Given) -> None:
+    await expired(given)
     async with Database(Config(pool_size=1), database_url) as database, database.connection():
         assert await run_once(database, EXPIRE_LEASES) == 1
 
 
-async def test_a_run_goes_on_until_nothing_is_left(database: Database, given: Given) -> None:
-    await lapsed(given, 7)
+async def test_a_run_continues_until_nothing_is_left(database: Database, given: Given) -> None:
+    await expired(given, 7)
 
     assert await run_once(database, Sweep("expire_leases", OFTEN, claims.expire_leases, limit=3)) == 7
     assert await run_once(database, EXPIRE_LEASES) == 0
-    assert await lapses(given) == 7
+    assert await swept(given, 7)
 
 
-async def test_the_loop_runs_each_sweep_again_and_again(database: Database, given: Given) -> None:
+async def test_the_loop_repeats_each_sweep(database: Database, given: Given) -> None:
     async with running(database, PROMOTE_DUE, EXPIRE_LEASES):
-        for round_ in (1, 2, 3):
-            await lapsed(given)
-
-            async def is_swept(expected: int = round_) -> bool:
-                return await lapses(given) == expected
-
-            await becomes(is_swept)
+        for count in (1, 2, 3):
+            await expired(given)
+            await until(partial(swept, given, count))
 
 
 async def test_a_sweep_that_fails_backs_off_and_does_not_stop_the_others(
     database: Database, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:
     await given.conn.execute(BROKEN)
-    await lapsed(given)
-
-    async def is_over() -> bool:
-        return await lapses(given) == 1 and len(reports(caplog)) >= 4
+    await expired(given)
 
     async with running(database, PROMOTE_DUE, EXPIRE_LEASES):
-        await becomes(is_over)
+        await until(lambda: swept(given, 1))
+        await until(lambda: len(reports(caplog)) >= 4)
 
-    pauses = [float(report.split("about ")[1].split(" ")[0]) for report in reports(caplog)]
-    assert pauses[:4] == [0.002, 0.004, 0.008, 0.016]
-    assert all(report.startswith("sweep promote_due failed") for report in reports(caplog))
-    assert all(report.endswith("out of order") for report in reports(caplog))
+    pauses = [re.findall(r"0\.\d+", report) for report in reports(caplog)]
+    assert pauses[:4] == [["0.002"], ["0.004"], ["0.008"], ["0.016"]]
+    assert all("promote_due" in report for report in reports(caplog))
+    assert all("out of order" in report for report in reports(caplog))
 
 
-async def test_a_single_run_of_each_names_the_one_that_failed(database: Database, given: Given) -> None:
+async def test_a_single_run_of_each_sweep_names_the_one_that_failed(database: Database, given: Given) -> None:
     await given.conn.execute(BROKEN)
-    await lapsed(given)
+    await expired(given)
 
     broken, whole = await run_each(database, [PROMOTE_DUE, EXPIRE_LEASES])
 
@@ -120,47 +111,44 @@ async def test_a_single_run_of_each_names_the_one_that_failed(database: Database
 
 
 @pytest.mark.parametrize("limit", [1, 2, 500])
-async def test_rows_that_cannot_be_processed_are_stepped_over_and_reported(
+async def test_rows_that_cannot_be_processed_are_skipped_and_reported(
     database: Database, given: Given, caplog: pytest.LogCaptureFixture, limit: int
 ) -> None:
-    """Pitfall P32."""
-    executions_ = await lapsed(given, 8, stuck=5)
+    """One bad row must not stop the batch, nor hide the rows behind it."""
+    executions_ = await expired(given, 8, stuck=5)
 
     assert await run_once(database, Sweep("expire_leases", OFTEN, claims.expire_leases, limit=limit)) == 3
 
     assert len(reports(caplog)) == 5
-    assert reports(caplog)[0].startswith("sweep expire_leases cannot process row 1 and steps over it: invalid input")
+    assert all("expire_leases" in report and "invalid input" in report for report in reports(caplog))
     [row] = await given.rows("select array_agg(id) as stuck from flowfabric.tickets where phase = 'active'")
     assert sorted(row["stuck"]) == sorted(execution_id.uuid for execution_id in executions_[:5])
 
 
 async def test_two_loops_move_each_row_once(database: Database, database_url: str, given: Given) -> None:
-    await lapsed(given, 60)
+    await expired(given, 60)
     small = Sweep("expire_leases", OFTEN, claims.expire_leases, limit=5)
 
     async with Database(Config(), database_url) as other:
         moved = await asyncio.gather(run_once(database, small), run_once(other, small), run_once(other, small))
 
-    # A pass that meets only locked rows comes back early: whatever it left, the next one takes.
+    # A pass that finds only locked rows ends early; the next one takes the rows it left.
     assert sum(moved) + await run_once(database, small) == 60
-    assert await lapses(given) == 60
+    assert await swept(given, 60)
 
 
-async def test_the_loop_goes_on_after_the_database_was_away(database: Database, given: Given) -> None:
-    async def is_swept() -> bool:
-        return await lapses(given) == 1
-
+async def test_the_loop_resumes_after_an_outage_of_the_database(database: Database, given: Given) -> None:
     async with running(database, PROMOTE_DUE, EXPIRE_LEASES):
         for _ in range(3):
             await given.rows(
                 """select pg_terminate_backend(pid) from pg_stat_activity
                 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"""
             )
-        await lapsed(given)
-        await becomes(is_swept)
+        await expired(given)
+        await until(lambda: swept(given, 1))
 
 
-async def test_a_run_without_a_database_says_so(database_url: str) -> None:
+async def test_a_run_on_a_closed_database_fails(database_url: str) -> None:
     async with Database(Config(), database_url) as database:
         pass
 
@@ -168,25 +156,22 @@ async def test_a_run_without_a_database_says_so(database_url: str) -> None:
         await run_each(database, [EXPIRE_LEASES])
 
 
-async def test_the_loop_ends_promptly_also_while_a_sweep_waits(
+async def test_the_loop_ends_promptly_while_a_sweep_is_blocked(
     database: Database, connect: Connect, given: Given
 ) -> None:
     blocker = await connect()
 
-    async def is_waiting() -> bool:
-        return bool(await given.rows("select from pg_stat_activity where wait_event_type = 'Lock'"))
-
     async with blocker.transaction():
         await blocker.execute("lock table flowfabric.tickets in access exclusive mode")
         async with running(database, EXPIRE_LEASES):
-            await becomes(is_waiting)
+            await given.until_blocked()
 
 
-async def test_a_loop_that_nothing_goes_wrong_in_reports_nothing(
+async def test_a_sweep_that_succeeds_logs_nothing(
     database: Database, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="flowfabric.sweeps")
-    await lapsed(given, 3)
+    await expired(given, 3)
 
     assert await run_once(database, EXPIRE_LEASES) == 3
     assert reports(caplog) == []

@@ -1,4 +1,4 @@
-"""The list of sweeps: every function that is one stands in it, under its own name."""
+"""The list of sweeps: it contains every sweep function, under its own name."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from flowfabric.sweeps import run_each, sweeps
 from tests.given import Given
 from tests.sources import ROOT
 
-# A sweep is what answers with how many it moved, and which lanes and executions somebody may be waiting for.
+# A sweep returns how many rows it moved, and which lanes and executions to notify.
 FUNCTIONS = """
 select p.proname as name from pg_proc p
 where p.pronamespace = 'flowfabric'::regnamespace and p.proname not like '\\_%'
@@ -16,8 +16,7 @@ where p.pronamespace = 'flowfabric'::regnamespace and p.proname not like '\\_%'
 """
 
 
-async def test_every_sweep_that_is_written_is_run(given: Given) -> None:
-    """Pitfall P30."""
+async def test_every_sweep_function_is_in_the_list(given: Given) -> None:
     written = {row["name"] for row in await given.rows(FUNCTIONS)}
 
     assert written == {sweep.name for sweep in sweeps(Config())}
@@ -29,7 +28,7 @@ async def test_every_sweep_is_in_the_docs() -> None:
     assert [sweep.name for sweep in sweeps(Config()) if f"| `{sweep.name}` |" not in page] == []
 
 
-async def test_no_sweep_stands_there_twice_or_takes_rows_without_end() -> None:
+async def test_no_sweep_is_listed_twice_or_takes_rows_without_limit() -> None:
     listed = sweeps(Config())
 
     assert len({sweep.name for sweep in listed}) == len(listed)
@@ -37,13 +36,13 @@ async def test_no_sweep_stands_there_twice_or_takes_rows_without_end() -> None:
     assert all(timedelta(0) < sweep.every <= timedelta(minutes=1) for sweep in listed)
 
 
-async def test_every_sweep_runs_under_its_own_name_and_finds_nothing_in_an_empty_database(database: Database) -> None:
+async def test_every_sweep_runs_under_its_own_name_and_moves_nothing_in_an_empty_database(database: Database) -> None:
     runs = await run_each(database, sweeps(Config()))
 
     assert [(run.sweep, run.moved, run.error) for run in runs] == [(s.name, 0, None) for s in sweeps(Config())]
 
 
-async def test_retention_is_the_one_of_the_settings(database: Database, given: Given) -> None:
+async def test_retention_comes_from_the_settings(database: Database, given: Given) -> None:
     await given.cancelled()
     await given.time_passes(seconds=2)
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest of its own: with any plugin for async tests or none, in parallel, and killed."""
+"""The pytest plugin, in separate runs of pytest: with and without plugins for async tests, in parallel, and killed."""
 
 import asyncio
 import fcntl
@@ -16,7 +16,7 @@ from tests.sources import ROOT
 
 EXAMPLE = ROOT / "examples" / "testing"
 QUIET = ["-q", "-p", "no:cacheprovider", "--rootdir=.", "-c", os.devnull]
-# Whatever is left open or running by a test is an error of that test.
+# A test fails if it leaves something open or running.
 QUIET += [
     "-W",
     "error::ResourceWarning",
@@ -58,7 +58,7 @@ Run = Callable[..., Done]
 
 @pytest.fixture
 def run(server: Server, tmp_path: Path) -> Run:
-    """Run pytest in a directory on the server of this run; with `url=None`, on one of its own."""
+    """Run pytest in a directory, on the server of this run or, with `url=None`, on a new one."""
 
     def run(*arguments: str, url: str | None = server.url("postgres"), cwd: Path = tmp_path) -> Done:
         command = [sys.executable, "-m", "pytest", *QUIET, *arguments]
@@ -80,9 +80,7 @@ def environment(url: str | None) -> dict[str, str]:
     ],
     ids=["asyncio", "anyio"],
 )
-def test_tests_that_await_and_tests_that_do_not_use_it_alike(
-    run: Run, tmp_path: Path, mark: str, options: list[str]
-) -> None:
+def test_async_and_synchronous_tests_can_use_it(run: Run, tmp_path: Path, mark: str, options: list[str]) -> None:
     (tmp_path / "test_both.py").write_text(BOTH.format(mark=mark))
     (tmp_path / "conftest.py").write_text(
         "import pytest\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
@@ -92,7 +90,7 @@ def test_tests_that_await_and_tests_that_do_not_use_it_alike(
     assert "3 passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_example_passes_on_a_server_of_its_own_that_two_processes_share_and_nothing_is_left(
+def test_the_example_passes_on_a_new_server_that_two_processes_share_and_nothing_is_left(
     run: Run, tmp_path: Path
 ) -> None:
     done = run("-n2", *NO_PLUGIN, f"--basetemp={tmp_path / 'base'}", url=None, cwd=EXAMPLE)
@@ -120,7 +118,7 @@ async def test_the_server_of_a_run_that_was_killed_ends_too(run: Run, tmp_path: 
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
     with (tmp_path / "base" / "postgres" / "server.lock").open("w") as lock:
         async with asyncio.timeout(60):
-            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)  # its processes hold it as long as they live
+            await asyncio.to_thread(fcntl.flock, lock, fcntl.LOCK_EX)  # held while the server runs
 
 
 @pytest.mark.parametrize(
@@ -135,17 +133,17 @@ async def test_the_server_of_a_run_that_was_killed_ends_too(run: Run, tmp_path: 
         ("postgresql://me@/app?host=/run/a&port=1", "postgresql://me@/x?host=/run/a&port=1"),
     ],
 )
-def test_another_database_of_a_server_is_found_beside_the_one_it_was_given_with(given: str, other: str) -> None:
+def test_the_url_of_another_database_keeps_the_rest_of_the_url(given: str, other: str) -> None:
     assert Server(given).url("x") == other
 
 
-def test_a_server_that_is_not_there_is_named_by_its_variable(run: Run, tmp_path: Path) -> None:
+def test_the_error_for_a_missing_server_names_the_variable(run: Run, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(run_now):\n    pass\n")
 
     done = run("-p", "no:asyncio", "--tb=line", url=f"postgresql://nobody@/nothing?host={tmp_path}")
     assert "1 error" in done.stdout
-    assert "cannot connect: " in done.stdout
-    assert "The Postgres of tests is the one that FLOWFABRIC_TEST_URL names." in done.stdout
+    assert "database_unavailable" in done.stdout
+    assert "FLOWFABRIC_TEST_URL" in done.stdout
 
 
 STUBBORN = """
@@ -179,7 +177,7 @@ async def test_failing_with_work_left(app_worker):
     await hang.submit()
     raise ZeroDivisionError
 
-async def test_going_on_afterwards(app_worker):
+async def test_working_afterwards(app_worker):
     await app_worker(app)
 """
 
@@ -202,7 +200,7 @@ def test_other(engine, run_now, flowfabric_engine):
 """
 
 
-def test_work_left_running_ends_at_once_and_a_fixture_of_the_same_name_is_left_alone(run: Run, tmp_path: Path) -> None:
+def test_work_left_running_ends_immediately_and_fixtures_can_be_overridden(run: Run, tmp_path: Path) -> None:
     (tmp_path / "test_stubborn.py").write_text(STUBBORN)
     (tmp_path / "test_own.py").write_text(OWN)
 
@@ -223,7 +221,7 @@ async def test_not_run():
 """
 
 
-def test_whoever_does_not_use_it_loads_nothing_of_it_and_sees_no_change(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_does_not_use_it_loads_nothing_and_is_not_changed(run: Run, tmp_path: Path) -> None:
     (tmp_path / "test_unaware.py").write_text(UNAWARE)
 
     done = run(*NO_PLUGIN, "--basetemp=base", url=None)

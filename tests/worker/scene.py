@@ -1,11 +1,11 @@
-"""What the tests of the worker stand on: workers in this process and in others, and timeout."""
+"""Helpers for tests of the worker: workers in this process and in others."""
 
 import asyncio
 import os
 import subprocess
 import sys
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,31 +15,22 @@ from flowfabric.app.tasks import Task
 from flowfabric.worker import Worker
 from tests.conftest import Server
 from tests.given import Given
+from tests.given import until as until
 
 TIMEOUT = 30.0
 SECOND = {"lease": "1s", "drain": "1s"}
 
 
-async def until(holds: Callable[[], Awaitable[object]] | Callable[[], object]) -> None:
-    """Return when it holds; what worker threads and processes do moves by real time."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            found = holds()
-            if await found if isinstance(found, Awaitable) else found:
-                return
-            await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
 async def working(app: App, **options: Any) -> AsyncIterator[Worker]:
-    """A worker of an app in this process; it does not sweep unless told to."""
+    """A worker of an app in this process, without sweeps unless the options say otherwise."""
     async with app, at_work(app, **options) as worker:
         yield worker
 
 
 @asynccontextmanager
 async def at_work(app: App, **options: Any) -> AsyncIterator[Worker]:
-    """A worker of an app that is open."""
+    """A worker of an open app."""
     worker = Worker(app, **{"sweeps": False, **options})
     running = asyncio.create_task(worker.run())
     async with asyncio.timeout(TIMEOUT):
@@ -53,7 +44,7 @@ async def at_work(app: App, **options: Any) -> AsyncIterator[Worker]:
 
 @asynccontextmanager
 async def away(server: Server, given: Given) -> AsyncIterator[None]:
-    """A time in which the database takes no connections and all those of workers are gone; the test keeps its own."""
+    """An outage: the database accepts no connections, and those of the workers are closed; the test keeps its own."""
     [row] = await given.rows("select current_database() as name")
     await server.execute(f"alter database {row['name']} allow_connections false")
     await cut(given)
@@ -62,7 +53,7 @@ async def away(server: Server, given: Given) -> AsyncIterator[None]:
 
 
 async def cut(given: Given) -> None:
-    """End all connections to the database but that of the test."""
+    """Close all connections to the database but the one of the test."""
     await given.rows(
         "select pg_terminate_backend(pid) from pg_stat_activity "
         "where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
@@ -70,7 +61,7 @@ async def cut(given: Given) -> None:
 
 
 class Gate:
-    """Where handlers wait to be let through, and how many have come."""
+    """Where handlers wait until it is opened; it counts how many have arrived."""
 
     def __init__(self) -> None:
         self.came = 0
@@ -89,7 +80,7 @@ class Gate:
 
 
 def gated(app: App, gate: Gate, **options: Any) -> Task[[], None]:
-    """A task that waits at a gate."""
+    """A task whose handler waits at a gate."""
 
     @app.task(**{"name": "gated", **options})
     async def wait() -> None:
@@ -101,7 +92,7 @@ def gated(app: App, gate: Gate, **options: Any) -> Task[[], None]:
 
 @asynccontextmanager
 async def worker_process(url: str, place: str, *options: str, **environment: str) -> AsyncIterator[Process]:
-    """`ff worker` as a process of its own, which has said that it works; killed at the end if it still lives."""
+    """`ff worker` in another process, after it has printed that it works; killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "flowfabric.cli", "worker", place, *options),
         env={**os.environ, "FLOWFABRIC_URL": url, **environment},
@@ -118,7 +109,7 @@ async def worker_process(url: str, place: str, *options: str, **environment: str
 
 
 async def says(process: Process, beginning: bytes) -> bytes:
-    """The line with which it says so; it must be the next."""
+    """Return the next line of its output, which must begin like this."""
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.timeout(TIMEOUT):
@@ -128,7 +119,7 @@ async def says(process: Process, beginning: bytes) -> bytes:
 
 
 async def ends(process: Process) -> tuple[int, bytes]:
-    """Its exit code, and what it had to say on standard error."""
+    """Its exit code, and its standard error."""
     async with asyncio.timeout(TIMEOUT):
         _, err = await process.communicate()
     assert process.returncode is not None
@@ -136,7 +127,7 @@ async def ends(process: Process) -> tuple[int, bytes]:
 
 
 def written(directory: Path, source: str, name: str = "tasks.py") -> str:
-    """A file with an app in it, as a command is told of it."""
+    """Write a file with an app in it, and return it as a command takes it."""
     path = directory / name
     path.write_text(source)
     return f"{path}:app"

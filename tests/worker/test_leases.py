@@ -1,4 +1,4 @@
-"""Leases under a worker: kept whatever the handler does, and a run stopped as soon as its own is gone."""
+"""Leases of a worker: renewed whatever the handler does, and a run is stopped as soon as its lease is lost."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from tests.worker.scene import SECOND, Gate, away, until, working
 
 
 class Held:
-    """A task whose handler waits at a gate, and says whether it was cancelled there."""
+    """A task whose handler waits at a gate; it counts how often it was cancelled there."""
 
     def __init__(self, app: App) -> None:
         self.gate = Gate()
@@ -39,23 +39,23 @@ class Held:
 
 
 async def test_a_handler_that_blocks_the_event_loop_keeps_its_lease(database_url: str, given: Given) -> None:
-    """Pitfall P29."""
+    """Leases are renewed by a thread with its own connection; here a lease lasts one second."""
     app = App(url=database_url)
 
     @app.task
     async def block() -> str:
-        threading.Event().wait(2.5)
+        threading.Event().wait(1.5)
         return "done"
 
     async with working(app, **SECOND, sweeps=True):
         execution = await block.submit()
         assert await execution.result(20) == "done"
 
-    told = await given.events(execution.execution_id)
-    assert told == ["execution_submitted", "lease_acquired", "execution_completed"]
+    kinds = await given.events(execution.execution_id)
+    assert kinds == ["execution_submitted", "lease_acquired", "execution_completed"]
 
 
-async def test_a_lease_that_is_revoked_stops_its_run(database_url: str, given: Given) -> None:
+async def test_a_revoked_lease_stops_its_run(database_url: str, given: Given) -> None:
     app = App(url=database_url)
     held = Held(app)
 
@@ -70,11 +70,11 @@ async def test_a_lease_that_is_revoked_stops_its_run(database_url: str, given: G
     assert held.gate.came == 2
 
 
-async def test_a_cancelled_execution_stops_its_run_at_once(database_url: str, given: Given) -> None:
+async def test_a_cancelled_execution_stops_its_run_immediately(database_url: str, given: Given) -> None:
     app = App(url=database_url)
     held = Held(app)
 
-    async with working(app, lease="1h"):  # renewed every ten seconds: it is the hint that tells
+    async with working(app, lease="1h"):  # renewed every ten seconds, so it is the notification that stops it
         execution_id = await held.begun()
         async with asyncio.timeout(8):
             await app.execution(execution_id).cancel("not wanted")
@@ -93,16 +93,15 @@ async def test_a_worker_that_is_marked_dead_stops_its_runs_and_registers_again(d
         await until(lambda: held.cancelled == 1)
         held.gate.open.set()
         assert await app.execution(execution_id).result(20) == "done"
-        [again] = (await workers.list_workers(given.conn)).items
+        await until(lambda: _registered(given, worker.instance))
 
-    assert again.instance == worker.instance
     assert "lease_expired" not in await given.events(execution_id)
 
 
-async def test_nothing_is_said_of_a_run_whose_lease_was_lost(
+async def test_nothing_is_reported_of_a_run_whose_lease_was_lost(
     database_url: str, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handler does not listen: it returns although it was cancelled. Another holds the execution by then."""
+    """The handler swallows its cancellation and returns, after its lease was revoked."""
     app, gate, ended = App(url=database_url), Gate(), asyncio.Event()
 
     @app.task
@@ -122,34 +121,33 @@ async def test_nothing_is_said_of_a_run_whose_lease_was_lost(
             await ended.wait()
 
     assert (await given.events(execution.execution_id))[-1] == "lease_revoked"
-    assert "its run is cancelled" in caplog.text
-    assert "not ours any more" not in caplog.text
+    assert [str(execution.execution_id) in line for line in caplog.messages] == [True], "the lost lease, and no report"
 
 
 async def test_a_thread_whose_lease_is_lost_is_named_and_its_result_dropped(
     database_url: str, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app, begun, go_on = App(url=database_url), threading.Semaphore(0), threading.Event()
+    app, begun, proceed = App(url=database_url), threading.Semaphore(0), threading.Event()
 
     @app.task
     def stuck() -> str:
         begun.release()
-        go_on.wait(30)
+        proceed.wait(30)
         return threading.current_thread().name
 
     async with working(app, **SECOND, concurrency=1):
         execution = await stuck.submit()
         await asyncio.to_thread(begun.acquire)
         await claims.revoke(given.conn, execution.execution_id, by="ops")
-        await asyncio.to_thread(begun.acquire)  # the slot was free: it runs again, beside the first
-        go_on.set()
+        await asyncio.to_thread(begun.acquire)  # the slot was free: it runs again, while the first still runs
+        proceed.set()
         assert await execution.result(20) == f"stuck {execution.execution_id}"
 
-    assert f"thread 'stuck {execution.execution_id}' cannot be stopped" in caplog.text
+    assert f"'stuck {execution.execution_id}'" in caplog.text
     assert (await given.events(execution.execution_id)).count("execution_completed") == 1
 
 
-async def test_a_worker_whose_database_is_away_past_its_lease_stops_its_runs_by_its_own_clock(
+async def test_a_worker_without_its_database_stops_its_runs_when_their_leases_expire(
     database_url: str, given: Given, server: Server
 ) -> None:
     app = App(url=database_url)
@@ -165,7 +163,7 @@ async def test_a_worker_whose_database_is_away_past_its_lease_stops_its_runs_by_
         assert await app.execution(execution_id).result(20) == "done"
 
 
-async def test_what_was_done_while_the_database_was_away_is_reported_when_it_is_back(
+async def test_a_run_that_ended_during_an_outage_is_reported_afterwards(
     database_url: str, given: Given, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = App(url=database_url, timeout="100ms")
@@ -175,7 +173,7 @@ async def test_what_was_done_while_the_database_was_away_is_reported_when_it_is_
         execution_id = await held.begun()
         async with away(server, given):
             held.gate.open.set()
-            await until(lambda: "held of" in caplog.text and "waits for the database" in caplog.text)
+            await until(lambda: str(execution_id) in caplog.text)  # the report failed and will be repeated
         assert await app.execution(execution_id).result(20) == "done"
 
     assert held.gate.came == 1
@@ -196,6 +194,10 @@ async def test_a_lease_is_released_once_its_run_is_reported(
         await until(lambda: not worker.busy)
 
     assert caplog.text == ""
+
+
+async def _registered(given: Given, instance: str) -> bool:
+    return [each.instance for each in (await workers.list_workers(given.conn)).items] == [instance]
 
 
 async def _swept(given: Given) -> bool:

@@ -1,4 +1,4 @@
-"""Outages: a worker never ends because of its database, and what was acknowledged is there afterwards."""
+"""Outages: a worker survives them, and everything that was acknowledged is stored afterwards."""
 
 import asyncio
 import random
@@ -26,7 +26,7 @@ BUSY: dict[str, Any] = {"lease": "3s", "concurrency": 20, "sweeps": True}
 
 
 class Load:
-    """Work that is submitted and done while something goes wrong, and what came of it."""
+    """Executions that are submitted and run during outages, and their results."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         self.app = App(url=url(), timeout=20.0)
@@ -52,7 +52,7 @@ class Load:
         self.double = double
 
     async def submit(self) -> None:
-        """One after the other until it is enough; what is noted here was acknowledged."""
+        """Submit one after the other until there are enough; each one in `taken` was acknowledged."""
         while not self.enough.is_set():
             self.taken.append(await self.double.submit(len(self.taken)))
 
@@ -60,7 +60,7 @@ class Load:
         return [await execution.result(60) for execution in self.taken]
 
 
-async def test_workers_whose_connections_are_cut_again_and_again_go_on(database_url: str, given: Given) -> None:
+async def test_workers_survive_repeated_connection_losses(database_url: str, given: Given) -> None:
     load = Load(lambda: database_url)
 
     async with load.app, at_work(load.app, **BUSY), at_work(load.app, **BUSY):
@@ -84,7 +84,7 @@ async def own_server(tmp_path: Path) -> AsyncIterator["Restartable"]:
 
 
 class Restartable:
-    """A durable Postgres of one test's own."""
+    """A durable Postgres for one test."""
 
     def __init__(self, data: Path) -> None:
         self._data = data
@@ -96,7 +96,6 @@ class Restartable:
 
 
 async def test_a_postgres_restarted_under_load_loses_nothing_that_was_acknowledged(own_server: Restartable) -> None:
-    """Behaviour 118."""
     ff_url = own_server.server.url()
     await _migrated(ff_url)
     load, seen = Load(own_server.server.url), list[str]()
@@ -133,7 +132,7 @@ async def _migrated(url: str) -> None:
 async def _follow(app: App, seen: list[str]) -> None:
     subscription = await app.log.subscribe(events.OLDEST, EventFilter(kinds=["execution_completed"]))
     async for event in subscription:
-        seen.append(str(event.execution_id))  # noqa: PERF401 - it never ends, and is looked at meanwhile
+        seen.append(str(event.execution_id))  # noqa: PERF401 - the loop never ends, and the list is read meanwhile
 
 
 async def _odd(url: str) -> list[asyncpg.Record]:

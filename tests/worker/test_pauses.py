@@ -1,4 +1,4 @@
-"""Pauses between looks, and how much is claimed ahead: the two numbers that decide how fast an idle worker begins."""
+"""Pauses between polls: they decide how fast an idle worker starts."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from tests.worker.scene import working
 
 
 async def grown() -> Pauses:
-    """Pauses after five looks that found nothing."""
+    """Pauses after five empty polls."""
     pauses = Pauses()
     for _ in range(5):
         pauses.begin()
@@ -19,16 +19,16 @@ async def grown() -> Pauses:
     return pauses
 
 
-async def test_pauses_grow_until_a_hint_comes() -> None:
+async def test_pauses_grow_until_a_notification_arrives() -> None:
     pauses = await grown()
     assert (Pauses().length(), pauses.length()) == (0.005, 0.16)
 
     pauses.shorten()
-    await pauses.wait()  # at once, since it has stirred
+    await pauses.wait()  # returns immediately
     assert pauses.length() == 0.01
 
 
-async def test_what_falls_due_soon_cuts_a_pause_short() -> None:
+async def test_an_execution_that_is_due_soon_cuts_a_pause_short() -> None:
     pauses = await grown()
     pauses.due(datetime.now(UTC) + timedelta(milliseconds=20))
     pauses.due(datetime.now(UTC) + timedelta(days=1))
@@ -38,7 +38,7 @@ async def test_what_falls_due_soon_cuts_a_pause_short() -> None:
     assert pauses.length() <= 0.02
 
 
-async def test_a_hint_for_its_lanes_wakes_an_idle_worker(database_url: str, given: Given) -> None:
+async def test_a_notification_for_its_lane_wakes_an_idle_worker(database_url: str, given: Given) -> None:
     app, begun = App(url=database_url), asyncio.Event()
 
     @app.task
@@ -52,7 +52,7 @@ async def test_a_hint_for_its_lanes_wakes_an_idle_worker(database_url: str, give
             await begun.wait()
 
 
-async def test_a_short_sleep_ends_without_anybody_being_told(database_url: str) -> None:
+async def test_a_short_sleep_ends_without_a_notification(database_url: str) -> None:
     app = App(url=database_url)
 
     @app.task

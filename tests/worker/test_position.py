@@ -1,10 +1,10 @@
-"""What a worker remembers of its last claim."""
+"""The state that a worker keeps between claims."""
 
 from flowfabric.worker.claiming import Position
 from tests.given import Given
 
 
-async def test_while_looking_is_cheap_every_claim_looks_from_the_front(given: Given) -> None:
+async def test_while_claims_are_fast_every_claim_starts_at_the_front(given: Given) -> None:
     position, claim = Position(), await given.claimed()
     assert position.last() is None
 
@@ -13,17 +13,17 @@ async def test_while_looking_is_cheap_every_claim_looks_from_the_front(given: Gi
     assert (position.last(), position.route) == (None, claim.route)
 
 
-async def test_once_it_is_slow_claims_go_on_from_the_last_one_for_ten_times_as_long(given: Given) -> None:
+async def test_after_a_slow_claim_claims_continue_from_the_last_execution_for_ten_times_as_long(given: Given) -> None:
     position, claim = Position(), await given.claimed()
 
     position.moved([claim], 60.0, from_front=True)
     assert position.last() == claim
 
-    position.moved([], 60.0, from_front=False)  # however long that took
+    position.moved([], 60.0, from_front=False)  # a claim that continues does not count, however long it took
     assert position.last() == claim
 
 
-async def test_what_a_claim_gives_may_take_its_time(given: Given) -> None:
+async def test_a_claim_of_many_executions_may_take_longer(given: Given) -> None:
     position, claim = Position(), await given.claimed()
 
     position.moved([claim] * 1_000, 0.05, from_front=True)

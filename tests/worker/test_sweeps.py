@@ -1,11 +1,10 @@
-"""A worker sweeps beside its work, tells others what that woke, and outlives a sweep that fails."""
+"""Sweeps of a worker: they run beside its executions, notify other processes, and may fail."""
 
 from pathlib import Path
 
 import pytest
 
 from flowfabric.app import App
-from flowfabric.engine import claims
 from flowfabric.postgres.notify import Notification
 from tests.given import Given
 from tests.sweeps.test_loop import BROKEN
@@ -23,22 +22,21 @@ async def report() -> str:
 
 
 @pytest.fixture
-async def lapsed(given: Given) -> None:
-    """An execution whose worker has died, an hour ago."""
-    await given.submitted()
-    await claims.claim(given.conn, "dead", instance="dead-1", lanes=["default"])
+async def expired(given: Given) -> None:
+    """An execution whose worker died an hour ago."""
+    await given.claimed()
     await given.time_passes(hours=1)
 
 
-async def test_a_worker_takes_back_what_others_have_left(
-    lapsed: None, database_url: str, given: Given, tmp_path: Path
+async def test_a_worker_reclaims_the_executions_of_dead_workers(
+    expired: None, database_url: str, given: Given, tmp_path: Path
 ) -> None:
     async with worker_process(database_url, written(tmp_path, SOURCE)):
         await until(lambda: _completed(given))
 
 
-async def test_a_worker_without_sweeps_leaves_that_to_others(
-    lapsed: None, database_url: str, given: Given, tmp_path: Path
+async def test_a_worker_without_sweeps_reclaims_nothing(
+    expired: None, database_url: str, given: Given, tmp_path: Path
 ) -> None:
     async with worker_process(database_url, written(tmp_path, SOURCE), "--no-sweeps"):
         await given.submitted()
@@ -47,15 +45,15 @@ async def test_a_worker_without_sweeps_leaves_that_to_others(
     assert "lease_expired" not in await given.events()
 
 
-async def test_those_who_wait_are_told_what_a_sweep_woke(lapsed: None, database_url: str) -> None:
-    app, heard = App(url=database_url), list[Notification]()
+async def test_a_sweep_notifies_other_processes(expired: None, database_url: str) -> None:
+    app, received = App(url=database_url), list[Notification]()
 
     async with working(app, lanes=["other"], sweeps=True):
-        app.notifier.listen(heard.append)
-        await until(lambda: any("default" in hint.lanes for hint in heard))
+        app.notifier.listen(received.append)
+        await until(lambda: any("default" in hint.lanes for hint in received))
 
 
-async def test_a_worker_outlives_a_sweep_that_fails(
+async def test_a_worker_survives_a_sweep_that_fails(
     database_url: str, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:
     await given.conn.execute(BROKEN)
@@ -66,7 +64,7 @@ async def test_a_worker_outlives_a_sweep_that_fails(
         return word
 
     async with working(app, sweeps=True):
-        await until(lambda: "sweep promote_due failed" in caplog.text)
+        await until(lambda: "promote_due" in caplog.text)
         assert await (await say.submit("still here")).result(20) == "still here"
 
 

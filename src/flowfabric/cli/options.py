@@ -1,9 +1,9 @@
-"""Options that commands share, each with one name and one meaning everywhere."""
+"""Options and arguments that commands share: one name and one help text for one meaning."""
 
 import getpass
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -11,42 +11,47 @@ import click
 import msgspec
 
 from flowfabric import durations
+from flowfabric.app import App
+from flowfabric.cli.errors import JSON
+from flowfabric.cli.load_app import load_app
 from flowfabric.ids import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def span(text: str | timedelta) -> timedelta:
-    """A span of time, such as 30s."""
+def duration(text: str | timedelta) -> timedelta:
+    """Parse a duration, such as 30s."""
     try:
         return durations.read_span(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
-def moment(text: str) -> datetime:
-    """A moment with its time zone, such as 2026-05-04T09:00:00Z."""
+def timestamp(text: str) -> datetime:
+    """Parse a timestamp with its time zone, such as 2026-05-04T09:00:00Z."""
     try:
         return durations.read_moment(datetime.fromisoformat(text))
     except ValueError:
-        raise click.BadParameter(f"{shown(text)} is no moment; write one like 2026-05-04T09:00:00Z") from None
+        raise click.BadParameter(
+            f"{shown(text)} is not a timestamp with a time zone; write one like 2026-05-04T09:00:00Z"
+        ) from None
 
 
-def time(text: str) -> timedelta | datetime:
-    """A span from now, or a moment."""
-    return moment(text) if text[4:5] == "-" else span(text)
+def when(text: str) -> timedelta | datetime:
+    """Parse a duration from now, or a timestamp."""
+    return timestamp(text) if text[4:5] == "-" else duration(text)
 
 
 def tag(text: str) -> tuple[str, str]:
-    """A tag and its value: billing.customer=4711."""
+    """Parse a tag: billing.customer=4711."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"{shown(text)} is no tag; write key=value, such as billing.customer=4711")
+        raise click.BadParameter(f"{shown(text)} is not a tag; write key=value, such as billing.customer=4711")
     return key, value
 
 
 def words(text: str) -> list[str]:
-    """Words with commas between them: reports,mail."""
+    """Parse names separated by commas: reports,mail."""
     return [word for word in map(str.strip, text.split(",")) if word]
 
 
@@ -58,25 +63,25 @@ class ReadFile(click.File):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and "\0" in value:
-            self.fail(f"{shown(value)} is no name of a file: it holds U+0000", param, ctx)
+            self.fail(f"{shown(value)} is not a file name: it contains U+0000", param, ctx)
         return super().convert(value, param, ctx)
 
 
 def json(text: str) -> Any:
-    """A value in JSON; `-` reads it from standard input."""
+    """Parse JSON; `-` reads it from standard input."""
     given = sys.stdin.buffer.read() if text == "-" else text
     try:
         return msgspec.json.decode(given)
     except (ValueError, RecursionError) as error:
-        how = 'in a shell, quote it: \'{"name": "Ada"}\''
+        how = 'quote JSON in a shell: \'{"name": "Ada"}\''
         raise click.BadParameter(f"{_beginning(given)} is not JSON: {error}; {how}") from None
 
 
 def json_object(text: str) -> Mapping[str, Any]:
-    """An object in JSON; `-` reads it from standard input."""
+    """Parse a JSON object; `-` reads it from standard input."""
     found = json(text)
     if not isinstance(found, dict):
-        raise click.BadParameter(f'{_beginning(text)} is no object; write one, such as {{"name": "Ada"}}')
+        raise click.BadParameter(f'{_beginning(text)} is not a JSON object; write one, such as {{"name": "Ada"}}')
     return found
 
 
@@ -84,52 +89,98 @@ def _beginning(text: str | bytes) -> str:
     return shown(text.decode(errors="replace") if isinstance(text, bytes) else text)
 
 
-def paged(command: F) -> F:
-    """A list that comes page by page."""
-    limit = click.option("--limit", type=click.IntRange(0, 1_000), default=50, show_default=True,
-                         help="How many at most.")  # fmt: skip
-    cursor = click.option("--cursor", help="Go on where a page ended: what it said behind `more`.")
-    return limit(cursor(command))
-
-
 def login_name() -> str:
-    """Who is logged in; in a container, where a user may have no name, the number."""
+    """The login name; the user id if the user has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
 
 
-def acting(command: F) -> F:
-    """Something that somebody does, who is then in the log."""
-    by = click.option("--by", metavar="NAME", default=login_name, show_default="your login name",
-                      help="Who does it; the log keeps it.")  # fmt: skip
-    return by(command)
+def _set_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    ctx.meta[JSON] = value  # so that errors are printed as JSON, wherever they are raised
+    return value
 
 
-def within(command: F) -> F:
-    """What can be narrowed to a lane and a namespace."""
-    lane = click.option("--lane", help="Only of this lane.")
-    namespace = click.option("--namespace", help="Only of this namespace.")
-    return lane(namespace(command))
-
-
-of_namespace = click.option("--namespace", default="default", show_default=True, help="Whose it is.")
-one_execution = click.argument("execution")
-
-
-def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given: what is left out stays as it is."""
-    return {option: value for option, value in options.items() if value not in (None, ())}
+def _load(_ctx: click.Context, _param: click.Parameter, place: str | None) -> App | None:
+    return None if place is None else load_app(place)
 
 
 def _read_ids(_ctx: click.Context, _param: click.Parameter, given: tuple[str, ...]) -> list[str]:
-    ids = [line for each in given for line in (_lines() if each == "-" else [each])]
+    ids = [line for each in given for line in (_stdin_words() if each == "-" else [each])]
     return list(dict.fromkeys(ids))
 
 
-def _lines() -> list[str]:
+def _stdin_words() -> list[str]:
     return sys.stdin.buffer.read().decode(errors="replace").split()
 
 
-many_executions = click.argument("executions", nargs=-1, required=True, callback=_read_ids, metavar="EXECUTION...")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_set_json, help="Print JSON instead of text."
+)
+url_option = click.option(
+    "--url",
+    metavar="URL",
+    help="Postgres to connect to.  [default: FLOWFABRIC_URL, or the embedded Postgres in ./.flowfabric]",
+)
+app_option = click.option(
+    "--app",
+    callback=_load,
+    metavar="FILE.py:APP",
+    help="Load this app, check the arguments, and take lane, retries, needs and so on from the task.",
+)
+by_option = click.option(
+    "--by",
+    metavar="NAME",
+    default=login_name,
+    show_default="your login name",
+    help="Who is doing this; recorded in the event log.",
+)
+reason_option = click.option("--reason", metavar="TEXT", help="Why you are doing this; recorded in the event log.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(0, 1_000), default=50, show_default=True, help="Show at most this many."
+)
+execution_argument = click.argument("execution")
+executions_argument = click.argument("executions", nargs=-1, required=True, callback=_read_ids, metavar="EXECUTION...")
+
+
+def paged(command: F) -> F:
+    """The options of a list that is printed page by page."""
+    cursor = click.option("--cursor", help="Show the next page: the value that the previous one printed after `more:`.")
+    return limit_option(cursor(command))
+
+
+def namespace_option(noun: str, default: str = "default") -> Callable[[F], F]:
+    """The namespace that something belongs to."""
+    return click.option("--namespace", default=default, show_default=True, help=f"Namespace (tenant) of the {noun}.")
+
+
+def namespace_filter(nouns: str) -> Callable[[F], F]:
+    """Narrow a list to a namespace."""
+    return click.option("--namespace", help=f"Only {nouns} in this namespace (tenant).")
+
+
+def lane_and_namespace_filters(nouns: str) -> Callable[[F], F]:
+    """Narrow a list to a lane and a namespace."""
+
+    def decorate(command: F) -> F:
+        return click.option("--lane", help=f"Only {nouns} in this lane (queue).")(namespace_filter(nouns)(command))
+
+    return decorate
+
+
+def decorated(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    """A command with these options, in the order in which its help lists them."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def default_of(text: str, *, creating: bool) -> str:
+    """A default for the help of an option that create and change share: change keeps what is not given."""
+    return f"  [default: {text}]" if creating else ""
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given on the command line."""
+    return {option: value for option, value in options.items() if value not in (None, ())}

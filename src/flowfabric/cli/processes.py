@@ -1,4 +1,4 @@
-"""Several processes of one command: started, started again when they die, and stopped together."""
+"""Several worker processes: start them, restart one that dies, and stop them together."""
 
 import asyncio
 import logging
@@ -11,17 +11,17 @@ from collections.abc import Sequence
 log = logging.getLogger("flowfabric.cli")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-LONG_LIFE = 60.0  # seconds after which a death is no longer one of a row
+LONG_LIFE = 60.0  # seconds: a process that lived longer is restarted after the first pause again
 
 
 def supervise(count: int, arguments: Sequence[str]) -> int:
-    """Run so many processes of `ff` until told to stop, and return the exit code: 0 when all of them ended well."""
+    """Run `count` processes of `ff` until a signal stops them. Returns 0 if all of them exited with 0, else 1."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     return asyncio.run(Processes(arguments).run(count))
 
 
 class Processes:
-    """Children that run the same command."""
+    """Child processes that run the same command."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         self._arguments = arguments
@@ -29,37 +29,39 @@ class Processes:
         self._stopping = asyncio.Event()
 
     async def run(self, count: int) -> int:
+        """Run `count` children until a signal stops them."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        codes = await asyncio.gather(*(self._keep() for _ in range(count)))
+        codes = await asyncio.gather(*(self._keep_running() for _ in range(count)))
         return int(any(codes))
 
     def _signalled(self) -> None:
-        """Pass it on; a child that hears it twice ends at once."""
+        """Pass the signal to the children; a child that receives it twice exits immediately."""
         self._stopping.set()
         for child in self._children:
             if child.returncode is None:
                 child.send_signal(signal.SIGTERM)
 
-    async def _keep(self) -> int:
-        """Keep one child running until told to stop, and return its exit code then."""
+    async def _keep_running(self) -> int:
+        """Restart one child until a signal stops it, and return its last exit code."""
         pause = FIRST_PAUSE
         while True:
             began = time.monotonic()
-            code = await self._live()
+            code = await self._run_child()
             if self._stopping.is_set():
                 return code
             pause = FIRST_PAUSE if time.monotonic() - began > LONG_LIFE else min(pause * 2, LONGEST_PAUSE)
-            log.warning("a worker process ended with %d; the next starts in %g s", code, pause)
+            log.warning("a worker process exited with code %d; starting a new one in %g s", code, pause)
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)
             except TimeoutError:
                 continue
             return 0
 
-    async def _live(self) -> int:
-        # A session of its own: ctrl-c reaches it through us, once. The pipe ends with us, however we end.
+    async def _run_child(self) -> int:
+        # A session of its own, so that ctrl-c reaches the child only once, through us. The pipe closes when we
+        # exit, however we exit, and the child stops then.
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "flowfabric.cli", *self._arguments),
             stdin=subprocess.PIPE,

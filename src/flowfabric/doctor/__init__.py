@@ -1,4 +1,4 @@
-"""The doctor: what is wrong with a server, a schema and the work in it, and what to do about it."""
+"""The doctor: finds what is wrong with the server, the schema and the work in it, and says what to do."""
 
 from flowfabric.doctor.diagnose import diagnose
 

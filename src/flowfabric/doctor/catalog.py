@@ -1,4 +1,4 @@
-"""What Postgres says of itself and of what lives in it: its catalogs alone, so also where nothing of ours is yet."""
+"""Facts about the Postgres server and database, from system catalogs only: readable before FlowFabric is installed."""
 
 from importlib import resources
 
@@ -8,6 +8,6 @@ from flowfabric.postgres.driver import Connection
 
 
 async def read_catalog(conn: Connection) -> ServerFacts:
-    """What the server says of itself; safe for every role, though some see less than others."""
+    """Read the facts of the server; every role may call this, but some roles see less."""
     [row] = await call.query(conn, resources.files("flowfabric.doctor").joinpath("catalog.sql").read_text())
     return call.read(ServerFacts, row["facts"])

@@ -1,4 +1,4 @@
-"""Diagnosing: what the server and the work in it look like to somebody who asks whether all is well."""
+"""Diagnosing: facts about the engine and its work, for the doctor to judge."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,21 +16,21 @@ from flowfabric.schema import migrate
 LONGEST = timedelta(minutes=1)
 
 SCHEMA: Mapping[type[FlowFabricError], tuple[str, str, str]] = {
-    SchemaBehind: ("behind", "processes of this version refuse to start here", "run `ff migrate`"),
-    SchemaAhead: ("ahead", "this version does not know what newer ones do here", "upgrade flowfabric on this machine"),
+    SchemaBehind: ("behind", "processes of this version refuse to start", "run `ff migrate`"),
+    SchemaAhead: ("ahead", "this version does not know the newer schema", "upgrade flowfabric on this machine"),
     PartitionCountMismatch: (
         "other partitions",
-        "ids made here would point at the wrong partitions, so processes with these settings refuse to start",
-        "use the counts that the database was made with",
+        "ids created with these settings would use the wrong partitions, so processes refuse to start",
+        "use the partition count that the database was created with",
     ),
 }
 
 
 async def diagnose(conn: Connection, config: Config, *, longest: timedelta = LONGEST) -> Diagnosis:
-    """Look at the server, the schema and the work, and say what is wrong; changes nothing.
+    """Check the server, the schema and the work, and report what is wrong; changes nothing.
 
-    A transaction open for longer than `longest` is reported. Where the schema is missing or of another version, only
-    the server is looked at. It works through a pooler too, on a connection that was opened for one.
+    A transaction open for longer than `longest` is reported. If the schema is missing or of another version, only the
+    server is checked. It also works through a pooler, on a connection that was opened for one.
     """
     began = datetime.now(UTC)
     facts = await read_catalog(conn)
@@ -52,9 +52,9 @@ async def diagnose(conn: Connection, config: Config, *, longest: timedelta = LON
 
 
 def _unread(refusal: FlowFabricError) -> Finding:
-    """Why the work could not be looked at."""
+    """The finding for work that could not be checked."""
     value, means, remedy = SCHEMA.get(
-        type(refusal), (refusal.code, "the work in this database could not be looked at", "see what is refused above")
+        type(refusal), (refusal.code, "the work in this database could not be checked", "fix the problem named above")
     )
     return Finding(check="schema", level=Level.WRONG, value=value, problem=refusal.message, means=means, remedy=remedy)
 

@@ -1,4 +1,4 @@
-"""What is wrong with a server, judged from what it says of itself. Nothing here asks Postgres."""
+"""Judge a server from the facts of its catalogs. Nothing here queries Postgres."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -11,24 +11,24 @@ CHECKS = ("server_version", "primary", "durability", "vacuum", "connections", "s
 OLDEST_VERSION = 15
 MANY_DEAD = 50_000
 CLOCK_ADVICE, CLOCK_WRONG = timedelta(seconds=2), timedelta(seconds=30)
-UNITS = {"m": "min"}  # m would be metres to some, and months to others
+UNITS = {"m": "min"}  # a bare m could mean metres or months
 
 LOSES = {
     "fsync": "a crash of the machine can destroy the whole database",
-    "full_page_writes": "a crash of the machine can leave pages half written, which nothing repairs",
-    "synchronous_commit": "a crash forgets what was committed just before it: completed work is run again",
+    "full_page_writes": "a crash of the machine can leave half-written pages, which nothing repairs",
+    "synchronous_commit": "a crash loses the last commits before it: completed executions run again",
 }
 
 
 def span(amount: timedelta | float) -> str:
-    """A span for people: its largest unit and the next one."""
+    """A duration for people: its largest unit and the next one."""
     seconds = amount.total_seconds() if isinstance(amount, timedelta) else amount
     said = [f"{count} {UNITS.get(unit, unit)}" for count, unit in durations.in_two_units(seconds)]
     return " ".join(said) or "less than 1 s"
 
 
 def judge_version(facts: ServerFacts) -> Iterator[Finding]:
-    """Whether the server is one the engine runs on."""
+    """Check that the engine supports this Postgres version."""
     if facts.version_num < OLDEST_VERSION * 10_000:
         yield Finding(
             check="server_version",
@@ -41,7 +41,7 @@ def judge_version(facts: ServerFacts) -> Iterator[Finding]:
 
 
 def judge_server(facts: ServerFacts, longest: timedelta) -> Iterator[Finding]:
-    """Whether the server is set up for work that must not be lost, and nobody is in the way."""
+    """Check that the server is durable, vacuums, has connections left, and has no forgotten transactions."""
     yield from judge_version(facts)
     yield from _primary(facts)
     yield from _durability(facts)
@@ -52,7 +52,7 @@ def judge_server(facts: ServerFacts, longest: timedelta) -> Iterator[Finding]:
 
 
 def judge_clock(facts: ServerFacts, local: datetime) -> Iterator[Finding]:
-    """Whether this machine and the server agree on the time, and whether the engine's clock can be moved."""
+    """Check that this machine and the server agree on the time, and that no test clock is installed."""
     apart = facts.at - local
     if abs(apart) >= CLOCK_ADVICE:
         direction = "ahead of" if apart > timedelta() else "behind"
@@ -61,8 +61,8 @@ def judge_clock(facts: ServerFacts, local: datetime) -> Iterator[Finding]:
             level=Level.WRONG if abs(apart) >= CLOCK_WRONG else Level.ADVICE,
             value=f"{apart.total_seconds():+.1f} s",
             problem=f"the clock of the database is {span(abs(apart))} {direction} that of this machine",
-            means="the engine goes by the database's clock: deadlines given here as a moment are off by that",
-            remedy="let both follow the same time servers (NTP)",
+            means="the engine uses the database's clock: absolute deadlines computed here are off by that much",
+            remedy="synchronize both with the same time servers (NTP)",
         )
     if facts.has_test_clock:
         yield Finding(
@@ -70,33 +70,33 @@ def judge_clock(facts: ServerFacts, local: datetime) -> Iterator[Finding]:
             level=Level.ADVICE,
             subject="test clock",
             value="installed",
-            problem="flowfabric.testing has installed a clock here that can be moved",
-            means="one call of move_clock lets every lease and every deadline of this database pass",
-            remedy="in a database that is not for tests, put the real clock back: `ff migrate`",
+            problem="flowfabric.testing has installed a movable clock here",
+            means="one call of move_clock can expire every lease and deadline of this database",
+            remedy="if this is not a test database, restore the real clock: `ff migrate`",
         )
 
 
 def judge_pooler(facts: ServerFacts, config: Config, greeted: int, later: int | None) -> Iterator[Finding]:
-    """Whether a pooler stands in between, from who answered: at the greeting, then, and once more."""
+    """Detect a connection pooler from the backend pids: at connect, at the first query and at a later one."""
     rotates = later is not None and later != facts.pid
     if not config.pooler and (rotates or greeted != facts.pid):
         yield Finding(
             check="pooler",
             level=Level.WRONG if rotates else Level.ADVICE,
             value=f"sessions {', '.join(map(str, dict.fromkeys([greeted, facts.pid, later or facts.pid])))}",
-            problem="a pooler stands between here and Postgres"
-            + (", and every transaction runs in another session" if rotates else ""),
-            means="in transaction mode prepared statements fail now and then, and no hint gets through",
-            remedy="set FLOWFABRIC_POOLER=true, or connect to Postgres itself; in session mode it does no harm",
+            problem="this connection goes through a pooler"
+            + (", and each transaction runs in a different session" if rotates else ""),
+            means="in transaction mode prepared statements fail sometimes, and no notification gets through",
+            remedy="set FLOWFABRIC_POOLER=true, or connect to Postgres directly; a pooler in session mode is fine",
         )
     if config.pooler and not rotates and greeted == facts.pid:
         yield Finding(
             check="pooler",
             level=Level.ADVICE,
             value="FLOWFABRIC_POOLER=true",
-            problem="FLOWFABRIC_POOLER is set and there is no sign of a pooler",
-            means="every call is prepared anew, which costs time, and workers go without hints",
-            remedy="leave FLOWFABRIC_POOLER out where processes connect to Postgres itself",
+            problem="FLOWFABRIC_POOLER is set, but there is no sign of a pooler",
+            means="every call is prepared again, which costs time, and workers get no notifications",
+            remedy="unset FLOWFABRIC_POOLER if processes connect to Postgres directly",
         )
 
 
@@ -136,23 +136,23 @@ def _vacuum(facts: ServerFacts) -> Iterator[Finding]:
                 subject=name,
                 value="off",
                 problem=f"{name} is off",
-                means="dead rows are never cleared away: claims get slower by the hour",
+                means="dead rows are never removed: claims get slower by the hour",
                 remedy=f"set {name} = on in postgresql.conf and reload",
             )
     for table in facts.tables:
         if table.is_left_out or (table.dead_count >= MANY_DEAD and table.dead_count > table.live_count):
             vacuumed = (
-                f"vacuumed last at {table.vacuumed_at:%Y-%m-%d %H:%M:%S} UTC" if table.vacuumed_at else "never vacuumed"
+                f"last vacuumed at {table.vacuumed_at:%Y-%m-%d %H:%M:%S} UTC" if table.vacuumed_at else "never vacuumed"
             )
             yield Finding(
                 check="vacuum",
                 level=Level.WRONG,
                 subject=f"flowfabric.{table.name}",
                 value=f"{table.dead_count:,} dead",
-                problem=f"{table.name} has {table.dead_count:,} dead rows to {table.live_count:,} live ones, {vacuumed}"
+                problem=f"{table.name} has {table.dead_count:,} dead rows, {table.live_count:,} live ones, {vacuumed}"
                 + ("; autovacuum_enabled is off for it" if table.is_left_out else ""),
-                means="every claim and every sweep reads past them",
-                remedy=f"end old transactions first (see there), then `vacuum flowfabric.{table.name}`"
+                means="every claim and every sweep reads past the dead rows",
+                remedy=f"end old transactions first (see the transactions check), then `vacuum flowfabric.{table.name}`"
                 + (f"; `alter table flowfabric.{table.name} reset (autovacuum_enabled)`" if table.is_left_out else ""),
             )
 
@@ -166,7 +166,7 @@ def _connections(facts: ServerFacts) -> Iterator[Finding]:
             level=Level.WRONG if facts.connection_count * 10 >= most * 9 else Level.ADVICE,
             value=f"{facts.connection_count} of {most}",
             problem=f"{facts.connection_count} of {most} connections are in use",
-            means="the next processes to start are turned away: a process takes up to FLOWFABRIC_POOL_SIZE + 6",
+            means="new processes will be refused: each takes up to FLOWFABRIC_POOL_SIZE + 6 connections",
             remedy="raise max_connections, lower FLOWFABRIC_POOL_SIZE, or use a pooler (FLOWFABRIC_POOLER=true)",
         )
 
@@ -178,8 +178,8 @@ def _settings(facts: ServerFacts) -> Iterator[Finding]:
             level=Level.ADVICE,
             subject="idle_in_transaction_session_timeout",
             value="0",
-            problem="idle_in_transaction_session_timeout is 0: a forgotten transaction stays open for ever",
-            means="one such session keeps vacuum from clearing anything away, and its locks keep work from moving",
+            problem="idle_in_transaction_session_timeout is 0: a forgotten transaction stays open forever",
+            means="one such session keeps vacuum from removing dead rows, and its locks block executions",
             remedy="in psql: alter role current_user set idle_in_transaction_session_timeout = '5min'",
         )
     if int(facts.settings.get("max_locks_per_transaction", 64)) < 64:
@@ -189,7 +189,7 @@ def _settings(facts: ServerFacts) -> Iterator[Finding]:
             subject="max_locks_per_transaction",
             value=facts.settings["max_locks_per_transaction"],
             problem="max_locks_per_transaction is below the default of 64",
-            means="a look that opens many ranges of the log may run out of locks",
+            means="a query over many partitions of the log may run out of locks",
             remedy="set max_locks_per_transaction = 64 or more and restart Postgres",
         )
 
@@ -205,8 +205,8 @@ def _transactions(facts: ServerFacts, longest: timedelta) -> Iterator[Finding]:
                 level=Level.WRONG,
                 subject=prepared.gid,
                 value=span(age),
-                problem=f"transaction {prepared.gid!r} of {prepared.role} was prepared {span(age)} ago and not ended",
-                means="vacuum clears away nothing younger than that, and its locks stay",
+                problem=f"transaction {prepared.gid!r} of {prepared.role} has been prepared for {span(age)}",
+                means="vacuum cannot remove younger dead rows, and its locks stay",
                 remedy=f"`commit prepared` or `rollback prepared` {prepared.gid!r}",
             )
     for slot in facts.slots:
@@ -215,9 +215,9 @@ def _transactions(facts: ServerFacts, longest: timedelta) -> Iterator[Finding]:
             level=Level.ADVICE,
             subject=slot,
             value="inactive",
-            problem=f"replication slot {slot} is inactive and remembers an old transaction",
-            means="vacuum clears away nothing younger than that, and the disk fills with WAL",
-            remedy=f"start what reads it, or drop it: `select pg_drop_replication_slot('{slot}')`",
+            problem=f"replication slot {slot} is inactive and keeps an old transaction id",
+            means="vacuum cannot remove younger dead rows, and the disk fills with WAL",
+            remedy=f"start the replica that reads it, or drop it: `select pg_drop_replication_slot('{slot}')`",
         )
     if not facts.sees_all:
         yield Finding(
@@ -235,15 +235,15 @@ def _open_transaction(each: OpenTransaction, age: timedelta) -> Finding:
     idle = each.state.startswith("idle in transaction")
     means = []
     if each.pins:
-        means.append("vacuum clears away nothing younger than it")
+        means.append("vacuum cannot remove younger dead rows")
     if each.writes_events:
-        means.append("it has written to the log and not committed, so no reader gets past that place")
+        means.append("it has written events and not committed, so no reader of the log gets past them")
     return Finding(
         check="transactions",
         level=Level.WRONG if each.writes_events or (idle and each.pins) else Level.ADVICE,
         subject=str(each.pid),
         value=span(age),
-        problem=f"{who} has had a transaction open for {span(age)}" + (", doing nothing" if idle else ""),
-        means="; ".join(means) or "its locks are held for as long",
-        remedy=f"mend the program that forgot it; to end it now: `select pg_terminate_backend({each.pid})`",
+        problem=f"{who} has had a transaction open for {span(age)}" + (" and is idle" if idle else ""),
+        means="; ".join(means) or "its locks stay that long",
+        remedy=f"fix the program that left it open; to end it now: `select pg_terminate_backend({each.pid})`",
     )

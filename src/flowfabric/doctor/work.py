@@ -1,5 +1,6 @@
-"""What is wrong with the work in a database, judged from what the engine says of it. Nothing here asks Postgres."""
+"""Judge the work in a database from the facts that `diagnose` collected. Nothing here queries Postgres."""
 
+import shlex
 from collections.abc import Iterator
 
 from flowfabric.doctor.server import span
@@ -10,16 +11,16 @@ CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "lanes", 
 FAR_BEHIND = 100_000
 LITTLE_ROOM = 1_000_000
 
-# What a route is blocked by, as a check, with what it means for the work.
+# Per reason why a route is blocked: the check, its level, and what it means for the executions.
 BLOCKED = {
-    "no_worker": ("lanes", Level.WRONG, "it waits until somebody comes, for ever if nobody does"),
-    "blocked_by_route": ("routes", Level.WRONG, "it waits until somebody comes who can do it, for ever if nobody does"),
-    "blocked_by_lane_state": ("lanes", Level.ADVICE, "what is submitted there waits; somebody wanted that"),
+    "no_worker": ("lanes", Level.WRONG, "they wait until a worker for this lane starts"),
+    "blocked_by_route": ("routes", Level.WRONG, "they wait until a worker with these capabilities starts"),
+    "blocked_by_lane_state": ("lanes", Level.ADVICE, "executions submitted there wait; an operator wanted that"),
 }
 
 
 def judge_work(facts: WorkFacts) -> Iterator[Finding]:
-    """Whether the work goes on: the clock, the key, the log, the sweeps, and who is there to work."""
+    """Check the clock, the signing key, the log, its consumers, the sweeps, and whether workers can claim."""
     yield from _clock(facts)
     yield from _key(facts)
     yield from _log(facts)
@@ -39,8 +40,8 @@ def _clock(facts: WorkFacts) -> Iterator[Finding]:
         level=Level.WRONG,
         value=f"{facts.clock_offset_s:+.0f} s",
         problem=f"the engine's clock has been moved: it is {span(abs(facts.clock_offset_s))} {direction} the server's",
-        means="leases, delays, deadlines and retention are all judged by a time that is not",
-        remedy="put the real clock back with `ff migrate`; nothing but flowfabric.testing moves it",
+        means="leases, delays, deadlines and retention all follow the wrong time",
+        remedy="restore the real clock with `ff migrate`; only flowfabric.testing moves it",
     )
 
 
@@ -50,9 +51,9 @@ def _key(facts: WorkFacts) -> Iterator[Finding]:
             check="signing_key",
             level=Level.WRONG,
             value="none",
-            problem="there is no key to sign with",
-            means="nothing can wait for a signal or an approval, and no grant can be issued: no_active_key",
-            remedy="`ff keys rotate KID` installs one",
+            problem="no signing key is active",
+            means="no execution can wait for a signal or an approval, and no grant can be issued: no_active_key",
+            remedy="install one: `ff keys rotate KID`",
         )
 
 
@@ -63,7 +64,7 @@ def _log(facts: WorkFacts) -> Iterator[Finding]:
             level=Level.WRONG,
             value=f"{facts.log_room:,}",
             problem=f"the log has room for {facts.log_room:,} more events",
-            means="every change writes an event: without room nothing can be submitted, claimed or ended",
+            means="every change writes an event: when the log is full, nothing can be submitted, claimed or ended",
             remedy="run the sweep extend_events: `ff sweep --once`, and keep `ff sweep` or a worker running",
         )
 
@@ -77,13 +78,13 @@ def _consumer(consumer: ConsumerFacts, facts: WorkFacts) -> Iterator[Finding]:
         level=Level.WRONG if consumer.is_cut_off else Level.ADVICE,
         subject=consumer.name,
         value=f"{consumer.behind_count:,} behind",
-        problem=f"consumer {consumer.name} is {consumer.behind_count:,} events behind and last said so {silent} ago",
-        means="what it had not read has been removed; its next read is refused: cursor_expired"
+        problem=f"consumer {consumer.name} is {consumer.behind_count:,} events behind, acknowledged {silent} ago",
+        means="retention has removed events it had not read; its next read is refused: cursor_expired"
         if consumer.is_cut_off
         else "it will miss events once retention removes them",
-        remedy="let it start over from the oldest kept"
+        remedy="restart it from the oldest event kept"
         if consumer.is_cut_off
-        else "see that it runs, and runs fast enough",
+        else "make sure that it runs, and fast enough",
     )
 
 
@@ -97,15 +98,16 @@ def _sweeps(facts: WorkFacts) -> Iterator[Finding]:
         level=Level.WRONG,
         subject=", ".join(each.sweep for each in late),
         value=span(oldest),
-        problem="sweeps are not running: "
-        + "; ".join(f"what {each.sweep} should have moved is {span(each.late_s)} late" for each in late),
-        means="delays, retries, timeouts and lapsed leases stay as they are: work that should go on does not",
+        problem="sweeps are not running: " + "; ".join(f"{each.sweep} is {span(each.late_s)} late" for each in late),
+        means="delays, retries, timeouts and expired leases are not handled: executions that should continue do not",
         remedy="keep `ff sweep` or a worker (without --no-sweeps) running; `ff sweep --once` shows if one fails",
     )
 
 
 def _stuck(stuck: Stuck, facts: WorkFacts) -> Finding:
-    check, level, means = BLOCKED.get(stuck.reason, ("routes", Level.ADVICE, "it waits until there is room for it"))
+    check, level, means = BLOCKED.get(
+        stuck.reason, ("routes", Level.ADVICE, "they wait until the budget or quota has room")
+    )
     count = "more than 1,000" if stuck.amount > 1_000 else f"{stuck.amount:,}"
     age = span(facts.at - stuck.since)
     return Finding(
@@ -113,7 +115,24 @@ def _stuck(stuck: Stuck, facts: WorkFacts) -> Finding:
         level=level,
         subject=stuck.lane,
         value=f"{count} waiting",
-        problem=f"{count} in lane {stuck.lane} cannot be taken, the oldest for {age}: {stuck.why}",
+        problem=f"{count} in lane {stuck.lane} cannot be claimed, the oldest for {age}: {stuck.sentence}",
         means=means,
-        remedy=stuck.remedy,
+        remedy=route_remedy(stuck),
     )
+
+
+def route_remedy(stuck: Stuck) -> str:
+    """What to do about ready executions that no worker can claim, with the command to type."""
+    lane = shlex.quote(stuck.lane)
+    match stuck.reason:
+        case "blocked_by_lane_state":
+            return f"when the cause is fixed: ff lanes resume {lane}"
+        case "blocked_by_route":
+            needs = shlex.quote((stuck.subject or "").replace(", ", ","))
+            return f"start a capable worker: ff worker FILE.py:app --lanes {lane} --capabilities {needs}"
+        case "blocked_by_budget":
+            return "raise the budget, reset it, or wait for its next reset: ff budgets list"
+        case "blocked_by_quota":
+            return "wait for room, or raise the quota: ff quotas list"
+        case _:
+            return f"start a worker: ff worker FILE.py:app --lanes {lane}"

@@ -1,4 +1,4 @@
-"""The only clock: leases, delays, deadlines and windows are all judged by it."""
+"""The clock: the database's time, used for every lease, delay, deadline and window."""
 
 from datetime import datetime
 
@@ -7,6 +7,6 @@ from flowfabric.postgres.driver import Connection
 
 
 async def clock(conn: Connection) -> datetime:
-    """What time it is for this database."""
+    """Return the database's current time."""
     at: datetime = await call.value(conn, "clock")
     return at

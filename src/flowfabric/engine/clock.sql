@@ -1,8 +1,8 @@
--- The only clock: leases, delays, deadlines and windows are all judged by it.
+-- The clock: the database's time, used for every lease, delay, deadline and window.
 
--- What time it is. Read once per function into a variable, so that every row of one call is judged alike.
+-- Return the current time. Functions read it once into a variable, so that all rows of a call use the same time.
 --
---   returns  the database's time; `flowfabric.testing` replaces this body by one that can be moved
+--   returns  the database's time; `flowfabric.testing` replaces this body with one that tests can move
 create or replace function flowfabric.clock()
 returns timestamptz
 language plpgsql stable as $$

@@ -1,8 +1,9 @@
--- Diagnosing: what the server and the work in it look like to somebody who asks whether all is well. Nothing is changed.
+-- Diagnosing: facts about the engine and its work, for the doctor to judge. Nothing is changed.
 
--- The oldest of what each sweep should have moved by now. Nobody writes down that sweeps run: this is how one sees it.
+-- The oldest row that each sweep should have handled by now. Sweeps do not record their runs, so overdue rows are the
+-- only sign that a sweep does not run.
 --
---   returns  a row per sweep that has something to do: since when, and how late that may be before something is wrong
+--   returns  a row per sweep with overdue rows: since when, and how late is still normal
 create or replace function flowfabric._overdue(now timestamptz)
 returns table (sweep text, oldest_at timestamptz, allowed interval)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -31,7 +32,8 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         select 'close_waitpoints', (select w.expires_at from flowfabric.waitpoints w where w.expires_at is not null
                                     order by w.expires_at limit 1), interval '1 min'
         union all
-        select 'deliver_child_ends', (select c.at from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution limit 1),
+        select 'deliver_child_ends', (select c.at from flowfabric.child_ends c where c.parent is not null
+                                      order by c.at, c.execution limit 1),
                interval '1 min'
         union all
         select 'fire_schedules', (select s.due_at from flowfabric.schedules s where s.due_at is not null
@@ -51,19 +53,19 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     order by x.oldest_at
 $$;
 
--- The named consumers of the log that have most left to read.
+-- The named log consumers that are furthest behind.
 --
 --   returns  a list of at most 100
 create or replace function flowfabric._consumer_facts(last_id bigint)
 returns jsonb
 language sql stable as $$
     select coalesce(jsonb_agg(jsonb_build_object(
-        'name', c.name, 'behind_count', greatest(_consumer_facts.last_id - c.event_id, 0), 'acknowledged_at', c.acknowledged_at,
-        'is_cut_off', c.event_id < h.oldest - 1) order by c.event_id), '[]')
+        'name', c.name, 'behind_count', greatest(_consumer_facts.last_id - c.event_id, 0),
+        'acknowledged_at', c.acknowledged_at, 'is_cut_off', c.event_id < h.oldest - 1) order by c.event_id), '[]')
     from (select c.* from flowfabric.consumers c order by c.event_id limit 100) c cross join flowfabric.horizon h
 $$;
 
--- What the engine says of its work, for the doctor to judge: the clock, the key, the log, what is overdue and what is stuck
+-- Collect the engine's facts for the doctor: its clock, the signing key, the log, overdue sweeps, and stuck executions
 -- in the first 100 lanes.
 --
 --   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, stuck, consumers}
@@ -81,13 +83,13 @@ declare
 begin
     select s.last_value into last_id from flowfabric.event_ids s;
     select h.id into horizon_id from flowfabric.horizon h;
-    -- Few roles may see the keys; those that may not cannot tell.
+    -- Few roles may read the keys; for the others this stays null.
     if has_table_privilege('flowfabric.keys', 'select') then
         has_key := exists (select from flowfabric.keys k where k.expires_at is null);
     end if;
     return jsonb_build_object(
-        'at', now, 'pid', pg_backend_pid(), 'clock_offset_s', extract(epoch from now - clock_timestamp()), 'has_key', has_key,
-        'unread_count', greatest(last_id - horizon_id, 0),
+        'at', now, 'pid', pg_backend_pid(), 'clock_offset_s', extract(epoch from now - clock_timestamp()),
+        'has_key', has_key, 'unread_count', greatest(last_id - horizon_id, 0),
         'log_room', (select count(*) * size - last_id % size from generate_series(last_id / size, last_id / size + 16) r
                      where to_regclass(format('flowfabric.events_%s', r)) is not null),
         'overdue', (select coalesce(jsonb_agg(jsonb_build_object(
@@ -95,7 +97,8 @@ begin
                                'allowed_s', extract(epoch from o.allowed)) order by o.oldest_at), '[]')
                     from flowfabric._overdue(now) o),
         'stuck', (select coalesce(jsonb_agg(s), '[]') from (
-                      select l.name as lane, s.* from unnest(names) l (name) cross join lateral flowfabric._stuck_routes(l.name, now) s
+                      select l.name as lane, s.* from unnest(names) l (name)
+                      cross join lateral flowfabric._stuck_routes(l.name, now) s
                       order by s.since limit 100) s),
         'consumers', flowfabric._consumer_facts(last_id));
 end $$;

@@ -1,4 +1,4 @@
-"""Operator: holding single executions back, and letting them go."""
+"""Holds: an operator keeps a single execution from being claimed, and releases it."""
 
 import msgspec
 
@@ -8,27 +8,27 @@ from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 
-async def hold(conn: Connection, execution_id: ExecutionId, *, by: str, why: str | None = None) -> HoldChange:
-    """Keep an execution from being claimed until `unhold`.
+async def hold(conn: Connection, execution_id: ExecutionId, *, by: str, reason: str | None = None) -> HoldChange:
+    """Hold an execution: keep it from being claimed until `unhold`.
 
-    Safe to repeat: a held one answers `NOOP`. Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`, and
-    `ExecutionNotRunnable` for one that is active or suspended.
+    Safe to repeat: returns `NOOP` if it is already held. Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`,
+    and `ExecutionNotRunnable` if the execution is active or suspended.
     """
-    return HoldChange(await call.value(conn, "hold", **_act(execution_id, by, why)))
+    return HoldChange(await call.value(conn, "hold", **_act(execution_id, by, reason)))
 
 
-async def unhold(conn: Connection, execution_id: ExecutionId, *, by: str, why: str | None = None) -> Unheld:
-    """Let a held execution be what it would be without the hold: waiting, or delayed while its time is ahead.
+async def unhold(conn: Connection, execution_id: ExecutionId, *, by: str, reason: str | None = None) -> Unheld:
+    """Release a held execution to the state it would have without the hold, such as waiting or delayed.
 
-    Safe to repeat: one that is not held answers `NOOP`. Raises as `hold` does.
+    Safe to repeat: returns `NOOP` if it is not held. Raises the same errors as `hold`.
     """
-    return msgspec.convert(dict(await call.row(conn, "unhold", **_act(execution_id, by, why))), Unheld)
+    return msgspec.convert(dict(await call.row(conn, "unhold", **_act(execution_id, by, reason))), Unheld)
 
 
-def _act(execution_id: ExecutionId, by: str, why: str | None) -> dict[str, object]:
+def _act(execution_id: ExecutionId, by: str, reason: str | None) -> dict[str, object]:
     return {
         "partition": execution_id.partition,
         "id": execution_id.uuid,
         "by": check_text(by, "by"),
-        "why": why and kept_text(why),
+        "reason": reason and kept_text(reason),
     }

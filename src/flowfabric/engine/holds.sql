@@ -1,6 +1,6 @@
--- Operator: holding single executions back, and letting them go.
+-- Holds: an operator keeps a single execution from being claimed, and releases it.
 
--- Refuse a name of who acts that names nobody, or is longer than the log keeps. Null passes: nobody in particular.
+-- Check the name of the acting person or service (`by`). Null is allowed and means nobody in particular.
 --
 --   refuses  invalid_body
 create or replace function flowfabric._check_by(by text)
@@ -8,25 +8,26 @@ returns void
 language plpgsql as $$
 begin
     if octet_length(_check_by.by) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_body', format('by %s: a name is 1 to 256 bytes', flowfabric._shown(_check_by.by)),
+        perform flowfabric._refuse('invalid_body',
+                                   format('by %s is invalid; use 1 to 256 bytes', flowfabric._shown(_check_by.by)),
                                    '{"field": "by"}');
     end if;
 end $$;
 
--- Keep an execution from being claimed. A grant that is out for it is void.
+-- Hold an execution: keep it from being claimed. Invalidates an unused grant for it.
 --
 --   moves    runnable → runnable: blocked_by_operator / paused_by_operator
 --   locks    the ticket
 --   emits    execution_held
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
---   returns  'held', or 'noop' when it was held already
-create or replace function flowfabric.hold(partition int, id uuid, by text, why text default null)
+--   returns  'held', or 'noop' if it was already held
+create or replace function flowfabric.hold(partition int, id uuid, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
-    why text := flowfabric._kept_text(hold.why);
+    reason text := flowfabric._kept_text(hold.reason);
 begin
     perform flowfabric._check_by(hold.by);
     ticket := flowfabric._lock_runnable(hold.partition, hold.id);
@@ -35,22 +36,24 @@ begin
     end if;
     update flowfabric.tickets t
     set eligibility = 'blocked_by_operator', reason = 'paused_by_operator',
-        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'why', why, 'since', flowfabric.clock(),
-                                                    'reason', ticket.reason))
+        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'reason', reason, 'since', flowfabric.clock(),
+                                                    'reason_before', ticket.reason))
     where t.partition = ticket.partition and t.id = ticket.id;
-    perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by, jsonb_build_object('why', why));
+    perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by,
+                                     jsonb_build_object('reason', reason));
     return 'held';
 end $$;
 
--- Let a held execution be what it would be without the hold.
+-- Release a held execution to the state it would have without the hold.
 --
---   moves    blocked_by_operator → blocked_by_dependencies while its upstreams are awaited, not_eligible_until_time while its due
---            time is ahead, else eligible_now
+--   moves    blocked_by_operator → blocked_by_dependencies while it waits for upstream members, not_eligible_until_time
+--            while its due time is ahead, else eligible_now
 --   locks    the ticket
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
---   returns  'unheld' and its public state, or 'noop' when it was not held
-create or replace function flowfabric.unhold(partition int, id uuid, by text, why text default null, out outcome text, out public_state text)
+--   returns  'unheld', or 'noop' if it was not held; and its public state
+create or replace function flowfabric.unhold(partition int, id uuid, by text, reason text default null, out outcome text,
+                                             out public_state text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -62,23 +65,25 @@ begin
     outcome := 'noop';
     if ticket.eligibility = 'blocked_by_operator' then
         update flowfabric.tickets t
-        set eligibility = case when w.awaits then 'blocked_by_dependencies' when t.due_at > now then 'not_eligible_until_time'
+        set eligibility = case when w.awaits then 'blocked_by_dependencies'
+                               when t.due_at > now then 'not_eligible_until_time'
                                else 'eligible_now' end::flowfabric.eligibility,
             reason = case when w.awaits then 'waiting_for_children'
-                          when t.due_at > now then coalesce(nullif(t.hold ->> 'reason', 'waiting_for_children'), 'waiting_for_delay')
+                          when t.due_at > now
+                              then coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'), 'waiting_for_delay')
                           else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
         from (select flowfabric._awaits(ticket) as awaits) w
         where t.partition = ticket.partition and t.id = ticket.id
         returning t.* into ticket;
         perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by,
-                                         jsonb_build_object('why', flowfabric._kept_text(unhold.why)));
+                                         jsonb_build_object('reason', flowfabric._kept_text(unhold.reason)));
         outcome := 'unheld';
     end if;
     public_state := flowfabric._public_state(ticket, flowfabric._eligibility_state(ticket, now));
 end $$;
 
--- The ticket of an execution that nobody runs and that waits for no signal, locked.
+-- Lock the ticket of a runnable execution.
 --
 --   locks    the ticket
 --   refuses  execution_not_found, execution_ended, execution_not_runnable
@@ -97,7 +102,8 @@ begin
     end if;
     if ticket.phase <> 'runnable' then
         perform flowfabric._refuse('execution_not_runnable',
-            format('execution %s is %s: there is nothing to hold back', flowfabric._id(ticket.partition, ticket.id), ticket.phase),
+            format('execution %s is %s; only a runnable execution can be held',
+                   flowfabric._id(ticket.partition, ticket.id), ticket.phase),
             jsonb_build_object('phase', ticket.phase));
     end if;
     return ticket;

@@ -1,4 +1,4 @@
-"""Lanes: where work queues, and the switch that stops it."""
+"""Lanes: the queues that workers claim from."""
 
 import msgspec
 
@@ -9,44 +9,45 @@ from flowfabric.postgres.driver import Connection
 
 
 async def configure_lane(conn: Connection, name: str, *, keep_renewals: bool | None = None) -> LaneChange:
-    """Make a lane, or change how it keeps its history; an option left out stays as it is.
+    """Create a lane or change its options; an option that is `None` keeps its value.
 
-    With `keep_renewals` every renewal of a lease in this lane is kept in the event log. Raises `InvalidLane`.
+    With `keep_renewals` every lease renewal in this lane is written to the event log. Raises `InvalidLane`.
     """
     return LaneChange(
         await call.value(conn, "configure_lane", name=check_text(name, "lane"), keep_renewals=keep_renewals)
     )
 
 
-async def pause_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
-    """Stop claiming from a lane; what already runs goes on, and what is submitted waits.
+async def pause_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> LaneChange:
+    """Pause a lane: workers stop claiming from it, running executions continue, new ones wait.
 
-    Safe to repeat: a paused lane answers `NOOP`. Raises `LaneNotFound`, `InvalidBody`.
+    Safe to repeat: returns `NOOP` if the lane is already paused. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return LaneChange(await call.value(conn, "pause_lane", **_act(name, by, why)))
+    return LaneChange(await call.value(conn, "pause_lane", **_act(name, by, reason)))
 
 
-async def drain_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> Drained:
-    """Refuse new work for a lane and let it finish what it has.
+async def drain_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> Drained:
+    """Drain a lane: refuse new submissions and finish the existing executions.
 
-    Safe to repeat: a draining lane answers `NOOP` and how much is left. Raises `LaneNotFound`, `InvalidBody`.
+    Safe to repeat: returns `NOOP` and the number of executions left if it is already draining. Raises
+    `LaneNotFound`, `InvalidBody`.
     """
-    return msgspec.convert(dict(await call.row(conn, "drain_lane", **_act(name, by, why))), Drained)
+    return msgspec.convert(dict(await call.row(conn, "drain_lane", **_act(name, by, reason))), Drained)
 
 
-async def resume_lane(conn: Connection, name: str, *, by: str, why: str | None = None) -> LaneChange:
-    """Open a lane again, whether it was paused or draining.
+async def resume_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> LaneChange:
+    """Resume a paused or draining lane.
 
-    Safe to repeat: an active lane answers `NOOP`. Raises `LaneNotFound`, `InvalidBody`.
+    Safe to repeat: returns `NOOP` if the lane is already active. Raises `LaneNotFound`, `InvalidBody`.
     """
-    return LaneChange(await call.value(conn, "resume_lane", **_act(name, by, why)))
+    return LaneChange(await call.value(conn, "resume_lane", **_act(name, by, reason)))
 
 
 async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int = 50) -> Page[Lane]:
-    """The lanes there are, by name. Raises `InvalidLimit`."""
+    """List the lanes, by name. Raises `InvalidLimit`."""
     found = await call.rows(conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=call.take(limit))
     return call.page([msgspec.convert(dict(row), Lane) for row in found], limit, lambda lane: lane.name)
 
 
-def _act(name: str, by: str, why: str | None) -> dict[str, str | None]:
-    return {"name": check_text(name, "lane"), "by": check_text(by, "by"), "why": why and kept_text(why)}
+def _act(name: str, by: str, reason: str | None) -> dict[str, str | None]:
+    return {"name": check_text(name, "lane"), "by": check_text(by, "by"), "reason": reason and kept_text(reason)}

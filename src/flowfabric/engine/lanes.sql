@@ -1,10 +1,10 @@
--- Lanes: where work queues, and the switch that stops it.
+-- Lanes: the queues that workers claim from. A lane can be paused, drained and resumed.
 
--- Make a lane that is not there yet.
+-- Create a lane if it does not exist.
 --
---   moves    lane – → active, when it is new
---   emits    lane_registered, when it is new
---   returns  whether it is new
+--   moves    lane – → active, if it is new
+--   emits    lane_registered, if it is new
+--   returns  true if the lane is new
 create or replace function flowfabric._add_lane(name text)
 returns boolean
 language plpgsql as $$
@@ -18,11 +18,11 @@ begin
     return true;
 end $$;
 
--- The state of a lane, which appears with its first use.
+-- Return the state of a lane, and create the lane if it does not exist.
 --
---   moves    lane – → active, when it is new
---   emits    lane_registered, when it is new
---   returns  its state
+--   moves    lane – → active, if it is new
+--   emits    lane_registered, if it is new
+--   returns  the lane's state
 create or replace function flowfabric._register_lane(name text)
 returns flowfabric.lane_state
 language plpgsql as $$
@@ -35,12 +35,12 @@ begin
         if found then
             return state;
         end if;
-        -- Whoever made it meanwhile may have paused or drained it too: look again.
+        -- Another transaction may have created the lane in the meantime, and paused or drained it: read it again.
         perform flowfabric._add_lane(_register_lane.name);
     end loop;
 end $$;
 
--- The lane of that name, locked for a change of its state.
+-- Lock a lane before changing its state.
 --
 --   locks    the lane
 --   refuses  lane_not_found
@@ -54,30 +54,35 @@ declare
 begin
     select l.* into lane from flowfabric.lanes l where l.name = _lock_lane.name for update;
     if lane.name is null then
-        perform flowfabric._refuse('lane_not_found',
-            format('no lane %s; lanes appear with their first submission or with configure_lane', flowfabric._shown(_lock_lane.name)));
+        perform flowfabric._refuse('lane_not_found', format(
+            'lane %s does not exist; %s', flowfabric._shown(_lock_lane.name), coalesce(
+                'existing lanes: ' || (
+                    select string_agg(n.name, ', ' order by n.name)
+                           || case when (select count(*) from flowfabric.lanes) > 20 then ', …' else '' end
+                    from (select l.name from flowfabric.lanes l order by l.name limit 20) n),
+                'there are no lanes yet; the first submission or configure_lane creates one')));
     end if;
     return lane;
 end $$;
 
--- Write the state of a lane that the caller holds, and who changed it and why.
+-- Write a lane's new state, who changed it and why. The caller has locked the lane.
 --
 --   moves    lane any → the state given
-create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, why text)
+create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
 returns void
 language sql as $$
     update flowfabric.lanes l
-    set state = _set_lane_state.state, since = flowfabric.clock(), by = _set_lane_state.by,
-        why = flowfabric._kept_text(_set_lane_state.why)
+    set state = _set_lane_state.state, by = _set_lane_state.by, reason = flowfabric._kept_text(_set_lane_state.reason),
+        since = flowfabric.clock()
     where l.name = _set_lane_state.name
 $$;
 
--- Make a lane, or change how it keeps its history. An option left out stays as it is.
+-- Create a lane or change its options. An option that is null keeps its value.
 --
---   moves    lane – → active, when it is new
---   emits    lane_registered, when it is new
+--   moves    lane – → active, if it is new
+--   emits    lane_registered, if it is new
 --   refuses  invalid_lane
---   returns  'registered', 'changed', or 'noop' when it was so already
+--   returns  'registered', 'changed', or 'noop' if nothing changed
 create or replace function flowfabric.configure_lane(name text, keep_renewals boolean default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -87,7 +92,8 @@ declare
 begin
     if configure_lane.name !~ '^[\x20-\x7e]{1,64}$' then
         perform flowfabric._refuse('invalid_lane',
-            format('lane %s: a lane is 1 to 64 printable ASCII characters', flowfabric._shown(configure_lane.name)));
+            format('lane name %s is invalid; use 1 to 64 printable ASCII characters',
+                   flowfabric._shown(configure_lane.name)));
     end if;
     is_new := flowfabric._add_lane(configure_lane.name);
 
@@ -96,14 +102,15 @@ begin
     return case when is_new then 'registered' when found then 'changed' else 'noop' end;
 end $$;
 
--- Stop claiming from a lane. What runs goes on; what is submitted waits. One row is written, whatever the backlog.
+-- Pause a lane: workers stop claiming from it. Running executions continue, new ones wait. Updates one row, whatever
+-- the backlog.
 --
 --   moves    lane active, draining → paused
 --   locks    the lane
 --   emits    lane_paused
 --   refuses  lane_not_found, invalid_body
---   returns  'paused', or 'noop' when it was paused already
-create or replace function flowfabric.pause_lane(name text, by text, why text default null)
+--   returns  'paused', or 'noop' if the lane was already paused
+create or replace function flowfabric.pause_lane(name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -112,20 +119,22 @@ begin
     if (flowfabric._lock_lane(pause_lane.name)).state = 'paused' then
         return 'noop';
     end if;
-    perform flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.why);
+    perform flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason);
     perform flowfabric._append('lane_paused', pause_lane.name, pause_lane.by,
-                               jsonb_build_object('why', flowfabric._kept_text(pause_lane.why)));
+                               jsonb_build_object('reason', flowfabric._kept_text(pause_lane.reason)));
     return 'paused';
 end $$;
 
--- Refuse new work for a lane and let it finish what it has: that is still claimed, retried and ended.
+-- Drain a lane: refuse new submissions. Its existing executions are still claimed, retried and ended.
 --
 --   moves    lane active, paused → draining
 --   locks    the lane
 --   emits    lane_drain_started
 --   refuses  lane_not_found, invalid_body
---   returns  'draining', or 'noop' when it was draining already; and how much is left, counted up to 10 001
-create or replace function flowfabric.drain_lane(name text, by text, why text default null, out outcome text, out left_count int)
+--   returns  'draining', or 'noop' if the lane was already draining; and how many executions are left, counted up to
+--            10 001
+create or replace function flowfabric.drain_lane(name text, by text, reason text default null, out outcome text,
+                                                 out left_count int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
@@ -133,22 +142,23 @@ begin
     if (flowfabric._lock_lane(drain_lane.name)).state = 'draining' then
         outcome := 'noop';
     else
-        perform flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.why);
+        perform flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason);
         perform flowfabric._append('lane_drain_started', drain_lane.name, drain_lane.by,
-                                   jsonb_build_object('why', flowfabric._kept_text(drain_lane.why)));
+                                   jsonb_build_object('reason', flowfabric._kept_text(drain_lane.reason)));
         outcome := 'draining';
     end if;
-    select least(sum(c.amount), 10001) into left_count from flowfabric._lane_depth(drain_lane.name, flowfabric.clock()) c;
+    select least(sum(c.amount), 10001) into left_count
+    from flowfabric._lane_depth(drain_lane.name, flowfabric.clock()) c;
 end $$;
 
--- Open a lane again, paused or draining.
+-- Resume a paused or draining lane.
 --
 --   moves    lane paused, draining → active
 --   locks    the lane
 --   emits    lane_resumed
 --   refuses  lane_not_found, invalid_body
---   returns  'active', or 'noop' when it was active already
-create or replace function flowfabric.resume_lane(name text, by text, why text default null)
+--   returns  'active', or 'noop' if the lane was already active
+create or replace function flowfabric.resume_lane(name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -157,18 +167,18 @@ begin
     if (flowfabric._lock_lane(resume_lane.name)).state = 'active' then
         return 'noop';
     end if;
-    perform flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.why);
+    perform flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason);
     perform flowfabric._append('lane_resumed', resume_lane.name, resume_lane.by,
-                               jsonb_build_object('why', flowfabric._kept_text(resume_lane.why)));
+                               jsonb_build_object('reason', flowfabric._kept_text(resume_lane.reason)));
     return 'active';
 end $$;
 
--- How much a lane holds, kind by kind, each counted up to 10 001 so that a huge backlog costs no more than that: row by row
--- from an index, because a bitmap reads all of it before the limit stops it. What is due counts as waiting, whether or not
--- a sweep has come by.
+-- Count the executions of a lane by state. Each count stops at 10 001, which bounds the cost for a huge backlog. Uses
+-- plain index scans: a bitmap scan would read every row before the limit. A due execution counts as waiting even if no
+-- sweep has promoted it yet.
 --
---   returns  'waiting' (what a claim could take), 'delayed', 'held', 'blocked' (by upstreams), 'active', 'suspended', each with
---            its amount
+--   returns  one row each for 'waiting' (claimable), 'delayed', 'held', 'blocked' (by dependencies), 'active' and
+--            'suspended', with the count
 create or replace function flowfabric._lane_depth(lane text, now timestamptz)
 returns table (what text, amount bigint)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -191,11 +201,13 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     union all
     select 'held', count(*) from (
         select from flowfabric.tickets t
-        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator' limit 10001) x
+        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator'
+        limit 10001) x
     union all
     select 'blocked', count(*) from (
         select from flowfabric.tickets t
-        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_dependencies' limit 10001) x
+        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_dependencies'
+        limit 10001) x
     union all
     select 'active', count(*) from (
         select from flowfabric.tickets t where t.lane = _lane_depth.lane and t.phase = 'active' limit 10001) x
@@ -204,10 +216,10 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         select from flowfabric.tickets t where t.lane = _lane_depth.lane and t.phase = 'suspended' limit 10001) x
 $$;
 
--- When the oldest work that a claim could take was submitted: one look per priority and route that has any, and one at
--- each of what is due but not yet promoted. Of either at most 10 001, so that a huge backlog costs no more than that.
+-- Find when the oldest claimable execution was submitted: a loose index scan over distinct (priority, route) pairs, and
+-- a scan of the due executions that are not yet promoted. Each stops at 10 001 rows, which bounds the cost.
 --
---   returns  the moment, or null when nothing waits
+--   returns  the time, or null if no execution is claimable
 create or replace function flowfabric._oldest_waiting(lane text, now timestamptz)
 returns timestamptz
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -237,21 +249,22 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
          limit 10001)) x
 $$;
 
--- The lanes there are, by name, with what is in them.
+-- List the lanes, by name, with their counts. Keyset pagination.
 --
 --   refuses  invalid_limit
---   returns  a row each: state, since when and by whom, how many wait and run (counted up to 10 001), when the
---            oldest that waits was submitted
+--   returns  one row per lane: its state, who changed it and when, the executions by state (counted up to 10 001), and
+--            when the oldest claimable execution was submitted
 create or replace function flowfabric.list_lanes(after text default null, take int default 50)
-returns table (name text, state text, since timestamptz, by text, why text, keep_renewals boolean,
-               waiting_count bigint, delayed_count bigint, active_count bigint, suspended_count bigint, oldest_at timestamptz)
+returns table (name text, state text, since timestamptz, by text, reason text, keep_renewals boolean,
+               waiting_count bigint, delayed_count bigint, active_count bigint, suspended_count bigint,
+               oldest_at timestamptz)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
     return query
-    select l.name, l.state::text, l.since, l.by, l.why, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
+    select l.name, l.state::text, l.since, l.by, l.reason, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
            flowfabric._oldest_waiting(l.name, now)
     from flowfabric.lanes l
     cross join lateral (

@@ -1,4 +1,4 @@
-"""Overview: one frame of what waits, runs and is stuck, at a cost that does not grow with the backlog."""
+"""Overview: one snapshot of waiting, running and stuck executions, at a cost that does not grow with the backlog."""
 
 from flowfabric.model import Overview
 from flowfabric.postgres import call
@@ -6,8 +6,8 @@ from flowfabric.postgres.driver import Connection
 
 
 async def overview(conn: Connection, *, limit: int = 20) -> Overview:
-    """What waits, runs and is stuck now, with at most `limit` lanes and workers, those that matter first.
+    """Take a snapshot of waiting, running and stuck executions, with at most `limit` lanes and workers.
 
-    `limit` is held between 1 and 100. Nothing is changed and nothing is waited for.
+    Lanes with work and lost workers come first. `limit` is clamped to 1 to 100. Changes nothing and takes no locks.
     """
     return call.read(Overview, await call.value(conn, "overview", take=max(min(limit, 100), 1)))

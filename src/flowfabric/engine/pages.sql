@@ -1,15 +1,15 @@
--- Pages: how much a list answers at once.
+-- Pages: how many rows a list returns at once.
 
--- How many rows to read for a page: one more than it holds, which tells whether more follows.
+-- Return how many rows to read for a page: one more than the page holds, to know whether another page follows.
 --
 --   refuses  invalid_limit
---   returns  the number; more than 1 000 is cut to that
+--   returns  the number; limits above 1 000 are reduced to 1 000
 create or replace function flowfabric._page(take int)
 returns int
 language plpgsql stable as $$
 begin
-    if take < 0 then
-        perform flowfabric._refuse('invalid_limit', format('limit %s: a limit is 0 to 1 000', take));
+    if _page.take < 0 then
+        perform flowfabric._refuse('invalid_limit', format('limit %s is invalid; use 0 to 1 000', _page.take));
     end if;
-    return least(take, 1000) + 1;
+    return least(_page.take, 1000) + 1;
 end $$;

@@ -1,4 +1,4 @@
-"""Routes: the class of executions that are admitted alike."""
+"""Routes: executions with the same lane, namespace, capabilities, budgets and quotas are admitted alike."""
 
 from collections.abc import Collection
 
@@ -11,11 +11,11 @@ from flowfabric.postgres.driver import Connection
 
 
 async def register_route(conn: Connection, options: Options) -> int:
-    """Make the route of these options known and return its number; safe to repeat.
+    """Create the route of these options if it does not exist, and return its id; safe to repeat.
 
-    A route appears with its first submission anyway. Registered before, that submission need not wait for another
-    transaction that is making the same route. Raises what `submit` refuses of a lane, a namespace, capabilities,
-    budgets and quotas.
+    The first submission creates its route anyway. If the route already exists, that submission cannot wait for another
+    transaction that is creating it. Raises the errors of `submit` about lane, namespace, capabilities, budgets and
+    quotas.
     """
     number = await call.value(
         conn,
@@ -30,7 +30,7 @@ async def register_route(conn: Connection, options: Options) -> int:
 
 
 def _words(words: Collection[str], what: str) -> str:
-    """A set of words as JSON; whether they can be one is for SQL to say."""
+    """Encode a set of words as JSON; SQL validates it."""
     given = words if isinstance(words, str) else list(words)
     for word in given:
         if isinstance(word, str):

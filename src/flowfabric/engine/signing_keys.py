@@ -1,4 +1,4 @@
-"""Keys: the secrets that sign tokens and grants. One signs, the others verify until their time is over."""
+"""Signing keys: the secrets that sign tokens and grants. One key signs; older keys verify until they expire."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ DAY = timedelta(days=1)
 
 
 async def seed_key(conn: Connection, kid: str, secret: str) -> Seeded:
-    """Install the first key; safe to repeat.
+    """Install the first signing key; safe to repeat.
 
     Raises `InvalidKid`, `InvalidSecret`, `AnotherKeyActive`, and `RotationConflict` for a kid that was retired.
     """
@@ -25,7 +25,7 @@ async def seed_key(conn: Connection, kid: str, secret: str) -> Seeded:
 async def rotate_key(
     conn: Connection, kid: str, secret: str, *, grace: timedelta = DAY, by: str | None = None
 ) -> Rotated:
-    """Sign with a new key from now on; the old one verifies until the grace is over, and not a moment longer.
+    """Make a new key the active one; the previous key verifies until the grace period ends.
 
     Safe to repeat. Raises `InvalidKid`, `InvalidSecret`, `InvalidGrace`, `RotationConflict`.
     """
@@ -41,15 +41,15 @@ async def rotate_key(
 
 
 async def list_keys(conn: Connection) -> list[Key]:
-    """The keys there are, by name; never a secret."""
+    """List the signing keys by kid, without their secrets."""
     return [msgspec.convert(dict(row), Key) for row in await call.rows(conn, "list_keys")]
 
 
 async def retire_signing_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Forget keys that expired seven days ago or earlier."""
+    """Remove keys that expired at least seven days ago."""
     return await calls.sweep(conn, "retire_signing_keys", limit, passing)
 
 
 def _hidden(secret: object) -> str:
-    """A secret as it is sent. What cannot be one is sent as nothing, so that no message can hold it."""
+    """The secret to send. Other values are sent as an empty text, so that no error message contains them."""
     return secret if isinstance(secret, str) and signing.is_secret(secret) else ""

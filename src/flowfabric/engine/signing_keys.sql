@@ -1,15 +1,16 @@
--- Keys: the secrets that sign tokens and grants. One signs, the others verify until their time is over.
+-- Signing keys: the secrets that sign tokens and grants. One key signs; older keys verify until they expire.
 
--- HMAC-SHA256 of a message under a key, as the wire wants it: over the kid, a colon and the message.
+-- HMAC-SHA256 over kid, a colon and the message, as the wire format requires.
 --
 --   returns  64 hexadecimal digits
 create or replace function flowfabric._hmac(key flowfabric.keys, message text)
 returns text
 language sql stable as $$
-    select encode(sha256((_hmac.key).outer_pad || sha256((_hmac.key).inner_pad || convert_to((_hmac.key).kid || ':' || _hmac.message, 'UTF8'))), 'hex')
+    select encode(sha256((_hmac.key).outer_pad || sha256(
+        (_hmac.key).inner_pad || convert_to((_hmac.key).kid || ':' || _hmac.message, 'UTF8'))), 'hex')
 $$;
 
--- The key that signs now.
+-- The active signing key.
 --
 --   refuses  no_active_key
 --   returns  the key
@@ -22,21 +23,23 @@ declare
 begin
     select k.* into key from flowfabric.keys k where k.expires_at is null;
     if not found then
-        perform flowfabric._refuse('no_active_key', 'there is no key to sign with; seed_key or rotate_key installs one');
+        perform flowfabric._refuse('no_active_key',
+                                   'no signing key is active; install one with seed_key or rotate_key');
     end if;
     return key;
 end $$;
 
--- Whether two digests are the same, in a time that does not depend on where they differ.
+-- Compare two digests in a time that does not reveal where they differ.
 --
 --   returns  true or false
 create or replace function flowfabric._is_same_digest(one text, other text)
 returns boolean
 language sql stable as $$
-    select coalesce(sha256(convert_to(_is_same_digest.one, 'UTF8')) = sha256(convert_to(_is_same_digest.other, 'UTF8')), false)
+    select coalesce(sha256(convert_to(_is_same_digest.one, 'UTF8')) = sha256(convert_to(_is_same_digest.other, 'UTF8')),
+                    false)
 $$;
 
--- Refuse what cannot be a kid or a secret. No message holds a secret.
+-- Refuse an invalid kid or secret. No error message contains a secret.
 --
 --   refuses  invalid_kid, invalid_secret
 create or replace function flowfabric._check_key(kid text, secret text)
@@ -44,23 +47,26 @@ returns void
 language plpgsql immutable as $$
 begin
     if _check_key.kid !~ '^[A-Za-z0-9._-]{1,64}$' or _check_key.kid is null then
-        -- A long one may be a secret in the wrong place.
-        perform flowfabric._refuse('invalid_kid', format('kid %s: 1 to 64 letters, digits, dots, underscores or hyphens',
-            case when length(_check_key.kid) > 32 then format('of %s characters', length(_check_key.kid)) else flowfabric._shown(_check_key.kid) end));
+        -- A long kid is not shown: it may be a secret passed as the wrong argument.
+        perform flowfabric._refuse('invalid_kid', format(
+            'kid %s is invalid; use 1 to 64 letters, digits, dots, underscores or hyphens',
+            case when length(_check_key.kid) > 32 then format('of %s characters', length(_check_key.kid))
+                 else flowfabric._shown(_check_key.kid) end));
     end if;
     if _check_key.secret !~ '^[0-9A-Fa-f]{64}$' or _check_key.secret is null then
-        perform flowfabric._refuse('invalid_secret', 'a secret is exactly 64 hexadecimal digits (32 bytes)');
+        perform flowfabric._refuse('invalid_secret',
+                                   'the secret is invalid; use exactly 64 hexadecimal digits (32 bytes)');
     end if;
 end $$;
 
--- Store a key with its HMAC pads; it becomes the active one.
+-- Store a key with its precomputed HMAC pads, as the active key.
 --
 --   moves    key – → active
 create or replace function flowfabric._install_key(kid text, secret text)
 returns void
 language plpgsql as $$
 declare
-    bytes bytea := decode(secret, 'hex');
+    bytes bytea := decode(_install_key.secret, 'hex');
     inner_pad bytea := decode(repeat('36', 64), 'hex');
     outer_pad bytea := decode(repeat('5c', 64), 'hex');
 begin
@@ -72,13 +78,13 @@ begin
     values (_install_key.kid, flowfabric.clock(), bytes, inner_pad, outer_pad);
 end $$;
 
--- Install the first key.
+-- Install the first signing key.
 --
 --   moves    key – → active
 --   locks    the keystore
 --   emits    key_seeded
 --   refuses  invalid_kid, invalid_secret, another_key_active, rotation_conflict
---   returns  'seeded', or 'already_seeded' and whether it is the same secret
+--   returns  'seeded', or 'already_seeded' and whether the secret is the same
 create or replace function flowfabric.seed_key(kid text, secret text, out outcome text, out same_secret boolean)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -94,10 +100,13 @@ begin
         return;
     end if;
     if active.kid is not null then
-        perform flowfabric._refuse('another_key_active', format('key %s is active; rotate_key replaces it', active.kid), jsonb_build_object('kid', active.kid));
+        perform flowfabric._refuse(
+            'another_key_active', format('key %s is active; use rotate_key to replace it', active.kid),
+            jsonb_build_object('kid', active.kid));
     end if;
     if exists (select from flowfabric.keys k where k.kid = seed_key.kid) then
-        perform flowfabric._refuse('rotation_conflict', format('kid %s is known already and retired; choose a new kid', seed_key.kid));
+        perform flowfabric._refuse('rotation_conflict', format('kid %s already exists and is retired; choose a new kid',
+                                                               seed_key.kid));
     end if;
 
     perform flowfabric._install_key(seed_key.kid, seed_key.secret);
@@ -105,7 +114,8 @@ begin
     outcome := 'seeded';
 end $$;
 
--- Make sure that a new installation can sign. That happens once: who empties the keystore later is not given an old secret back.
+-- Seed a new installation with its first signing key. This happens only once: if the keys are deleted later, the old
+-- secret is not installed again.
 --
 --   moves    key – → active, by the first migration
 --   locks    the keystore
@@ -122,14 +132,15 @@ begin
     end if;
 end $$;
 
--- Sign with a new key from now on. The old one verifies until the grace is over; a grace of 0 retires it at once.
+-- Make a new key the active one. The previous key verifies until the grace period ends; a grace of 0 retires it
+-- immediately.
 --
---   moves    key – → active; the active one → verifying until its expiry
+--   moves    key – → active; the previously active key → verifying until it expires
 --   locks    the keystore
 --   emits    key_rotated
 --   refuses  invalid_kid, invalid_secret, invalid_grace, rotation_conflict, invalid_body
---   returns  'rotated' with the previous kid, how many old keys were removed and how many open waitpoints depend on older
---            ones; or 'noop' when it was the active key already
+--   returns  'rotated' with the previous kid, how many old keys were removed and how many open waitpoints depend on
+--            older keys; or 'noop' when it already was the active key
 create or replace function flowfabric.rotate_key(
     kid text, secret text, grace_ms bigint default 86400000, by text default null,
     out outcome text, out previous_kid text, out removed int, out open_waitpoints bigint)
@@ -141,7 +152,8 @@ declare
 begin
     perform flowfabric._check_key(rotate_key.kid, rotate_key.secret);
     if rotate_key.grace_ms is null or rotate_key.grace_ms not between 0 and 9007199254740991 then
-        perform flowfabric._refuse('invalid_grace', format('grace of %s ms: give 0 to 9 007 199 254 740 991', rotate_key.grace_ms));
+        perform flowfabric._refuse('invalid_grace', format(
+            'a grace of %s ms is invalid; use 0 to 9 007 199 254 740 991 ms', rotate_key.grace_ms));
     end if;
     perform flowfabric._check_by(rotate_key.by);
     perform pg_advisory_xact_lock(17990, 4);
@@ -151,24 +163,26 @@ begin
         return;
     end if;
     if known.kid is not null then
-        perform flowfabric._refuse('rotation_conflict', format('kid %s is known already, with another secret or retired; choose a new kid', rotate_key.kid));
+        perform flowfabric._refuse('rotation_conflict', format(
+            'kid %s already exists, with another secret or retired; choose a new kid', rotate_key.kid));
     end if;
 
-    -- A century is as good as for ever.
+    -- Capped at a century, so that the sum stays a valid timestamp.
     retires_at := flowfabric.clock() + least(rotate_key.grace_ms, 3155760000000) * interval '1 ms';
     update flowfabric.keys k set expires_at = retires_at where k.expires_at is null returning k.kid into previous_kid;
     perform flowfabric._install_key(rotate_key.kid, rotate_key.secret);
     removed := flowfabric._remove_old_keys(500);
-    select count(*) into open_waitpoints from flowfabric.waitpoints w where w.state <> 'closed' and w.kid <> rotate_key.kid;
+    select count(*) into open_waitpoints from flowfabric.waitpoints w
+    where w.state <> 'closed' and w.kid <> rotate_key.kid;
     perform flowfabric._append('key_rotated', rotate_key.kid, rotate_key.by,
                                jsonb_build_object('previous_kid', previous_kid, 'grace_ms', rotate_key.grace_ms));
     outcome := 'rotated';
 end $$;
 
--- Forget keys that expired seven days ago or earlier.
+-- Remove keys that expired at least seven days ago.
 --
---   locks    the keys it removes; skips those that are locked
---   returns  how many
+--   locks    the keys it removes; skips locked ones
+--   returns  how many were removed
 create or replace function flowfabric._remove_old_keys(take int, passing int default 0)
 returns int
 language plpgsql as $$
@@ -184,19 +198,20 @@ begin
     return removed;
 end $$;
 
--- Forget keys that expired seven days ago or earlier.
+-- Remove keys that expired at least seven days ago.
 --
---   locks    the keys it removes; skips those that are locked
+--   locks    the keys it removes; skips locked ones
 --   returns  how many were removed
-create or replace function flowfabric.retire_signing_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+create or replace function flowfabric.retire_signing_keys(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
     moved := flowfabric._remove_old_keys(retire_signing_keys.take, retire_signing_keys.passing);
 end $$;
 
--- The keys there are, by name; never a secret.
+-- List the signing keys by kid, without their secrets.
 --
---   returns  a row each; the active one has no expiry
+--   returns  a row per key; the active one has no expiry
 create or replace function flowfabric.list_keys()
 returns table (kid text, created_at timestamptz, expires_at timestamptz)
 language sql stable as $$

@@ -1,4 +1,4 @@
-"""Steps: named, saved results inside a handler, and the journal a run begins with."""
+"""Steps: named results that a handler saves, and the journal that a run reads at its start."""
 
 from collections.abc import Sequence
 
@@ -14,10 +14,10 @@ RESULT_LIMIT = 1_048_576
 
 
 async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_LIMIT) -> Saved:
-    """Keep the result of a step; the first one of a name and occurrence counts, and `duplicate` brings it.
+    """Save the result of a step; the first result of a name and occurrence wins, and `duplicate` returns it.
 
-    On a connection of the caller's it joins the transaction open there: what the step wrote and its result commit
-    together. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `PayloadTooLarge`, `TooManySteps`.
+    Joins the transaction that is open on `conn`: the step's own writes and its result commit together. Raises
+    `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `PayloadTooLarge`, `TooManySteps`.
     """
     return calls.only(await save_step_many(conn, [step], result_limit=result_limit))
 
@@ -25,16 +25,16 @@ async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_
 async def save_step_many(
     conn: Connection, steps: Sequence[Step], *, result_limit: int = RESULT_LIMIT
 ) -> list[Saved | FlowFabricError]:
-    """Keep the results of many steps, as if one after the other, and answer each in its place."""
+    """Save the results of many steps, as if one after the other, and return one result per item, in order."""
     return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit)
 
 
 async def read_journal(
     conn: Connection, execution_id: ExecutionId, *, begun: Journal | None = None
 ) -> list[JournalEntry]:
-    """Everything a handler need not do again: saved steps, sleeps, and waits that have ended.
+    """Read the journal of an execution: saved steps, sleeps and completed waits.
 
-    `begun` is the beginning of it, where a claim has brought that.
+    `begun` is the first part of the journal, if the claim returned it.
     """
     entries = list(begun.entries) if begun else []
     more = begun is None or begun.more

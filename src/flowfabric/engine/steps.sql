@@ -1,30 +1,34 @@
--- Steps: named, saved results inside a handler, and the journal a run begins with.
+-- Steps: named results that a handler saves, and the journal that a run reads at its start.
 
--- Why a step cannot be saved, whatever there is already.
+-- Check a step, regardless of the steps already saved.
 --
 --   refuses  invalid_name, payload_too_large, as a value
---   returns  the fault, or null when it can
+--   returns  the fault, or null if the step is valid
 create or replace function flowfabric._step_fault(name text, occurrence int, bytes int, most int)
 returns jsonb
 language sql stable as $$
     select case
-        when coalesce(octet_length(name), 0) not between 1 and 128 or coalesce(occurrence, 0) < 1 then
-            flowfabric._fault('invalid_name', format('step %s, occurrence %s: a name is 1 to 128 bytes, occurrences count from 1',
-                                                     flowfabric._shown(name), occurrence))
-        when bytes > most then flowfabric._oversize_fault('result of a step', bytes, most)
+        when coalesce(octet_length(_step_fault.name), 0) not between 1 and 128
+             or coalesce(_step_fault.occurrence, 0) < 1 then
+            flowfabric._fault('invalid_name',
+                format('step %s, occurrence %s is invalid; use a name of 1 to 128 bytes and an occurrence from 1',
+                       flowfabric._shown(_step_fault.name), _step_fault.occurrence))
+        when _step_fault.bytes > _step_fault.most then
+            flowfabric._oversize_fault('result of a step', _step_fault.bytes, _step_fault.most)
     end
 $$;
 
--- Keep the results of steps, many in one call; with a moment, the place of a sleep that ends then. The first one of a name
--- and occurrence counts. An execution has 10 000 at most.
+-- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends then. The first result of a
+-- name and occurrence wins. An execution has at most 10 000 steps.
 --
 --   locks    the tickets, in key order
---   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
---            payload_too_large, too_many_steps
---   returns  per item 'saved', 'duplicate' {result, encoding} of the first, or its refusal
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            invalid_name, payload_too_large, too_many_steps
+--   returns  per item 'saved', 'duplicate' with the first {result, encoding}, or its refusal
 create or replace function flowfabric.save_step(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
-    results bytea[] default null, encodings text[] default null, dues_at timestamptz[] default null, result_limit int default 1048576)
+    results bytea[] default null, encodings text[] default null, dues_at timestamptz[] default null,
+    result_limit int default 1048576)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -34,10 +38,11 @@ declare
     fresh int[];
 begin
     select array_agg(x.item) as items, array_agg(x.fault) as faults into judged from (
-        select f.item, coalesce(f.fault, flowfabric._step_fault(save_step.names[f.item], save_step.occurrences[f.item],
-                                                                octet_length(save_step.results[f.item]), save_step.result_limit)) as fault
-        from flowfabric._fenced(save_step.partitions, save_step.ids, save_step.lease_ids, save_step.epochs, save_step.attempts,
-            array_fill(1, array[cardinality(save_step.ids)]), 1, now) f) x;
+        select f.item, coalesce(f.fault, flowfabric._step_fault(
+                   save_step.names[f.item], save_step.occurrences[f.item], octet_length(save_step.results[f.item]),
+                   save_step.result_limit)) as fault
+        from flowfabric._fenced(save_step.partitions, save_step.ids, save_step.lease_ids, save_step.epochs,
+                                save_step.attempts, array_fill(1, array[cardinality(save_step.ids)]), 1, now) f) x;
 
     with good as materialized (
         select save_step.partitions[j.item] as partition, save_step.ids[j.item] as id, save_step.names[j.item] as name,
@@ -49,48 +54,55 @@ begin
                           and s.name = g.name and s.occurrence = g.occurrence offset 0)
         order by g.partition, g.id, g.name, g.occurrence, g.item
     ), held as (
-        select d.partition, d.id, (select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id) as steps
+        select d.partition, d.id,
+               (select count(*) from flowfabric.steps s where s.partition = d.partition and s.execution = d.id) as steps
         from (select distinct f.partition, f.id from first f) d
     ), fitting as (
         select f.*, h.steps + row_number() over (partition by f.partition, f.id order by f.item) as place
         from first f join held h on h.partition = f.partition and h.id = f.id
     ), saved as (
         insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, encoding, at, due_at)
-        select f.partition, f.id, f.name, f.occurrence, case when save_step.dues_at[f.item] is null then 'step' else 'sleep' end,
+        select f.partition, f.id, f.name, f.occurrence,
+               case when save_step.dues_at[f.item] is null then 'step' else 'sleep' end,
                save_step.results[f.item], save_step.encodings[f.item], now, save_step.dues_at[f.item]
         from fitting f where f.place <= 10000
     )
     select array_agg(f.item) into fresh from fitting f where f.place <= 10000;
 
     return query
-    select j.item, case when j.fault is null and j.item = any (fresh) then 'saved' when j.fault is null and s.name is not null then 'duplicate' end,
+    select j.item,
+           case when j.fault is null and j.item = any (fresh) then 'saved'
+                when j.fault is null and s.name is not null then 'duplicate' end,
            o.fault ->> 'code',
            case when o.fault is not null then (o.fault - 'code')::text
                 when j.item = any (fresh) then null
-                else jsonb_strip_nulls(jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''), 'encoding', s.encoding))::text end
+                else jsonb_strip_nulls(jsonb_build_object('result', translate(encode(s.result, 'base64'), E'\n', ''),
+                                                          'encoding', s.encoding))::text end
     from unnest(judged.items, judged.faults) as j (item, fault)
     left join lateral (
         select s.name, s.result, s.encoding from flowfabric.steps s
         where s.partition = save_step.partitions[j.item] and s.execution = save_step.ids[j.item]
           and s.name = save_step.names[j.item] and s.occurrence = save_step.occurrences[j.item] offset 0) s on true
     cross join lateral (select coalesce(j.fault, case when s.name is null then flowfabric._fault(
-        'too_many_steps', 'the execution has 10 000 steps, as many as it may have; split it into several') end)) o (fault);
+        'too_many_steps', 'the execution has 10 000 steps, the maximum; split it into children') end)) o (fault);
 end $$;
 
--- What a handler finds when it begins again from the top: saved steps, sleeps, and waits that have ended; by name and
--- occurrence, behind a place. Stops at a megabyte of results.
+-- Read the journal that a handler starts with when it runs again: saved steps, sleeps and completed waits, by name and
+-- occurrence. Keyset pagination; a page stops at 1 MiB of results.
 --
 --   returns  {entries: [{kind, name, occurrence, …}], more}
-create or replace function flowfabric.read_journal(partition int, id uuid, after_name text default '', after_occurrence int default 0)
+create or replace function flowfabric.read_journal(
+    partition int, id uuid, after_name text default '', after_occurrence int default 0)
 returns text
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     journal jsonb;
 begin
-    -- Sizes first: only what goes into this answer is read and encoded.
+    -- Sizes first: only the entries of this page are read and encoded.
     with entries as (
-        select s.name collate "C" as name, s.occurrence, null::uuid as suspension, coalesce(octet_length(s.result), 0) + 200 as bytes
+        select s.name collate "C" as name, s.occurrence, null::uuid as suspension,
+               coalesce(octet_length(s.result), 0) + 200 as bytes
         from flowfabric.steps s
         where s.partition = read_journal.partition and s.execution = read_journal.id
           and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
@@ -99,30 +111,34 @@ begin
             select sum(octet_length(g.payload)) from unnest(s.satisfiers) as x (id)
             cross join lateral flowfabric._signal(s.partition, s.execution, x.id) g), 0)::int end
         from flowfabric.suspensions s
-        where s.partition = read_journal.partition and s.execution = read_journal.id and s.name is not null and s.occurrence is not null
-          and (s.ended_at is not null or s.is_sleep)
+        where s.partition = read_journal.partition and s.execution = read_journal.id
+          and s.name is not null and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)
           and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
     ), measured as (
-        select e.*, sum(e.bytes) over (order by e.name, e.occurrence) as size, row_number() over (order by e.name, e.occurrence) as place
+        select e.*, sum(e.bytes) over (order by e.name, e.occurrence) as size,
+               row_number() over (order by e.name, e.occurrence) as place
         from entries e
     )
     select jsonb_build_object(
-        'entries', coalesce(jsonb_agg(flowfabric._journal_entry(read_journal.partition, read_journal.id, m.name, m.occurrence, m.suspension) order by m.place)
+        'entries', coalesce(jsonb_agg(flowfabric._journal_entry(
+                                read_journal.partition, read_journal.id, m.name, m.occurrence, m.suspension)
+                                      order by m.place)
                             filter (where m.size <= 1048576 or m.place = 1), '[]'),
         'more', coalesce(bool_or(m.size > 1048576 and m.place > 1), false))
     into journal from measured m;
     return journal::text;
 end $$;
 
--- One entry of a journal, whole: of a wait when a suspension is given, else of a step or a sleep.
+-- Build one journal entry: of a wait if `suspension` is given, else of a step or a sleep.
 --
 --   returns  {kind, name, occurrence, …}
-create or replace function flowfabric._journal_entry(partition int, execution uuid, name text, occurrence int, suspension uuid)
+create or replace function flowfabric._journal_entry(
+    partition int, execution uuid, name text, occurrence int, suspension uuid)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if suspension is null then
+    if _journal_entry.suspension is null then
         return (
             select jsonb_strip_nulls(jsonb_build_object(
                 'kind', s.kind, 'name', s.name, 'occurrence', s.occurrence, 'encoding', coalesce(s.encoding, 'json'),
@@ -133,18 +149,19 @@ begin
     end if;
     return (
         select jsonb_build_object(
-            'kind', case when s.is_sleep then 'sleep' else 'wait' end, 'name', s.name, 'occurrence', s.occurrence, 'by', s.ended_by,
-            'due_at', case when s.is_sleep then coalesce(s.timeout_at, s.ended_at) end,
+            'kind', case when s.is_sleep then 'sleep' else 'wait' end, 'name', s.name, 'occurrence', s.occurrence,
+            'by', s.ended_by, 'due_at', case when s.is_sleep then coalesce(s.timeout_at, s.ended_at) end,
             'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)
         from flowfabric.suspensions s
-        where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution and s.id = _journal_entry.suspension);
+        where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution
+          and s.id = _journal_entry.suspension);
 end $$;
 
--- What executions are told that are claimed again, by the places of their tickets: what they have done so far, up to 1 MiB of
--- journals in all, and what let them go on after a wait. A journal that has no room is read when it is needed.
+-- Read what a claim returns for executions that ran before, by the row addresses (ctid) of their tickets: their
+-- journals, up to 1 MiB in total, and what ended the last wait. A journal that does not fit is read on demand.
 --
---   returns  for each place {entries, more}, null where nothing can have run yet or there is no room; and {suspension_id, by,
---            signals}, null where there was no wait
+--   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit; and
+--            {suspension_id, by, signals}, null if the execution did not wait
 create or replace function flowfabric._recall(places tid[], out journals text[], out resumptions text[])
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -154,25 +171,33 @@ declare
 begin
     for run in
         select p.number, case when w.id is not null then
-                   '{"suspension_id":"' || w.id::text || '","by":' || to_json(w.ended_by)::text || ',"signals":[' || g.signals || ']}' end as resumption,
-               -- By sizes first: what cannot have room is neither read nor encoded.
+                   '{"suspension_id":"' || w.id::text || '","by":' || to_json(w.ended_by)::text || ',"signals":['
+                       || g.signals || ']}' end as resumption,
+               -- Sizes first: a journal that does not fit is neither read nor encoded.
                case when sum(b.bytes) over (order by p.number) <= 1048576 then '{"more":false,"entries":[' || coalesce((
-                   select string_agg('{"name":' || to_json(e.name)::text || ',"occurrence":' || e.occurrence::text || e.entry || '}', ','
-                                     order by e.name, e.occurrence)
+                   select string_agg('{"name":' || to_json(e.name)::text || ',"occurrence":' || e.occurrence::text
+                                     || e.entry || '}', ',' order by e.name, e.occurrence)
                    from (
-                       select s.name, s.occurrence, ',"kind":' || to_json(s.kind)::text || coalesce(',"encoding":' || to_json(s.encoding)::text, '')
-                                  || coalesce(',"result":"' || replace(encode(s.result, 'base64'), E'\n', '') || '"', '')
-                                  || coalesce(',"due_at":' || to_json(s.due_at)::text, '') as entry
+                       select s.name, s.occurrence,
+                              ',"kind":' || to_json(s.kind)::text
+                              || coalesce(',"encoding":' || to_json(s.encoding)::text, '')
+                              || coalesce(',"result":"' || replace(encode(s.result, 'base64'), E'\n', '') || '"', '')
+                              || coalesce(',"due_at":' || to_json(s.due_at)::text, '') as entry
                        from flowfabric.steps s where s.partition = t.partition and s.execution = t.id
                        union all
-                       select s.name collate "C", s.occurrence, case when s.is_sleep
-                                  then ',"kind":"sleep"' || coalesce(',"due_at":' || to_json(coalesce(s.timeout_at, s.ended_at))::text, '') else ',"kind":"wait"' end
-                                  || coalesce(',"by":' || to_json(s.ended_by)::text, '') || ',"signals":[' || case when s.id = w.id then g.signals else (
-                                      select coalesce(string_agg(flowfabric._signal_text(a), ','), '')
-                                      from unnest(s.satisfiers) as x (id) cross join lateral flowfabric._signal(s.partition, s.execution, x.id) a) end || ']'
+                       select s.name collate "C", s.occurrence,
+                              case when s.is_sleep then ',"kind":"sleep"' || coalesce(
+                                       ',"due_at":' || to_json(coalesce(s.timeout_at, s.ended_at))::text, '')
+                                   else ',"kind":"wait"' end
+                              || coalesce(',"by":' || to_json(s.ended_by)::text, '')
+                              || ',"signals":[' || case when s.id = w.id then g.signals else (
+                                  select coalesce(string_agg(flowfabric._signal_text(a), ','), '')
+                                  from unnest(s.satisfiers) as x (id)
+                                  cross join lateral flowfabric._signal(s.partition, s.execution, x.id) a) end || ']'
                        from flowfabric.suspensions s
-                       where s.partition = t.partition and s.execution = t.id and s.name is not null and s.occurrence is not null
-                         and (s.ended_at is not null or s.is_sleep)) e), '') || ']}' end as journal
+                       where s.partition = t.partition and s.execution = t.id and s.name is not null
+                         and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)) e), '')
+                   || ']}' end as journal
         from unnest(_recall.places) with ordinality as p (place, number)
         cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
         left join lateral (
@@ -180,7 +205,8 @@ begin
             where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w on true
         cross join lateral (
             select coalesce(string_agg(flowfabric._signal_text(a), ','), '') as signals
-            from unnest(w.satisfiers) as x (id) cross join lateral flowfabric._signal(w.partition, w.execution, x.id) a) g
+            from unnest(w.satisfiers) as x (id)
+            cross join lateral flowfabric._signal(w.partition, w.execution, x.id) a) g
         cross join lateral (
             select coalesce(sum(coalesce(octet_length(s.result), 0) + 60), 0) + coalesce((
                 select sum(octet_length(a.payload))
@@ -197,14 +223,15 @@ begin
     end loop;
 end $$;
 
--- Forget what a handler has done, so that it runs from the beginning.
+-- Delete the journal of an execution, so that its handler runs from the beginning.
 create or replace function flowfabric._forget_steps(partition int, id uuid)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
     delete from flowfabric.steps s where s.partition = _forget_steps.partition and s.execution = _forget_steps.id;
-    -- Their keys too: a repeated suspend would be given the answer of a wait that is over.
+    -- Idempotency keys too: otherwise a repeated suspend would return the result of an old wait.
     update flowfabric.suspensions s set name = null, occurrence = null, idempotency_key = null
-    where s.partition = _forget_steps.partition and s.execution = _forget_steps.id and (s.name is not null or s.idempotency_key is not null);
+    where s.partition = _forget_steps.partition and s.execution = _forget_steps.id
+      and (s.name is not null or s.idempotency_key is not null);
 end $$;

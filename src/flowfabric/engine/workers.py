@@ -1,4 +1,4 @@
-"""Workers: who is there to work. Feeds blocked_by_route and the operator's screen; a claim needs no entry here."""
+"""Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -25,10 +25,10 @@ async def register_worker(
     ttl: timedelta = timedelta(seconds=30),
     holds_lock: bool = False,
 ) -> Registered:
-    """Say that an instance is there, which lanes it serves and what it can do; safe to repeat.
+    """Register a worker instance with the lanes it serves and its capabilities; safe to repeat.
 
     With `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
-    when that is gone, its leases are taken back within a second. Raises `InvalidWorker`, `InvalidLane`,
+    if that connection is lost, its leases end within a second. Raises `InvalidWorker`, `InvalidLane`,
     `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
     """
     answer = await call.row(
@@ -46,19 +46,19 @@ async def register_worker(
 
 
 async def hold_lock(conn: Connection, instance: str) -> None:
-    """Hold the lock by which others see that this instance lives, until the connection ends. Not through a pooler."""
+    """Hold the lock that shows that this instance lives, until the connection ends. Not through a pooler."""
     number = await call.value(conn, "worker_lock", instance=check_text(instance, "instance"))
     await call.builtin(conn, "pg_advisory_lock_shared", key1=LOCK_CLASS, key2=number)
 
 
 async def beat(conn: Connection, instances: Sequence[str]) -> list[Beat]:
-    """Say that instances still live; one that is not registered any more must register again. Answers in order."""
+    """Send heartbeats for instances; an unregistered one must register again. Answers in the given order."""
     found = await call.rows(conn, "beat", instances=[check_text(instance, "instance") for instance in instances])
     return [msgspec.convert(dict(row), Beat) for row in found]
 
 
 async def mark_dead(conn: Connection, instance: str, *, by: str, reason: str | None = None) -> MarkedDead:
-    """Declare an instance dead: forget it and revoke every lease it holds. Raises `InvalidWorker`, `InvalidBody`."""
+    """Declare an instance dead: remove it and revoke every lease it holds. Raises `InvalidWorker`, `InvalidBody`."""
     answer = await call.row(
         conn,
         "mark_dead",
@@ -78,7 +78,7 @@ async def list_workers(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[Worker]:
-    """The live instances, by name; with `lapsed` also those whose time is over but which no sweep has taken yet.
+    """List the live instances by name; with `lapsed` also expired ones that no sweep has removed yet.
 
     Raises `InvalidLimit`.
     """
@@ -96,16 +96,16 @@ async def list_workers(
 
 
 async def expire_workers(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Forget instances whose time is over; their leases lapse on their own."""
+    """Remove instances whose registration has expired; their leases expire separately."""
     return await calls.sweep(conn, "expire_workers", limit, passing)
 
 
 async def return_orphans(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Take back the leases of instances whose lock has been gone for half a second, whatever their expiry."""
+    """End the leases of instances whose lock has been missing for half a second, whatever their expiry."""
     return await calls.sweep(conn, "return_orphans", limit, passing)
 
 
 async def unregister_worker(conn: Connection, instance: str) -> bool:
-    """Say that an instance has stopped of its own accord; returns whether it was registered."""
+    """Unregister an instance that is shutting down; returns whether it was registered."""
     answer = await call.value(conn, "unregister_worker", instance=check_text(instance, "instance"))
     return bool(answer == "unregistered")

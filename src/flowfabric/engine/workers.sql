@@ -1,6 +1,7 @@
--- Workers: who is there to work. Feeds blocked_by_route and the operator's screen; a claim needs no entry here.
+-- Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen. A claim works without an
+-- entry here.
 
--- Refuse a name that cannot be a worker's or an instance's.
+-- Refuse an invalid worker or instance name.
 --
 --   refuses  invalid_worker
 create or replace function flowfabric._check_worker(worker text, instance text)
@@ -9,16 +10,17 @@ language plpgsql immutable as $$
 declare
     name text;
 begin
-    foreach name in array array[worker, instance] loop
+    foreach name in array array[_check_worker.worker, _check_worker.instance] loop
         if name is null or octet_length(name) not between 1 and 256
            or name ~ '[\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000|]' then
             perform flowfabric._refuse('invalid_worker',
-                format('worker or instance %s: 1 to 256 bytes without space, control character or |', flowfabric._shown(name)));
+                format('worker or instance name %s is invalid; use 1 to 256 bytes without spaces, control characters '
+                       'and |', flowfabric._shown(name)));
         end if;
     end loop;
 end $$;
 
--- Refuse lanes to serve that cannot be, or none at all.
+-- Refuse invalid lane names, or an empty list of lanes to serve.
 --
 --   refuses  invalid_lane
 create or replace function flowfabric._check_lanes(lanes text[])
@@ -27,15 +29,16 @@ language plpgsql immutable as $$
 declare
     name text;
 begin
-    foreach name in array coalesce(nullif(lanes, '{}'), '{null}') loop
+    foreach name in array coalesce(nullif(_check_lanes.lanes, '{}'), '{null}') loop
         if name is null or name !~ '^[\x20-\x7e]{1,64}$' then
             perform flowfabric._refuse('invalid_lane',
-                format('lane %s: give at least one lane; a lane is 1 to 64 printable ASCII characters', flowfabric._shown(name)));
+                format('lane %s is invalid; pass at least one lane, named with 1 to 64 printable ASCII characters',
+                       flowfabric._shown(name)));
         end if;
     end loop;
 end $$;
 
--- Refuse a set of capabilities that cannot be.
+-- Refuse an invalid set of capabilities.
 --
 --   refuses  invalid_capabilities
 create or replace function flowfabric._check_capabilities(capabilities jsonb)
@@ -44,99 +47,113 @@ language plpgsql immutable as $$
 declare
     cause text;
 begin
-    if capabilities = '[]' then
+    if _check_capabilities.capabilities = '[]' then
         return;
     end if;
-    cause := case when capabilities is null then 'not_array' else flowfabric._capabilities_cause(capabilities) end;
+    cause := case when _check_capabilities.capabilities is null then 'not_array'
+        else flowfabric._capabilities_cause(_check_capabilities.capabilities) end;
     if cause is not null then
         perform flowfabric._refuse('invalid_capabilities',
-            format('capabilities %s: give a list of up to 256 words without comma, space or control character, 4 096 bytes in all',
-                   flowfabric._shown(capabilities::text)), jsonb_build_object('cause', cause));
+            format('capabilities %s are invalid; use a list of up to 256 words without commas, spaces and control '
+                   'characters, 4 096 bytes in total',
+                   flowfabric._shown(_check_capabilities.capabilities::text)), jsonb_build_object('cause', cause));
     end if;
 end $$;
 
--- The number of the advisory lock that an instance holds while it lives.
+-- The advisory lock number that an instance holds while it lives.
 --
---   returns  the second key; the first is 17991
+--   returns  the second lock key; the first is 17991
 create or replace function flowfabric.worker_lock(instance text)
 returns int
 language sql immutable as $$
     select hashtext(worker_lock.instance)
 $$;
 
--- The locks of instances that are held now.
+-- The instance locks that are held now.
 --
---   returns  their numbers
+--   returns  their lock numbers
 create or replace function flowfabric._held_locks()
 returns int[]
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 begin
-    -- The numbers are signed, but shown without a sign.
+    -- Lock numbers are signed ints, but pg_locks shows them as unsigned oids.
     return array(
-        select (l.objid::bigint - case when l.objid::bigint > 2147483647 then 4294967296 else 0 end)::int from pg_locks l
+        select (l.objid::bigint - case when l.objid::bigint > 2147483647 then 4294967296 else 0 end)::int
+        from pg_locks l
         where l.locktype = 'advisory' and l.classid = 17991 and l.objsubid = 2 and l.granted
           and l.database = (select d.oid from pg_database d where d.datname = current_database()));
 end $$;
 
--- Say that an instance is there, which lanes it serves and what it can do. `holds_lock` promises to hold the shared advisory
--- lock (17991, worker_lock(instance)), taken before, on a connection that lives as long as the instance; one that was
--- never seen to hold it is left to its leases. An entry that has lapsed is as good as none.
+-- Register a worker instance with the lanes it serves and its capabilities. `holds_lock` promises that the instance
+-- holds the shared advisory lock (17991, worker_lock(instance)), taken before this call on a connection that lives as
+-- long as the instance. If the lock was never seen, the instance counts as dead only when its leases expire. An expired
+-- entry counts as missing.
 --
 --   locks    the entry
 --   emits    worker_registered, the first time and when lanes or capabilities change
 --   refuses  invalid_worker, invalid_lane, invalid_capabilities, invalid_limit, instance_reassigned
---   returns  'registered' or 'refreshed', and until when
+--   returns  'registered' or 'refreshed', and when the entry expires
 create or replace function flowfabric.register_worker(
-    worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null, ttl_ms bigint default 30000,
-    holds_lock boolean default false, out outcome text, out expires_at timestamptz)
+    worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null,
+    ttl_ms bigint default 30000, holds_lock boolean default false, out outcome text, out expires_at timestamptz)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    lifetime interval := ttl_ms * interval '1 ms';
-    sorted_lanes text[] := array(select distinct l collate "C" from unnest(lanes) l order by 1);
+    lifetime interval := register_worker.ttl_ms * interval '1 ms';
+    sorted_lanes text[] := array(select distinct l collate "C" from unnest(register_worker.lanes) l order by 1);
     skills text[];
-    key int := flowfabric.worker_lock(instance);
+    key int := flowfabric.worker_lock(register_worker.instance);
     old flowfabric.workers;
 begin
     perform flowfabric._check_worker(register_worker.worker, register_worker.instance);
     perform flowfabric._check_lanes(register_worker.lanes);
     perform flowfabric._check_capabilities(register_worker.capabilities::jsonb);
     if register_worker.ttl_ms is null or register_worker.ttl_ms not between 1000 and 600000 then
-        perform flowfabric._refuse('invalid_limit', format('ttl of %s ms: a worker lives 1 000 to 600 000 ms between beats', register_worker.ttl_ms));
+        perform flowfabric._refuse('invalid_limit',
+                                   format('a ttl of %s ms is invalid; use 1 000 to 600 000 ms between heartbeats',
+                                          register_worker.ttl_ms));
     end if;
     skills := flowfabric._sorted_set(register_worker.capabilities::jsonb);
     expires_at := now + lifetime;
-    -- The insert first: of two that register one instance at a time, the second finds what the first has written.
-    insert into flowfabric.workers (instance, worker, namespace, lanes, capabilities, ttl, registered_at, beat_at, expires_at)
-    values (register_worker.instance, register_worker.worker, register_worker.namespace, sorted_lanes, skills, lifetime, now, now, register_worker.expires_at)
+    -- Insert first: if two calls register one instance at the same time, the second finds the first one's row.
+    insert into flowfabric.workers (instance, worker, namespace, lanes, capabilities, ttl, registered_at, beat_at,
+                                    expires_at)
+    values (register_worker.instance, register_worker.worker, register_worker.namespace, sorted_lanes, skills, lifetime,
+            now, now, register_worker.expires_at)
     on conflict do nothing;
     outcome := case when found then 'registered' else 'refreshed' end;
     select w.* into old from flowfabric.workers w where w.instance = register_worker.instance for update;
     if old.worker <> register_worker.worker then
-        perform flowfabric._refuse('instance_reassigned', format('instance %s belongs to worker %s; an instance name is new for every process start',
-                                   register_worker.instance, old.worker));
+        perform flowfabric._refuse('instance_reassigned', format(
+            'instance %s belongs to worker %s; use a new instance name for every process start',
+            register_worker.instance, old.worker));
     end if;
     if old.expires_at <= now then
         outcome := 'registered';
     end if;
     update flowfabric.workers w
-    set namespace = register_worker.namespace, lanes = sorted_lanes, capabilities = skills, ttl = lifetime, beat_at = now,
-        expires_at = register_worker.expires_at, registered_at = case when outcome = 'registered' then now else w.registered_at end,
-        lock_key = case when register_worker.holds_lock and (w.lock_key is not null or key = any (flowfabric._held_locks())) then key end,
+    set namespace = register_worker.namespace, lanes = sorted_lanes, capabilities = skills, ttl = lifetime,
+        beat_at = now, expires_at = register_worker.expires_at,
+        registered_at = case when outcome = 'registered' then now else w.registered_at end,
+        lock_key = case when register_worker.holds_lock
+                             and (w.lock_key is not null or key = any (flowfabric._held_locks())) then key end,
         lock_missing_since = null
     where w.instance = register_worker.instance;
     if outcome = 'registered'
-       or (old.lanes, old.capabilities, old.namespace) is distinct from (sorted_lanes, skills, register_worker.namespace) then
+       or (old.lanes, old.capabilities, old.namespace)
+          is distinct from (sorted_lanes, skills, register_worker.namespace) then
         perform flowfabric._append('worker_registered', register_worker.instance, detail => jsonb_build_object(
-            'worker', register_worker.worker, 'lanes', sorted_lanes, 'capabilities', skills, 'namespace', register_worker.namespace));
+            'worker', register_worker.worker, 'lanes', sorted_lanes, 'capabilities', skills,
+            'namespace', register_worker.namespace));
     end if;
 end $$;
 
--- Say that instances still live, each for its own time. One whose entry has lapsed is not revived: it registers again.
+-- Send heartbeats for instances, each extended by its own ttl. An expired entry is not revived: the instance must
+-- register again.
 --
 --   locks    the entries, in key order
---   returns  per instance, in the order given, 'refreshed' and until when, or 'not_registered'
+--   returns  per instance, in the order given, 'refreshed' and when the entry expires, or 'not_registered'
 create or replace function flowfabric.beat(instances text[])
 returns table (instance text, outcome text, expires_at timestamptz)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -156,13 +173,14 @@ begin
     order by x.number;
 end $$;
 
--- Forget instances and take back their leases, as lapsed or as revoked: of all at once, since tickets and budgets are locked
--- in order. To revoke one that has lapsed would spare it its count, so that is left to its sweep.
+-- Remove instances and end their leases, as expired or as revoked: of all instances in one call, because tickets and
+-- budgets are locked in key order. With 'revoked', leases that have already expired are skipped: their sweep counts
+-- them as a reclaim, and a revocation would not.
 --
---   moves    active → runnable: pending_reclaim_attempt; over the cap of a lapse → ended: failed
+--   moves    active → runnable: pending_reclaim_attempt; over the reclaim cap → ended: failed
 --   locks    the tickets it moves, in key order
 --   emits    lease_revoked, lease_expired, execution_failed
---   returns  how many leases were taken back, the lanes with work again, the executions that ended
+--   returns  how many leases were ended, the lanes that have work again, the executions that ended
 create or replace function flowfabric._bury(
     instances text[], how flowfabric.lease_end, by text default null, reason text default null,
     out moved int, out lanes text[], out ended text[])
@@ -173,10 +191,12 @@ declare
     held record;
 begin
     delete from flowfabric.workers w where w.instance = any (_bury.instances);
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held from (
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held
+    from (
         select t.partition, t.id, t.lane from flowfabric.tickets t
-        where t.phase = 'active' and t.instance = any (_bury.instances) and (_bury.how = 'expired' or t.expires_at > now)
-          -- One that would end for it is left to its sweep, which takes the flow before.
+        where t.phase = 'active' and t.instance = any (_bury.instances)
+          and (_bury.how = 'expired' or t.expires_at > now)
+          -- A flow member over its reclaim cap would end; its sweep does that, because it locks the flow first.
           and (_bury.how = 'revoked' or t.flow is null or t.reclaims < (
               select coalesce((e.policy ->> 'max_reclaim_count')::int, 10) from flowfabric.executions e
               where e.partition = t.partition and e.id = t.id))
@@ -194,13 +214,13 @@ begin
     end if;
 end $$;
 
--- Declare an instance dead: forget it and revoke every lease it holds.
+-- Declare an instance dead: remove it and revoke every lease it holds.
 --
 --   moves    active → runnable: pending_reclaim_attempt
 --   locks    the entry; the tickets of its leases, in key order
 --   emits    worker_marked_dead, lease_revoked
 --   refuses  invalid_worker, invalid_body
---   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes with work again
+--   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes that have work again
 create or replace function flowfabric.mark_dead(
     instance text, by text, reason text default null, out outcome text, out revoked int, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -208,7 +228,9 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 begin
     perform flowfabric._check_worker(mark_dead.instance, mark_dead.instance);
     if octet_length(mark_dead.reason) > 256 or mark_dead.reason ~ '[\u0001-\u001f\u007f-\u009f]' then
-        perform flowfabric._refuse('invalid_body', 'reason: give at most 256 bytes without control characters', '{"field": "reason"}');
+        perform flowfabric._refuse(
+            'invalid_body', 'reason is invalid; use at most 256 bytes without control characters',
+            '{"field": "reason"}');
     end if;
     perform flowfabric._check_by(mark_dead.by);
     revoked := 0;
@@ -217,20 +239,23 @@ begin
         outcome := 'not_registered';
         return;
     end if;
-    select b.moved, b.lanes into revoked, lanes from flowfabric._bury(array[mark_dead.instance], 'revoked', mark_dead.by, mark_dead.reason) b;
+    select b.moved, b.lanes into revoked, lanes
+    from flowfabric._bury(array[mark_dead.instance], 'revoked', mark_dead.by, mark_dead.reason) b;
     perform flowfabric._append('worker_marked_dead', mark_dead.instance, mark_dead.by,
                                jsonb_build_object('reason', mark_dead.reason, 'revoked', revoked));
     outcome := 'marked';
 end $$;
 
--- The instances that are there, by name.
+-- List the registered instances by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  a row each, with how many leases it holds; with `lapsed` also those whose time is over but which no sweep has taken
+--   returns  a row per instance, with the number of leases it holds; with `lapsed` also expired entries that no sweep
+--            has removed yet
 create or replace function flowfabric.list_workers(
-    namespace text default null, lane text default null, lapsed boolean default false, after text default null, take int default 50)
-returns table (worker text, instance text, lanes text[], capabilities text[], namespace_name text, registered_at timestamptz,
-               beat_at timestamptz, expires_at timestamptz, active_count bigint)
+    namespace text default null, lane text default null, lapsed boolean default false, after text default null,
+    take int default 50)
+returns table (worker text, instance text, lanes text[], capabilities text[], namespace_name text,
+               registered_at timestamptz, beat_at timestamptz, expires_at timestamptz, active_count bigint)
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
@@ -246,12 +271,13 @@ begin
     limit flowfabric._page(list_workers.take);
 end $$;
 
--- Forget instances whose time is over. Their leases lapse on their own.
+-- Remove instances whose registration has expired. Their leases expire separately.
 --
---   locks    the entries it removes; skips those that are locked
+--   locks    the entries it removes; skips locked ones
 --   emits    worker_expired
---   returns  how many were forgotten
-create or replace function flowfabric.expire_workers(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many were removed
+create or replace function flowfabric.expire_workers(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -268,14 +294,16 @@ begin
     end loop;
 end $$;
 
--- Take back the leases of instances that promised to hold their lock and have lost it for half a second: their process, or
--- its connection, is gone. For 15 s after the server started nobody is taken for dead, since everybody lost the lock then.
+-- End the leases of instances that promised to hold their advisory lock and have not held it for half a second: the
+-- process or its connection is gone. For 15 s after a server start no instance counts as dead, because every instance
+-- loses its lock then.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the entries it changes, skipping locked ones; the tickets of lost leases, in key order
+--   locks    the entries it changes (skips locked ones); the tickets of lost leases, in key order
 --   emits    worker_expired, lease_expired, execution_failed
---   returns  how many instances were found dead, the lanes with work again, the executions that ended
-create or replace function flowfabric.return_orphans(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many instances were found dead, the lanes that have work again, the executions that ended
+create or replace function flowfabric.return_orphans(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -286,7 +314,8 @@ declare
     dead text[] := '{}';
 begin
     for entry in
-        select w.instance, w.lock_missing_since, w.lock_key = any (held) or is_early as is_fine from flowfabric.workers w
+        select w.instance, w.lock_missing_since, w.lock_key = any (held) or is_early as is_fine
+        from flowfabric.workers w
         where w.lock_key is not null
           and case when w.lock_key = any (held) or is_early then w.lock_missing_since is not null
                    else coalesce(w.lock_missing_since, '-infinity') <= now - interval '500 ms' end
@@ -308,7 +337,7 @@ begin
     end if;
 end $$;
 
--- Say that an instance has stopped of its own accord. It has given back its leases before; any that are left lapse.
+-- Unregister an instance that is shutting down. It has released its leases before; any others expire.
 --
 --   emits    worker_expired
 --   returns  'unregistered', or 'not_registered'

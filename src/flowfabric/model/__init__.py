@@ -1,4 +1,4 @@
-"""Every noun as frozen data: what is asked for, where it waits, how it stands, how it ended."""
+"""The data types of the engine, all immutable."""
 
 from flowfabric.model.attempts import (
     Attempt,

@@ -1,4 +1,4 @@
-"""Attempts: how a try at running an execution ended."""
+"""Attempts: the runs of an execution and how they ended."""
 
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,7 +10,7 @@ from flowfabric.model.claims import Fence
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A report that the work is done."""
+    """A report that an execution is complete, with its result."""
 
     fence: Fence
     result: bytes | None = None
@@ -18,11 +18,11 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The execution has ended well."""
+    """The execution completed successfully."""
 
 
 class FailureClass(StrEnum):
-    """What kind of failure ended an attempt; the retry policy goes by it."""
+    """The class of a failure, which the retry policy depends on."""
 
     TRANSIENT = "transient"
     PERMANENT = "permanent"
@@ -38,14 +38,14 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
     class_: FailureClass = FailureClass.TRANSIENT
     reason: str
     category: str | None = None
-    """A word of the caller's own, which the retry policy may list; the class where it is left out."""
+    """A custom word that the retry policy may list; defaults to the class."""
     traceback: str | None = None
     retry_after: timedelta | None = None
-    """When to try again, instead of the policy's backoff."""
+    """How long to wait before the retry, instead of the policy's backoff."""
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a failed attempt: a retry at `due_at`, or without one the end of the execution."""
+    """The result of a failed attempt: a retry at `due_at`, or, without `due_at`, the end of the execution."""
 
     outcome: Literal["retry_scheduled", "failed"]
     due_at: datetime | None = None
@@ -53,19 +53,19 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to put an attempt off; without a moment, to hand it back at once."""
+    """A request to delay an attempt; without `until`, to release it immediately."""
 
     fence: Fence
     until: timedelta | datetime | None = None
     name: str | None = None
-    """Its place in the journal, with the occurrence: a handler that sleeps is not put to sleep there again."""
+    """With the occurrence, the key of the journal entry: a sleeping handler does not sleep there again."""
     occurrence: int | None = None
-    why: str | None = None
-    """What `explain` says of it, when the handler did not ask for it."""
+    reason: str | None = None
+    """The reason that `explain` gives, if the handler did not request the delay."""
 
 
 class Delayed(msgspec.Struct, frozen=True, kw_only=True):
-    """When work that was put off goes on."""
+    """When a delayed attempt continues."""
 
     due_at: datetime
 
@@ -80,7 +80,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, rename={"class_": "clas
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One try at running an execution; the one under way has no end."""
+    """One run of an execution; the current attempt has no `ended_at`."""
 
     number: int
     type: str

@@ -1,4 +1,4 @@
-"""Budgets: how much may be spent, and what was."""
+"""Budgets: spending limits and usage."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,21 +11,21 @@ from flowfabric.model.claims import Fence
 
 
 class CreatedBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget that is there now, whoever made it."""
+    """The result of `create_budget`: a new budget, or the existing one."""
 
     outcome: Literal["created", "exists"]
     budget_id: UUID
 
 
 class ChangedBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did: the lanes that may have work again because of it."""
+    """The result of `change_budget`, with the lanes that may have claimable work again."""
 
     outcome: Literal["changed"] = "changed"
     lanes: Sequence[str] = ()
 
 
 class ResetBudget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reset did: when the next one is due, and the lanes that may have work again."""
+    """The result of `reset_budget`: the time of the next reset, and the lanes that may have claimable work again."""
 
     outcome: Literal["reset"] = "reset"
     next_reset_at: datetime | None = None
@@ -33,14 +33,14 @@ class ResetBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Breach(msgspec.Struct, frozen=True, kw_only=True):
-    """The last time something did not fit under a hard limit."""
+    """The last time an amount did not fit under a hard limit."""
 
     at: datetime
     dimension: str
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget as it counts now: a due reset is done, reservations that have lapsed are gone."""
+    """A budget in its effective state: a due reset is applied, expired reservations are subtracted."""
 
     budget_id: UUID
     namespace: str
@@ -52,16 +52,16 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     on_hard_limit: str
     on_soft_limit: str
     used: Mapping[str, int]
-    """Dimensions of which nothing is used are left out; so it is with `reserved` and `overrun`."""
+    """Without zero amounts, as `reserved` and `overrun`."""
     reserved: Mapping[str, int]
     overrun: Mapping[str, int]
-    """What was spent beyond an estimate and did not fit under the limit."""
+    """Amounts spent beyond an estimate that did not fit under the limit."""
     is_full: bool
-    """Whether it keeps work waiting: strict, with nothing left in some dimension."""
+    """Whether it blocks claims: it is strict and a limited dimension is exhausted."""
     breach_count: int
     soft_breach_count: int
     waiting_count: int
-    """How many executions it has suspended; 10 001 stands for more than 10 000."""
+    """The number of executions it has suspended; 10,001 means more than 10,000."""
     last_breach: Breach | None = None
     next_reset_at: datetime | None = None
     reset_interval_ms: int | None = None
@@ -70,22 +70,22 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was used, to be counted in all its dimensions or in none."""
+    """Used amounts, counted in all dimensions or in none."""
 
     budget: str
-    """Its name, or its id."""
+    """The name or id of the budget."""
     amounts: Mapping[str, int]
     namespace: str = "default"
     fence: Fence | None = None
-    """Whose usage it is: it goes into the ledger of that execution."""
+    """The claim of the execution that used the amounts; they are added to its ledger."""
     dedup_key: str | None = None
-    """Within a day, a second report with this key on this budget counts nothing."""
+    """Within a day, a second report with this key on this budget is not counted."""
     step: tuple[str, int] | None = None
-    """Name and occurrence of its place in the journal: the report counts once however often the handler runs."""
+    """Name and occurrence of a step in the journal: the report counts once, however often the handler runs."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a report; at a breach with the dimension and its figures."""
+    """The result of a usage report; after a breach with the dimension and its figures."""
 
     outcome: Literal["ok", "soft_breach", "hard_breach", "already_applied"]
     dimension: str | None = None
@@ -94,11 +94,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     soft_limit: int | None = None
     hard_limit: int | None = None
     action: Literal["refuse", "fail", "cancel", "suspend"] | None = None
-    """What a hard breach did to the execution; `refuse` did nothing."""
+    """What a hard breach did to the execution; `refuse` leaves it running."""
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a reservation; at a hard breach there is none."""
+    """The result of `reserve`; a hard breach makes no reservation."""
 
     outcome: Literal["reserved", "soft_breach", "hard_breach", "already_applied"]
     reservation_id: UUID | None = None
@@ -112,7 +112,7 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a settlement; `already_applied` has the figures of the first one, and `first`, how that went."""
+    """The result of `settle`; `already_applied` has the figures of the first call, and its outcome in `first`."""
 
     outcome: Literal["settled", "soft_breach", "hard_breach", "already_applied"]
     first: Literal["settled", "soft_breach", "hard_breach"] | None = None
@@ -124,11 +124,11 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     overrun: Mapping[str, int] = {}
     action: Literal["refuse", "fail", "cancel", "suspend"] | None = None
     lanes: Sequence[str] = ()
-    """Where there may be work again, because less was spent than was set aside."""
+    """The lanes that may have claimable work again, because less was spent than reserved."""
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back; nothing, when there was nothing to give back."""
+    """The released amounts; empty for `noop`."""
 
     outcome: Literal["released", "noop"]
     amounts: Mapping[str, int] = {}
@@ -136,7 +136,7 @@ class Released(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """What an execution has spent of a budget in one of its periods, which resets number from 1."""
+    """What an execution has spent of a budget in one period; each reset starts the next period, from 1."""
 
     budget_id: UUID
     name: str

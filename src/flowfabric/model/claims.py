@@ -1,4 +1,4 @@
-"""Claims: the right to run an execution, and how it is shown."""
+"""Claims: the right to run an execution, and the fence that proves it."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ from flowfabric.model.waits import Resumed
 
 
 class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The attempt under way, or interrupted by a wait."""
+    """The attempt that is running, or interrupted by a wait."""
 
     number: int
     type: str
@@ -21,7 +21,7 @@ class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The right to run an execution until a moment."""
+    """The right to run an execution until `expires_at`."""
 
     lease_id: UUID
     epoch: int
@@ -31,25 +31,25 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker shows with every call it makes: the lease, and which claim and attempt it belongs to."""
+    """What a worker sends with every call: the lease, and the epoch and attempt it belongs to."""
 
     execution_id: ExecutionId
     lease_id: UUID
     epoch: int
     attempt: int
     flow: UUID | None = None
-    """The flow it was in when it was claimed: whoever ends it takes that first, and is spared looking it up."""
+    """Its flow at claim time. Ending the execution locks the flow first; this saves the lookup."""
 
 
 class Input(msgspec.Struct, frozen=True, gc=False):
-    """What an upstream handed on: its result, byte for byte."""
+    """The result that an upstream execution passes on, byte for byte."""
 
     result: bytes
     encoding: str = "json"
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An execution given to a worker, and all the worker needs to run it."""
+    """An execution claimed by a worker, with everything the worker needs to run it."""
 
     execution_id: ExecutionId
     fence: Fence
@@ -66,21 +66,21 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tags: Mapping[str, str] = {}
     policy: Mapping[str, object] = {}
     resumed: bool = False
-    """It goes on with the same attempt after a wait or a delay."""
+    """It resumes the same attempt after a wait or a delay."""
     resumed_by: Resumed | None = None
-    """What ended the wait it goes on from."""
+    """What ended the wait it resumes from."""
     journal: Journal | None = None
-    """What its handler has done before, where it may have run and all of that fits into the answer."""
+    """The journal of earlier runs, if it may have run before and the journal fits into the answer."""
     attempt_deadline: datetime | None = None
     deadline_at: datetime | None = None
     flow_id: FlowId | None = None
     inputs: Mapping[str, Input] = {}
-    """The results of upstreams that were given a name; one called `payload` is the payload instead."""
+    """The results of upstreams, by name; the one named `payload` replaces the payload instead."""
     more_inputs: bool = False
-    """Upstreams handed on more than has room in the answer: nothing of it is here, and `read_inputs` has all."""
+    """The inputs do not fit into the answer: `inputs` is empty, and `read_inputs` returns all of them."""
 
     def handed(self, inputs: Mapping[str, Input]) -> "Claim":
-        """The claim with all that upstreams handed on."""
+        """Return the claim with the inputs that upstreams pass on."""
         if not inputs and not self.more_inputs:
             return self
         others = {name: given for name, given in inputs.items() if name != "payload"}
@@ -91,7 +91,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A signed promise of one execution to one worker; whoever holds the key may turn it into a lease."""
+    """A signed claim on one execution for one worker; `grant_key` can be turned into a lease."""
 
     execution_id: ExecutionId
     partition_key: str
@@ -107,7 +107,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifiedGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a good grant says."""
+    """The contents of a valid grant."""
 
     execution_id: ExecutionId
     worker: str
@@ -116,13 +116,13 @@ class VerifiedGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease that goes on."""
+    """A renewed lease."""
 
     expires_at: datetime
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):
-    """What revoking did: the lease that was taken away, or the cause why there was nothing to do."""
+    """The result of `revoke`: the revoked lease, or the cause why there was nothing to do."""
 
     outcome: Literal["revoked", "noop"]
     cause: str | None = None

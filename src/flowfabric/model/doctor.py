@@ -1,4 +1,4 @@
-"""Doctor: what Postgres and the engine say of themselves, and what is found wrong with it."""
+"""Doctor: the facts it collects from Postgres and the engine, and its findings."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ class Level(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a check found: what is the matter, with the value; what that means; what to do."""
+    """One finding of a check: the problem, with the value; what it means; what to do."""
 
     check: str
     level: Level
@@ -29,7 +29,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """What was looked at, and what was found; what is wrong comes first."""
+    """The checks that ran, and their findings; the wrong ones come first."""
 
     checks: Sequence[str]
     findings: Sequence[Finding]
@@ -52,7 +52,7 @@ class OpenTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction prepared for a two-phase commit, which belongs to no session."""
+    """A transaction prepared for two-phase commit, which belongs to no session."""
 
     gid: str
     role: str
@@ -60,7 +60,7 @@ class PreparedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What vacuum knows of a table."""
+    """The vacuum statistics of a table."""
 
     name: str
     dead_count: int
@@ -70,7 +70,7 @@ class TableFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What Postgres says of itself, from its catalogs alone."""
+    """Facts about the Postgres server, from system catalogs only."""
 
     version_num: int
     version: str
@@ -88,7 +88,7 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """The oldest thing that a sweep should have moved by now, and how late that may be."""
+    """The oldest row that a sweep should have handled by now, and how late is still normal."""
 
     sweep: str
     since: datetime
@@ -97,7 +97,7 @@ class Overdue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A named consumer of the log, and how much it has not read."""
+    """A named consumer of the log, and how far it is behind."""
 
     name: str
     behind_count: int
@@ -106,7 +106,7 @@ class ConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine says of its work."""
+    """Facts about the engine and its work."""
 
     at: datetime
     pid: int

@@ -1,4 +1,4 @@
-"""Events: the log, line by line."""
+"""Events: entries of the log, and filters to read it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from flowfabric.ids import ExecutionId, FlowId
 
 
 class EventKind(StrEnum):
-    """What the log can hold: every kind of event that a function of the engine writes, or once wrote."""
+    """Every kind of event that the engine writes, or wrote in an earlier release."""
 
     ATTEMPT_FAILED = "attempt_failed"
     BUDGET_CHANGED = "budget_changed"
@@ -76,14 +76,14 @@ class EventKind(StrEnum):
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the log."""
+    """One entry of the log."""
 
     event_id: int
     cursor: str
-    """Where to go on from after this event."""
+    """The cursor to continue from after this event."""
     at: datetime
     kind: str
-    """One of `EventKind`, or what a newer release writes."""
+    """One of `EventKind`, or a kind that a newer release writes."""
     partition: int | None = None
     execution_id: ExecutionId | None = None
     flow_id: FlowId | None = None
@@ -97,28 +97,28 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events to see; all parts given must hold, and an event without the asked part does not match."""
+    """Which events to read; all given fields must match, and an event without such a field does not match."""
 
     namespace: str | None = None
     tag: tuple[str, str] | None = None
     """A key and its value."""
     lane: str | None = None
     kinds: Collection[str] | None = None
-    """Those of `EventKind`; another word is refused, since nothing would ever match it."""
+    """Values of `EventKind`; an unknown kind is refused, because nothing would ever match it."""
     partitions: Collection[int] | None = None
-    """So that several consumers can share the work."""
+    """Only these partitions, so that several consumers can share the work."""
     execution_id: ExecutionId | None = None
     flow_id: FlowId | None = None
     by: str | None = None
     acts: bool = False
-    """Only what somebody did: events that name who."""
+    """Only acts of operators: events with a `by`."""
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some events, and where to go on from; `more` when the log goes further already."""
+    """A page of events, and the cursor to continue from; `more` if the log already has further events."""
 
     events: Sequence[Event]
     cursor: str
     more: bool
     truncated: bool = False
-    """The timeline of an execution that is older than what is kept of the log: its beginning is missing."""
+    """The execution is older than the oldest event kept: the beginning of its timeline is missing."""

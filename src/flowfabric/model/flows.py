@@ -13,7 +13,7 @@ from flowfabric.model.executions import PublicState, Submission
 
 
 class FlowState(StrEnum):
-    """Where a flow stands, in one word, by where its members do."""
+    """The state of a flow, derived from the states of its members."""
 
     OPEN = "open"
     RUNNING = "running"
@@ -24,32 +24,32 @@ class FlowState(StrEnum):
 
 
 class CancelPolicy(StrEnum):
-    """Which members a cancelled flow takes with it."""
+    """Which members are cancelled with a flow."""
 
     CANCEL_ALL = "cancel_all"
     CANCEL_PENDING = "cancel_pending"
-    """Those without a lease; what runs goes on and ends as it would."""
+    """Members without a lease; running members finish normally."""
     FLOW_ONLY = "flow_only"
 
 
 class EdgePolicy(msgspec.Struct, frozen=True):
-    """The rule over all edges into one member: how many of its upstreams must succeed."""
+    """The policy for all edges into one member: how many of its upstreams must succeed."""
 
     kind: Literal["all_of", "any_of", "quorum"] = "all_of"
     k: int | None = None
     on_satisfied: Literal["cancel_remaining", "let_run"] | None = None
-    """What becomes of upstreams that still run when it is decided; `cancel_remaining` unless said otherwise."""
+    """What happens to unfinished upstreams once the group is decided; the default is `cancel_remaining`."""
 
 
 class CreatedFlow(msgspec.Struct, frozen=True):
-    """The flow that a call stands for."""
+    """The result of `create_flow`: a new flow, or the existing one."""
 
     outcome: Literal["created", "duplicate"]
     flow_id: FlowId
 
 
 class AddedExecution(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a flow, and how many that makes."""
+    """The result of `add_execution`, with the flow's member count and revision."""
 
     outcome: Literal["added", "already_member"]
     execution_id: ExecutionId
@@ -58,7 +58,7 @@ class AddedExecution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddedEdge(msgspec.Struct, frozen=True, kw_only=True):
-    """An edge, and how many upstreams the child still waits for; revision and count when it was added by this call."""
+    """The result of `add_edge`; `revision` and the count of pending upstreams are set if this call added the edge."""
 
     outcome: Literal["added", "already_applied"]
     edge_id: UUID
@@ -67,14 +67,14 @@ class AddedEdge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a flow that is submitted whole, under a name of that call's own."""
+    """A member in `submit_flow`; its name is local to the call."""
 
     name: str
     submission: Submission
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """An edge between two members of a flow that is submitted whole, by their names."""
+    """An edge in `submit_flow`, between two members by name."""
 
     upstream: str
     downstream: str
@@ -82,7 +82,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmittedFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow that was submitted whole, and the execution behind each name."""
+    """The result of `submit_flow`, with the execution of each member name."""
 
     outcome: Literal["created", "duplicate"]
     flow_id: FlowId
@@ -90,7 +90,7 @@ class SubmittedFlow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelledFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """What cancelling a flow did, or had done: `members` are the first thousand of `count`."""
+    """The result of `cancel_flow`, or of the first call: `members` are the first 1,000 of `count`."""
 
     outcome: Literal["cancelled", "already_cancelled"]
     policy: CancelPolicy
@@ -109,7 +109,7 @@ class Cancelling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """All edges into one member, and how they stand."""
+    """All edges into one member, and how many are in each state."""
 
     downstream: str
     policy: EdgePolicy
@@ -122,7 +122,7 @@ class EdgeGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """One member that waits for another."""
+    """A dependency: `downstream` waits for `upstream`."""
 
     edge_id: UUID
     upstream: str
@@ -132,15 +132,15 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member as the description of its flow shows it."""
+    """A member, as `describe_flow` shows it."""
 
     execution_id: str
-    kind: str
+    task: str
     public_state: PublicState
 
 
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow as a list shows it."""
+    """A flow, as `list_flows` shows it."""
 
     flow_id: str
     kind: str
@@ -157,19 +157,19 @@ class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FlowDescription(FlowSummary, frozen=True, kw_only=True):
-    """All there is to know of a flow; members, edges and groups page by page."""
+    """A flow with a page of its members, edges and groups."""
 
     counts: Mapping[PublicState, int] = {}
-    """How many members are in each state; those of which there are none are left out."""
+    """The number of members per state, without zero counts."""
     groups: Sequence[EdgeGroup] = ()
     edges: Sequence[Edge] = ()
     members: Sequence[FlowMember] = ()
     next_cursor: str | None = None
-    """Where the next page begins: behind this member, with the edges and the group that lead to each."""
+    """The last member of this page; pass it to read the next page of members with their edges and groups."""
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
-    """What ends have brought about in their flows: the lanes with work now, and who has ended with them."""
+    """The result of `follow_ends`: lanes with claimable work, and executions that were skipped or cancelled."""
 
     lanes: Sequence[str] = ()
     ended: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""The journal: what a handler has done so far, for a run that begins again."""
+"""The journal: what a handler has already done, for a run that starts again from the top."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from flowfabric.model.waits import Signal
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One thing a handler need not do again: a saved step, a sleep, or a wait that has ended."""
+    """One thing that a handler does not repeat: a saved step, a sleep, or a completed wait."""
 
     kind: Literal["step", "sleep", "wait"]
     name: str
@@ -23,7 +23,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Some of what a handler has done, and whether there is more."""
+    """Some entries of a journal, and whether more follow."""
 
     entries: Sequence[JournalEntry]
     more: bool

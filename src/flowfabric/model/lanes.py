@@ -1,4 +1,4 @@
-"""Lanes: where work queues."""
+"""Lanes: the queues that workers claim from."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,20 +18,20 @@ class LaneChange(StrEnum):
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """What draining a lane did, and how much it still has to finish (10 001 stands for more than 10 000)."""
+    """What draining a lane did, and how many executions are left (10 001 means more than 10 000)."""
 
     outcome: LaneChange
     left_count: int
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane and what is in it; counts stop at 10 001, which stands for more than 10 000."""
+    """A lane and the number of its executions by state; counts stop at 10 001, which means more than 10 000."""
 
     name: str
     state: str
     since: datetime
     by: str | None
-    why: str | None
+    reason: str | None
     keep_renewals: bool
     waiting_count: int
     delayed_count: int

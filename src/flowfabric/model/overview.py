@@ -1,4 +1,4 @@
-"""Overview: one frame of what waits, runs and is stuck."""
+"""Overview: one snapshot of waiting, running and stuck executions."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,13 +7,13 @@ import msgspec
 
 
 class LaneFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane and what is in it; counts stop at 10 001, which stands for more than 10 000."""
+    """A lane and its counts; a count stops at 10 001, which means more than 10 000."""
 
     name: str
     state: str
     since: datetime
     by: str | None
-    why: str | None
+    reason: str | None
     waiting_count: int
     active_count: int
     delayed_count: int
@@ -23,7 +23,7 @@ class LaneFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """An instance that is registered, and whether it still lives; its count stops at 1 001."""
+    """A registered worker instance, and whether it is lost; its count stops at 1 001."""
 
     instance: str
     worker: str
@@ -36,7 +36,7 @@ class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """How often things happen each second, and over how many seconds that was measured."""
+    """Events per second, and over how many seconds they were measured."""
 
     span_s: float
     submitted: float
@@ -47,7 +47,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the oldest of each kind is what it is, and when the next is due."""
+    """Since when the longest-running and the longest-suspended execution are so, and when the next one is due."""
 
     running_since: datetime | None
     suspended_since: datetime | None
@@ -55,20 +55,21 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """Work that does not go on, one reason at a time: why, and what to do. The amount stops at 1 001."""
+    """Executions that do not continue, grouped by reason; `sentence` explains it. The amount stops at 1 001."""
 
     reason: str
+    """A code: `no_worker`, `blocked_by_route`, `waiting_for_signal`, `worker_lost`, …"""
     lane: str
     subject: str | None
+    """The needs of a route, the first execution, or the worker instance, depending on the reason."""
     amount: int
     since: datetime
     releases_at: datetime | None
-    why: str
-    remedy: str
+    sentence: str
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame. Lanes and workers are the first few of as many as the counts say."""
+    """One snapshot. `lanes` and `workers` are the first few; `lane_count` and `worker_count` count all."""
 
     at: datetime
     lanes: Sequence[LaneFrame]

@@ -1,4 +1,4 @@
-"""Pages and sweeps: what many calls answer alike."""
+"""Pages of lists, and results of sweeps."""
 
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass of a sweep did: how many it moved, and which lanes and executions somebody may be waiting for."""
+    """What one pass of a sweep did: how many items it moved, and the lanes and executions to notify about."""
 
     moved: int
     lanes: Sequence[str] = ()
@@ -17,7 +17,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """Some of a list, and where the next page starts when more follows."""
+    """One page of a list, and the cursor of the next page if there is one."""
 
     items: Sequence[T]
     next_cursor: str | None = None

@@ -1,4 +1,4 @@
-"""Quotas: how often, and how many at once."""
+"""Quotas: rate and concurrency limits."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,21 +9,21 @@ import msgspec
 
 
 class CreatedQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota that is there now, whoever made it."""
+    """The result of `create_quota`: a new quota, or the existing one."""
 
     outcome: Literal["created", "exists"]
     quota_id: UUID
 
 
 class ChangedQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did: the lanes that may have work again because of it."""
+    """The result of `change_quota`, with the lanes that may have claimable work again."""
 
     outcome: Literal["changed"] = "changed"
     lanes: Sequence[str] = ()
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A quota and how much of it is used."""
+    """A quota and its usage."""
 
     quota_id: UUID
     namespace: str
@@ -33,10 +33,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     max_requests_per_window: int | None = None
     max_concurrent: int | None = None
     in_window: int
-    """How many attempts were admitted within the window that ends now."""
+    """The number of attempts admitted in the current window."""
     held_count: int
-    """How many executions run, or are granted."""
+    """The number of executions that are active or granted."""
     room: int
-    """How many more a claim would be given now."""
+    """How many more executions a claim could get now."""
     next_room_at: datetime | None = None
-    """When a full window has room again; none while a slot is what lacks."""
+    """When a full window has room again; `None` while slots are missing."""

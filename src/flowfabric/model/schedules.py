@@ -1,4 +1,4 @@
-"""Schedules: what is submitted again and again, when, and what becomes of ticks that come at a bad time."""
+"""Schedules: what they submit, when, and what happens to missed and overlapping ticks."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -11,7 +11,7 @@ from flowfabric.model.executions import Options
 
 
 class CatchUp(StrEnum):
-    """What becomes of ticks that passed while nobody looked."""
+    """What to do with ticks that were missed while no process fired schedules."""
 
     NONE = "none"
     LAST = "last"
@@ -19,7 +19,7 @@ class CatchUp(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a tick does when the execution before it is unfinished."""
+    """What a tick does if the previous execution is unfinished."""
 
     ALLOW = "allow"
     SKIP = "skip"
@@ -27,25 +27,25 @@ class Overlap(StrEnum):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When a schedule ticks: by `cron` in a time zone, or `every` span from an anchor."""
+    """When a schedule ticks: by a `cron` expression in a time zone, or at the interval `every` from an anchor."""
 
     cron: str | None = None
     tz: str = "UTC"
     every: timedelta | None = None
     anchor: datetime | None = None
-    """What `every` counts from; the moment of its creation when left out."""
+    """The time that `every` counts from; default: when the schedule is created."""
     jitter: timedelta = timedelta()
-    """The longest that an execution is put off; how long follows from its tick."""
+    """The longest delay of an execution; the actual delay is derived from its tick."""
     catch_up: str = CatchUp.LAST
     catch_up_window: timedelta = timedelta(days=1)
-    """How old a tick may be that `all` still runs."""
+    """The oldest missed tick that `all` still fires."""
     overlap: str = Overlap.ALLOW
     until: datetime | None = None
-    """No tick after this moment."""
+    """No tick after this time."""
 
 
 class ScheduleState(StrEnum):
-    """How a schedule stands, in one word."""
+    """The state of a schedule."""
 
     ACTIVE = "active"
     PAUSED = "paused"
@@ -65,7 +65,7 @@ class ScheduleChange(StrEnum):
 
 
 class ScheduleRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a schedule cannot submit, and since when; it is tried again and again."""
+    """Why a schedule cannot submit, and since when; the sweep keeps retrying."""
 
     code: str
     message: str
@@ -79,11 +79,11 @@ class SchedulePause(msgspec.Struct, frozen=True, kw_only=True):
 
     since: datetime
     by: str | None = None
-    why: str | None = None
+    reason: str | None = None
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule as it stands; `ticks` are the next five. The payload is there only when one schedule is described."""
+    """A schedule; `ticks` are the next five. Only `describe_schedule` includes the payload."""
 
     namespace: str
     name: str
@@ -109,14 +109,14 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def when(self) -> str:
-        """When it ticks, in a few words."""
+        """When it ticks, as a short text."""
         timing = self.timing
         ticks = f"every {write_span(timing.every)}" if timing.every else f"{timing.cron} {timing.tz}"
         return f"{ticks}, up to {write_span(timing.jitter)} later" if timing.jitter else ticks
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):
-    """What firing by hand did; when the one before is unfinished and ticks are skipped then, its id."""
+    """The result of `fire_schedule`; if the outcome is `skipped`, the id of the unfinished execution."""
 
     outcome: str
     execution_id: str

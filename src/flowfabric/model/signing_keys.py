@@ -1,4 +1,4 @@
-"""Keys: what tokens and grants are signed with."""
+"""Signing keys: they sign tokens and grants."""
 
 from datetime import datetime
 from typing import Literal
@@ -15,7 +15,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seeded(msgspec.Struct, frozen=True, kw_only=True):
-    """What seeding did; a kid that is there already says whether it has the same secret."""
+    """The result of `seed_key`; `same_secret` is set if the kid already exists."""
 
     outcome: Literal["seeded", "already_seeded"]
     kid: str
@@ -23,7 +23,7 @@ class Seeded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rotated(msgspec.Struct, frozen=True, kw_only=True):
-    """What rotating did, and how many open waitpoints still depend on older keys."""
+    """The result of `rotate_key`, and how many open waitpoints still depend on older keys."""
 
     outcome: Literal["rotated", "noop"]
     kid: str

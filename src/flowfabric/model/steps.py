@@ -1,4 +1,4 @@
-"""Steps: what a handler has done so far."""
+"""Steps: the results that a handler has saved."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,7 +9,7 @@ from flowfabric.model.claims import Fence
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The result of a step, to be kept; the occurrence counts uses of the name within one run, from 1."""
+    """The result of a step to save; the occurrence counts uses of the name within one run, from 1."""
 
     fence: Fence
     name: str
@@ -17,11 +17,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     result: bytes | None = None
     encoding: str = "json"
     due_at: datetime | None = None
-    """When a sleep ends; what is kept then is the place of the sleep."""
+    """When a sleep ends. With it, the journal entry is a sleep and not a step."""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a step was saved, or an earlier one of that name and occurrence counts, with its result."""
+    """Whether a step was saved, or the result of an earlier step with that name and occurrence."""
 
     outcome: Literal["saved", "duplicate"]
     result: bytes | None = None

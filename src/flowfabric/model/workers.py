@@ -1,4 +1,4 @@
-"""Workers: the processes that work."""
+"""Workers: the processes that run executions."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -8,14 +8,14 @@ import msgspec
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """What registering a worker did, and until when it counts as live without a beat."""
+    """The result of `register_worker`, and until when it counts as live without a heartbeat."""
 
     outcome: Literal["registered", "refreshed"]
     expires_at: datetime
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a beat counted; an instance that is not registered must register again."""
+    """The result of a heartbeat; an instance that is not registered must register again."""
 
     instance: str
     outcome: Literal["refreshed", "not_registered"]
@@ -23,14 +23,14 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkedDead(msgspec.Struct, frozen=True, kw_only=True):
-    """What declaring an instance dead did, and how many leases it cost."""
+    """The result of `mark_dead`, and how many leases were revoked."""
 
     outcome: Literal["marked", "not_registered"]
     revoked: int
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """One process that works, and how many leases it holds."""
+    """One worker process, and how many leases it holds."""
 
     worker: str
     instance: str

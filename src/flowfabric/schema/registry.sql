@@ -1,7 +1,7 @@
--- The journal of migrations: what this database has been brought to. Applied before every migration, so safe to repeat.
--- Releases meet here: the functions below keep their signatures for good, and a new need gets a new function.
+-- The journal of migrations: the version of this database. Applied before every migration, so it is safe to repeat.
+-- Different releases share it: the functions below never change their signatures; a new feature gets a new function.
 
--- Not `if not exists`, which asks for the right to create even where the schema is there already.
+-- Not `if not exists`, which requires the right to create even if the schema already exists.
 do $$
 begin
     if to_regnamespace('flowfabric') is null then
@@ -20,14 +20,14 @@ create table if not exists flowfabric.functions (
     signature text not null
 );
 
--- Which release the functions are from, in one row. The digest tells two states of one release apart.
+-- The release of the functions, in one row. The digest distinguishes two builds of one release.
 create table if not exists flowfabric.release (
     only_row boolean primary key default true check (only_row),
     version  text not null,
     digest   text not null
 );
 
--- What this database has been brought to.
+-- The version of this database.
 --
 --   returns  the last migration (0 for none), the release and digest of the functions, and the partition counts
 create or replace function flowfabric.schema_state(
@@ -44,14 +44,14 @@ begin
     end if;
 end $$;
 
--- Note that a migration has been applied.
+-- Record that a migration has been applied.
 create or replace function flowfabric._note_migration(number int, name text)
 returns void
 language sql as $$
     insert into flowfabric.migrations (number, name) values (_note_migration.number, _note_migration.name)
 $$;
 
--- Fix the partition counts, once.
+-- Set the partition counts, once.
 create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int, quota_partitions int)
 returns void
 language plpgsql as $$
@@ -61,8 +61,8 @@ begin
     on conflict do nothing;
 end $$;
 
--- Drop the functions that are gone or whose signature changed, because `create or replace` can change neither, and note
--- the new set.
+-- Drop functions that no longer exist or whose signature changed, because `create or replace` handles neither, and
+-- record the new set.
 --
 --   returns  how many were dropped
 create or replace function flowfabric._prepare_functions(names text[], signatures text[], version text, digest text)
@@ -85,7 +85,7 @@ begin
     insert into flowfabric.functions (name, signature) select * from unnest(_prepare_functions.names, _prepare_functions.signatures);
     insert into flowfabric.release (version, digest) values (_prepare_functions.version, _prepare_functions.digest)
     on conflict (only_row) do update set version = excluded.version, digest = excluded.digest;
-    -- Functions call one another, in any order of files.
+    -- Functions call each other, in any order of files.
     set local check_function_bodies = off;
     return dropped;
 end $$;

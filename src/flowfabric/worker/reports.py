@@ -140,7 +140,7 @@ class Reports:
 
     async def delay(self, claim: Claim, until: timedelta | datetime, why: str) -> None:
         """Put a run off."""
-        self._due((await self._put_off(claim, Delay(fence=claim.fence, until=until, why=why))).due_at)
+        self._due((await self._put_off(claim, Delay(fence=claim.fence, until=until, reason=why))).due_at)
 
     async def hand_back(self, claim: Claim) -> None:
         """Give a run back, to be gone on with by anyone at once."""

@@ -1,4 +1,4 @@
-"""Batches under leases: any batch answers like the same calls, one after the other."""
+"""Batches of fenced calls: a batch returns the same results as its calls one after the other."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -35,7 +35,7 @@ order by e.created_at
 
 
 def fences(claimed: Sequence[Claim]) -> list[Fence]:
-    """Fences of all kinds: good ones, stale ones, partial ones, and of an execution that never was."""
+    """Fences of all kinds: valid, stale, partial, and of an execution that does not exist."""
     good = [claim.fence for claim in claimed]
     stale = [msgspec.structs.replace(good[0], epoch=9), msgspec.structs.replace(good[1], attempt=9)]
     lease_id: Any = None
@@ -67,14 +67,14 @@ MANY: dict[str, Many] = {
 
 
 def said(answer: object) -> object:
-    """An answer without the times in it, which no two calls share."""
+    """An answer without its times, which differ between two calls."""
     if isinstance(answer, FlowFabricError):
         return (answer.code, answer.fields)
     return (type(answer), getattr(answer, "outcome", None), getattr(answer, "next_attempt", None))
 
 
 async def state(conn: Connection, claimed: Sequence[ExecutionId]) -> list[tuple[object, ...]]:
-    """How everything stands, with executions named by their place."""
+    """The whole state, with executions identified by their position."""
     places = {str(execution_id.uuid): at for at, execution_id in enumerate(claimed)}
     return [(places[row["id"]], *list(row.values())[1:]) for row in await conn.fetch(STATE)]
 
@@ -94,7 +94,6 @@ async def prepared(given: Given) -> list[Claim]:
 async def test_a_batch_answers_like_the_same_calls_one_after_the_other(
     conn: asyncpg.Connection, given: Given, operation: str, picks: list[tuple[int, int]]
 ) -> None:
-    """Pitfall P75."""
     seen = []
     for is_batch in (True, False):
         undone = conn.transaction()

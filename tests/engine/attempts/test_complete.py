@@ -1,4 +1,4 @@
-"""Completing: the result is kept byte for byte, once, and whoever repeats it learns that it counted."""
+"""Complete: the result is stored once, byte for byte; a repeated call gets the outcome."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -34,7 +34,7 @@ async def test_the_encoding_of_a_result_is_kept(conn: Connection, given: Given) 
     assert (described.encoding, described.result_encoding) == ("raw", "msgpack")
 
 
-async def test_an_end_is_written_everywhere_it_belongs(conn: Connection, given: Given) -> None:
+async def test_completing_writes_record_attempt_and_event(conn: Connection, given: Given) -> None:
     claim = await given.claimed(priority=5, tags={"a.b": "c"})
     now = await testing.now(conn)
 
@@ -54,7 +54,6 @@ async def test_an_end_is_written_everywhere_it_belongs(conn: Connection, given: 
 
 
 async def test_a_lost_reply_can_be_recognised_and_there_is_one_event(conn: Connection, given: Given) -> None:
-    """Behaviour 36. Pitfall P21."""
     claim = await given.claimed()
     await attempts.complete(conn, claim.fence, b"first")
 
@@ -69,8 +68,8 @@ async def test_a_lost_reply_can_be_recognised_and_there_is_one_event(conn: Conne
     assert (await given.events()).count("execution_completed") == 1
 
 
-async def test_a_late_failure_does_not_revive_finished_work(conn: Connection, given: Given) -> None:
-    """Pitfall P21."""
+async def test_a_late_failure_does_not_restart_a_completed_execution(conn: Connection, given: Given) -> None:
+    """The ticket is gone, so a late report changes nothing."""
     claim = await given.claimed(policy={"retry": {"max_retries": 5}})
     await attempts.complete(conn, claim.fence)
 
@@ -101,7 +100,9 @@ async def test_the_limit_of_results_can_be_set(conn: Connection, given: Given) -
 
 
 @pytest.mark.parametrize("encoding", ["", "x" * 65])
-async def test_a_bad_encoding_is_refused_and_the_lease_is_kept(conn: Connection, given: Given, encoding: str) -> None:
+async def test_an_invalid_encoding_is_refused_and_the_lease_is_kept(
+    conn: Connection, given: Given, encoding: str
+) -> None:
     claim = await given.claimed()
 
     async with given.nothing_changes():
@@ -110,8 +111,7 @@ async def test_a_bad_encoding_is_refused_and_the_lease_is_kept(conn: Connection,
     assert refused.value.fields == {"field": "encoding"}
 
 
-async def test_a_batch_answers_each_in_its_place(conn: Connection, given: Given) -> None:
-    """Behaviour 26."""
+async def test_a_batch_returns_one_result_per_item_in_order(conn: Connection, given: Given) -> None:
     await executions.submit_many(conn, [submission() for _ in range(5)])
     one, two, three, four, five = await given.claim(take=5)
     stale = msgspec.structs.replace(three.fence, epoch=9)
@@ -132,8 +132,8 @@ async def test_a_batch_answers_each_in_its_place(conn: Connection, given: Given)
     assert (await given.events()).count("execution_completed") == 4
 
 
-async def test_what_one_item_cannot_say_harms_no_other(conn: Connection, given: Given) -> None:
-    """Pitfall P75."""
+async def test_an_invalid_item_does_not_affect_the_others(conn: Connection, given: Given) -> None:
+    """An invalid item does not fail its batch."""
     await executions.submit_many(conn, [submission() for _ in range(4)])
     one, two, three, four = await given.claim(take=4)
 
@@ -151,7 +151,7 @@ async def test_what_one_item_cannot_say_harms_no_other(conn: Connection, given: 
     assert await given.count("tickets") == 3
 
 
-async def test_more_than_one_statement_can_hold_is_completed_all_the_same(conn: Connection, given: Given) -> None:
+async def test_a_batch_larger_than_a_statement_is_completed(conn: Connection, given: Given) -> None:
     await executions.submit_many(conn, [submission() for _ in range(1_020)])
     claimed = [*await given.claim(take=1_000), *await given.claim(take=1_000)]
     batch = [Completion(fence=claim.fence, result=b"x" * (at % 2 << 16)) for at, claim in enumerate(claimed)]
@@ -162,7 +162,7 @@ async def test_more_than_one_statement_can_hold_is_completed_all_the_same(conn: 
     assert (await given.events()).count("execution_completed") == 1_020
 
 
-async def test_nobody_completes_what_nobody_has_claimed(conn: Connection, given: Given) -> None:
+async def test_an_unclaimed_execution_cannot_be_completed(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     waiting = await given.submitted()
     fence = msgspec.structs.replace(claim.fence, execution_id=waiting, lease_id=uuid4())
@@ -172,7 +172,7 @@ async def test_nobody_completes_what_nobody_has_claimed(conn: Connection, given:
             await attempts.complete(conn, fence)
 
 
-async def test_the_end_keeps_what_was_counted(conn: Connection, given: Given) -> None:
+async def test_counts_are_kept_after_the_end(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy={"retry": {"max_retries": 5, "backoff": {"type": "fixed", "delay_ms": 0}}})
     await attempts.fail(conn, claim.fence, "no")
     await given.claim()

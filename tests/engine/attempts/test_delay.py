@@ -1,4 +1,4 @@
-"""Putting off: the lease is given up, and the same attempt goes on later."""
+"""Delay: release the lease and continue the same attempt later."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta, timezone
@@ -18,7 +18,7 @@ from tests.given import Given, submission
 HOUR = timedelta(hours=1)
 
 
-async def test_an_attempt_goes_on_when_its_time_has_come(conn: Connection, given: Given) -> None:
+async def test_a_delayed_attempt_continues_when_it_is_due(conn: Connection, given: Given) -> None:
     first = await given.claimed()
     now = await testing.now(conn)
 
@@ -36,8 +36,8 @@ async def test_an_attempt_goes_on_when_its_time_has_come(conn: Connection, given
     assert (await given.event("lease_acquired"))["resumed"] is True
 
 
-async def test_a_delay_is_written_down(conn: Connection, given: Given) -> None:
-    """Pitfall P23."""
+async def test_a_delay_stores_its_due_time(conn: Connection, given: Given) -> None:
+    """The due time and the deadline are separate fields."""
     claim = await given.claimed(deadline=timedelta(days=1))
     delayed = await attempts.delay(conn, claim.fence, HOUR)
     ticket = await given.ticket(claim.execution_id)
@@ -51,7 +51,7 @@ async def test_a_delay_is_written_down(conn: Connection, given: Given) -> None:
     assert (attempt.lifecycle, attempt.ended_at) == ("suspended", None)
 
 
-async def test_a_moment_may_be_given_in_any_time_zone(conn: Connection, given: Given) -> None:
+async def test_a_time_may_be_in_any_time_zone(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     moment = (await testing.now(conn) + HOUR).astimezone(timezone(timedelta(hours=-7)))
 
@@ -61,7 +61,7 @@ async def test_a_moment_may_be_given_in_any_time_zone(conn: Connection, given: G
 @pytest.mark.parametrize(
     "until", [None, timedelta(0), datetime(2001, 1, 1, tzinfo=UTC), datetime.min.replace(tzinfo=UTC)]
 )
-async def test_a_moment_that_has_passed_means_at_once(conn: Connection, given: Given, until: Any) -> None:
+async def test_a_time_in_the_past_means_immediately(conn: Connection, given: Given, until: Any) -> None:
     claim = await given.claimed()
     delayed = await attempts.delay(conn, claim.fence, until)
     ticket = await given.ticket(claim.execution_id)
@@ -78,13 +78,13 @@ async def test_a_moment_that_has_passed_means_at_once(conn: Connection, given: G
         timedelta(days=3_651),
         timedelta.max,
         datetime(2090, 1, 1, tzinfo=UTC),
-        datetime(2026, 1, 1),  # noqa: DTZ001 - without a time zone is what is refused
+        datetime(2026, 1, 1),  # noqa: DTZ001 - a time without a time zone is refused
         datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
         "1h",
     ],
     ids=str,
 )
-async def test_a_bad_time_is_refused_and_the_lease_is_kept(conn: Connection, given: Given, until: Any) -> None:
+async def test_an_invalid_time_is_refused_and_the_lease_is_kept(conn: Connection, given: Given, until: Any) -> None:
     claim = await given.claimed()
 
     async with given.nothing_changes():
@@ -92,7 +92,7 @@ async def test_a_bad_time_is_refused_and_the_lease_is_kept(conn: Connection, giv
             await attempts.delay(conn, claim.fence, until)
 
 
-async def test_putting_off_twice_is_refused_the_second_time(conn: Connection, given: Given) -> None:
+async def test_a_second_delay_is_refused(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await attempts.delay(conn, claim.fence, HOUR)
 
@@ -102,7 +102,7 @@ async def test_putting_off_twice_is_refused_the_second_time(conn: Connection, gi
     assert refused.value.fields["eligibility"] == "not_eligible_until_time"
 
 
-async def test_a_batch_answers_each_in_its_place(conn: Connection, given: Given) -> None:
+async def test_a_batch_returns_one_result_per_item_in_order(conn: Connection, given: Given) -> None:
     await executions.submit_many(conn, [submission() for _ in range(3)])
     one, two, three = await given.claim(take=3)
     stale = type(two.fence)(execution_id=two.execution_id, lease_id=one.fence.lease_id, epoch=1, attempt=1)
@@ -125,7 +125,7 @@ async def test_a_batch_answers_each_in_its_place(conn: Connection, given: Given)
     assert (await given.events()).count("execution_delayed") == 2
 
 
-async def test_a_delay_that_waited_for_another_change_still_counts(given: Given, connect: Connect) -> None:
+async def test_a_delay_that_waited_for_a_lock_still_succeeds(given: Given, connect: Connect) -> None:
     claim = await given.claimed()
     one, two = await connect(), await connect()
     async with one.transaction():

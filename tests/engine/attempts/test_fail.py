@@ -1,4 +1,4 @@
-"""Failing: what is recorded of a failure, and what a report of one refuses."""
+"""Fail: what is recorded about a failure, and which reports are refused."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,6 @@ RETRY = {"retry": {"max_retries": 3, "backoff": {"type": "fixed", "delay_ms": 1_
 
 
 async def test_without_a_policy_a_failure_is_final(conn: Connection, given: Given) -> None:
-    """Behaviour 42."""
     claim = await given.claimed()
 
     assert await attempts.fail(conn, claim.fence, "it broke", category="oops") == Failed(outcome="failed")
@@ -32,7 +31,6 @@ async def test_without_a_policy_a_failure_is_final(conn: Connection, given: Give
 
 @pytest.mark.parametrize("class_", [FailureClass.PERMANENT, FailureClass.CANCELLED])
 async def test_a_class_that_is_never_retried_is_final(conn: Connection, given: Given, class_: FailureClass) -> None:
-    """Behaviour 42. Pitfall P22."""
     claim = await given.claimed(policy={"retry": {"max_retries": 3, "retryable": ["permanent", "cancelled", "x"]}})
 
     assert (await attempts.fail(conn, claim.fence, "no", class_=class_, category="x")).outcome == "failed"
@@ -59,8 +57,8 @@ async def test_a_failed_attempt_is_kept_with_its_failure(conn: Connection, given
     assert (event["attempt"], event["epoch"], "traceback" in event) == (1, 1, False)
 
 
-async def test_a_failure_that_cannot_be_stored_is_cleaned_and_cut(conn: Connection, given: Given) -> None:
-    """Behaviour 47. Pitfall P19."""
+async def test_a_failure_that_cannot_be_stored_is_cleaned_and_truncated(conn: Connection, given: Given) -> None:
+    """Recording a failure must never fail."""
     claim = await given.claimed()
     reason = "a\0b\ud800c" + "ä" * 1_048_576
 
@@ -87,7 +85,7 @@ async def test_an_unknown_class_is_refused(conn: Connection, given: Given, class
 
 
 @pytest.mark.parametrize("category", ["", "x" * 65])
-async def test_a_bad_category_is_refused(conn: Connection, given: Given, category: str) -> None:
+async def test_an_invalid_category_is_refused(conn: Connection, given: Given, category: str) -> None:
     claim = await given.claimed(policy=RETRY)
 
     async with given.nothing_changes():
@@ -97,7 +95,7 @@ async def test_a_bad_category_is_refused(conn: Connection, given: Given, categor
 
 
 @pytest.mark.parametrize("after", [timedelta(milliseconds=-1), timedelta(days=30, milliseconds=1), timedelta.max])
-async def test_a_bad_time_to_retry_after_is_refused(conn: Connection, given: Given, after: timedelta) -> None:
+async def test_an_invalid_retry_after_is_refused(conn: Connection, given: Given, after: timedelta) -> None:
     claim = await given.claimed(policy=RETRY)
 
     async with given.nothing_changes():
@@ -105,7 +103,7 @@ async def test_a_bad_time_to_retry_after_is_refused(conn: Connection, given: Giv
             await attempts.fail(conn, claim.fence, "no", retry_after=after)
 
 
-async def test_a_moment_to_retry_after_is_refused_rather_than_ignored(conn: Connection, given: Given) -> None:
+async def test_a_datetime_as_retry_after_is_refused_rather_than_ignored(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=RETRY)
 
     async with given.nothing_changes():
@@ -113,7 +111,7 @@ async def test_a_moment_to_retry_after_is_refused_rather_than_ignored(conn: Conn
             await attempts.fail(conn, claim.fence, "no", retry_after=datetime.now(UTC))  # type: ignore[arg-type]
 
 
-async def test_failing_twice_is_refused_the_second_time(conn: Connection, given: Given) -> None:
+async def test_a_second_failure_is_refused(conn: Connection, given: Given) -> None:
     retried, final = await given.claimed(policy=RETRY), await given.claimed(lane="final")
     for claim in (retried, final):
         await attempts.fail(conn, claim.fence, "no")
@@ -126,7 +124,7 @@ async def test_failing_twice_is_refused_the_second_time(conn: Connection, given:
     assert (waits.value.fields["phase"], ended.value.fields["outcome"]) == ("runnable", "failed")
 
 
-async def test_a_batch_answers_each_in_its_place(conn: Connection, given: Given) -> None:
+async def test_a_batch_returns_one_result_per_item_in_order(conn: Connection, given: Given) -> None:
     await executions.submit_many(conn, [submission(policy=RETRY if at % 2 else {}) for at in range(5)])
     final, retried, other, again, last = await given.claim(take=5)
     stale = FailureReport(fence=type(last.fence)(

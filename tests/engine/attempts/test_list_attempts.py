@@ -1,4 +1,4 @@
-"""Reading attempts: those that are over, and the one under way."""
+"""Listing attempts: the ended ones and the current one."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ RETRY = {"retry": {"max_retries": 9, "backoff": {"type": "fixed", "delay_ms": 0}
 
 
 async def tried(given: Given, times: int) -> ExecutionId:
-    """An execution whose attempts failed so many times, with another under way."""
+    """An execution with a number of failed attempts and a current one."""
     claim = await given.claimed(policy=RETRY)
     for _ in range(times):
         await attempts.fail(given.conn, claim.fence, "no")
@@ -22,11 +22,11 @@ async def tried(given: Given, times: int) -> ExecutionId:
     return claim.execution_id
 
 
-async def test_work_that_was_never_claimed_has_no_attempts(conn: Connection, given: Given) -> None:
+async def test_an_execution_that_was_never_claimed_has_no_attempts(conn: Connection, given: Given) -> None:
     assert (await attempts.list_attempts(conn, await given.submitted())).items == []
 
 
-async def test_the_attempt_under_way_is_shown_as_started(conn: Connection, given: Given) -> None:
+async def test_the_current_attempt_is_listed_as_started(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
 
     [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
@@ -51,7 +51,7 @@ async def test_a_resumed_attempt_has_several_epochs_and_its_last_worker(conn: Co
     assert attempt.ended_at > attempt.started_at
 
 
-async def test_every_way_an_attempt_can_end(conn: Connection, given: Given) -> None:
+async def test_every_lifecycle_of_an_ended_attempt_is_listed(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=RETRY | {"attempt_timeout_ms": 60_000}, lease=timedelta(minutes=5))
     await attempts.fail(conn, claim.fence, "no")
     await given.claim()
@@ -88,7 +88,7 @@ async def test_a_cancelled_wait_ends_its_attempt_and_a_backoff_has_none(conn: Co
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 5, 50])
-async def test_pages_lose_and_repeat_nothing(conn: Connection, given: Given, limit: int) -> None:
+async def test_pages_skip_and_repeat_nothing(conn: Connection, given: Given, limit: int) -> None:
     execution_id = await tried(given, 4)
     numbers: list[int] = []
     cursor: str | None = None
@@ -102,7 +102,7 @@ async def test_pages_lose_and_repeat_nothing(conn: Connection, given: Given, lim
     assert (numbers, cursor) == ([1, 2, 3, 4, 5], None)
 
 
-async def test_limits_are_cut_or_refused(conn: Connection, given: Given) -> None:
+async def test_limits_are_reduced_or_refused(conn: Connection, given: Given) -> None:
     execution_id = await tried(given, 1)
 
     assert len((await attempts.list_attempts(conn, execution_id, limit=1 << 40)).items) == 2
@@ -113,13 +113,13 @@ async def test_limits_are_cut_or_refused(conn: Connection, given: Given) -> None
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "٣", "9" * 30, "\0"])
-async def test_a_bad_cursor_is_refused(conn: Connection, given: Given, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(conn: Connection, given: Given, cursor: str) -> None:
     execution_id = await given.submitted()
 
     with pytest.raises(InvalidCursor):
         await attempts.list_attempts(conn, execution_id, cursor=cursor)
 
 
-async def test_an_execution_that_never_was_is_not_found(conn: Connection) -> None:
+async def test_an_execution_that_does_not_exist_is_not_found(conn: Connection) -> None:
     with pytest.raises(ExecutionNotFound):
         await attempts.list_attempts(conn, mint_execution_id())

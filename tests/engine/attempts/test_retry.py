@@ -1,4 +1,4 @@
-"""Retrying: whether a failed attempt is tried again, and when."""
+"""Retries: whether and when a failed attempt is retried."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -27,17 +27,16 @@ async def fail(given: Given, claim: Claim, **options: Any) -> Failed:
 
 
 async def waited(given: Given, claim: Claim, **options: Any) -> timedelta:
-    """How long after its failure an attempt is tried again."""
+    """Fail an attempt and return the time until its retry."""
     due_at = (await fail(given, claim, **options)).due_at
     [row] = await given.rows("select ended_at from flowfabric.attempts order by number desc limit 1")
     assert due_at is not None
-    # The end is noted a moment after the time that counts was read.
+    # ended_at is read from the clock slightly later than the time that the backoff starts at.
     return timedelta(seconds=round((due_at - row["ended_at"]).total_seconds(), 1))
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(list(case["backoff"].values())))
-async def test_the_vectors_of_backoff(given: Given, case: dict[str, Any]) -> None:
-    """Behaviour 41."""
+async def test_backoffs_match_the_vectors(given: Given, case: dict[str, Any]) -> None:
     plain = msgspec.json.encode(case["backoff"]).decode()
     jittered = msgspec.json.encode({**case["backoff"], "jitter": True}).decode()
     for delay in case["delays"]:
@@ -56,7 +55,7 @@ async def test_jitter_reaches_both_ends(given: Given) -> None:
     assert draws == {3, 4, 5}
 
 
-async def test_a_backoff_overflows_nothing(given: Given) -> None:
+async def test_a_backoff_does_not_overflow(given: Given) -> None:
     steep = '{"type": "exponential", "initial_delay_ms": 2592000000, "max_delay_ms": 2592000000, "multiplier": 10}'
     fine = '{"type": "exponential", "initial_delay_ms": 1000, "max_delay_ms": 60000, "multiplier": 1.0000000000000001}'
 
@@ -65,7 +64,6 @@ async def test_a_backoff_overflows_nothing(given: Given) -> None:
 
 
 async def test_a_failure_is_retried_as_often_as_allowed(conn: Connection, given: Given) -> None:
-    """Behaviour 40."""
     claim = await given.claimed(policy=fixed(60_000, max_retries=2))
     for number in (2, 3):
         before = await testing.now(conn)
@@ -87,8 +85,7 @@ async def test_a_failure_is_retried_as_often_as_allowed(conn: Connection, given:
     assert (await given.events(claim.execution_id)).count("attempt_failed") == 2
 
 
-async def test_the_delays_grow_up_to_their_most(given: Given) -> None:
-    """Behaviour 41."""
+async def test_backoffs_grow_up_to_their_maximum(given: Given) -> None:
     backoff = {"type": "exponential", "initial_delay_ms": 1_000, "max_delay_ms": 3_000, "multiplier": 2}
     claim = await given.claimed(policy={"retry": {"max_retries": 4, "backoff": backoff}})
     delays = []
@@ -115,8 +112,7 @@ async def test_an_empty_retry_object_means_three_retries(given: Given) -> None:
 @pytest.mark.parametrize(
     ("category", "outcome"), [("rate_limit", "retry_scheduled"), ("other", "failed"), (None, "failed")]
 )
-async def test_a_category_is_retried_when_the_policy_lists_it(given: Given, category: str | None, outcome: str) -> None:
-    """Behaviour 43."""
+async def test_a_category_is_retried_if_the_policy_lists_it(given: Given, category: str | None, outcome: str) -> None:
     claim = await given.claimed(policy=fixed(retryable=["rate_limit"]))
 
     assert (await fail(given, claim, category=category)).outcome == outcome
@@ -128,28 +124,27 @@ async def test_an_empty_list_retries_nothing(given: Given) -> None:
     assert (await fail(given, claim)).outcome == "failed"
 
 
-async def test_no_retries_are_no_retries(given: Given) -> None:
+async def test_max_retries_of_zero_means_no_retry(given: Given) -> None:
     claim = await given.claimed(policy=fixed(max_retries=0))
 
     assert (await fail(given, claim)).outcome == "failed"
 
 
-async def test_whoever_fails_may_say_when_to_try_again(given: Given) -> None:
-    """Behaviour 43."""
+async def test_a_failure_report_may_set_the_time_of_the_retry(given: Given) -> None:
     claim = await given.claimed(policy={"retry": {"backoff": {"type": "fixed", "delay_ms": 60_000, "jitter": True}}})
 
     assert await waited(given, claim, retry_after=timedelta(milliseconds=7_000)) == timedelta(seconds=7)
 
 
-async def test_a_retry_that_would_start_after_the_deadline_is_none(conn: Connection, given: Given) -> None:
-    """Behaviour 44. Pitfall P22."""
+async def test_a_retry_that_would_start_after_the_deadline_is_not_scheduled(conn: Connection, given: Given) -> None:
+    """Class, category, number of retries and deadline must all allow a retry."""
     claim = await given.claimed(policy=fixed(60_000), deadline=timedelta(seconds=59))
 
     assert await fail(given, claim) == Failed(outcome="failed")
     assert (await executions.describe(conn, claim.execution_id)).state.public_state is PublicState.FAILED
 
 
-async def test_a_retry_that_starts_before_the_deadline_is_one(given: Given) -> None:
+async def test_a_retry_that_starts_before_the_deadline_is_scheduled(given: Given) -> None:
     claim = await given.claimed(policy=fixed(60_000), deadline=timedelta(seconds=90))
 
     assert (await fail(given, claim)).outcome == "retry_scheduled"
@@ -157,8 +152,7 @@ async def test_a_retry_that_starts_before_the_deadline_is_one(given: Given) -> N
     assert deadline_at == claim.deadline_at
 
 
-async def test_the_stored_policy_decides_and_the_wait_is_kept(conn: Connection, given: Given) -> None:
-    """Pitfall P22."""
+async def test_the_stored_policy_decides_and_the_execution_stays_delayed(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=fixed(60_000))
     answer = await fail(given, claim)
     ticket = await given.ticket(claim.execution_id)

@@ -1,4 +1,4 @@
-"""Time limits of attempts: only time under a lease counts, and a lapsed lease is never a timeout."""
+"""Timeouts of attempts: only leased time counts, and an expired lease is never a timeout."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,6 @@ RETRY = {"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 60
 
 
 async def test_an_attempt_that_takes_too_long_is_retried(conn: Connection, given: Given) -> None:
-    """Behaviour 45."""
     claim = await given.claimed(policy=TEN_MINUTES | RETRY, lease=LONG)
     await given.time_passes(minutes=10)
 
@@ -36,7 +35,6 @@ async def test_an_attempt_that_takes_too_long_is_retried(conn: Connection, given
 
 
 async def test_an_attempt_that_takes_too_long_without_a_retry_left_expires(conn: Connection, given: Given) -> None:
-    """Behaviour 45."""
     claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
     await given.time_passes(minutes=10)
 
@@ -63,7 +61,7 @@ async def test_the_worker_of_a_timed_out_attempt_has_no_lease(conn: Connection, 
     assert [type(answer) for answer in answers] == [ExecutionNotActive, ExecutionNotActive]
 
 
-async def test_an_attempt_in_time_is_left_alone(conn: Connection, given: Given) -> None:
+async def test_an_attempt_within_its_timeout_is_not_failed(conn: Connection, given: Given) -> None:
     await given.claimed(policy=TEN_MINUTES, lease=LONG)
     await given.claimed(lane="no limit", lease=LONG)
     await given.time_passes(minutes=9, seconds=59)
@@ -73,7 +71,7 @@ async def test_an_attempt_in_time_is_left_alone(conn: Connection, given: Given) 
 
 
 async def test_only_time_under_a_lease_counts(conn: Connection, given: Given) -> None:
-    """Behaviour 46, with a delay in the place of suspend and resume. Pitfall P27."""
+    """Waiting does not count towards the timeout of an attempt."""
     claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
     await given.time_passes(minutes=4)
     await attempts.delay(conn, claim.fence, timedelta(days=2))
@@ -88,7 +86,7 @@ async def test_only_time_under_a_lease_counts(conn: Connection, given: Given) ->
     assert (await executions.describe(conn, claim.execution_id)).state.public_state is PublicState.EXPIRED
 
 
-async def test_time_used_up_before_a_delay_is_not_given_back(conn: Connection, given: Given) -> None:
+async def test_time_used_before_a_delay_still_counts(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
     await given.time_passes(minutes=11)
     await attempts.delay(conn, claim.fence)
@@ -99,7 +97,7 @@ async def test_time_used_up_before_a_delay_is_not_given_back(conn: Connection, g
     assert (await attempts.time_out_attempts(conn)).moved == 1
 
 
-async def test_every_wait_is_left_out_of_the_count(conn: Connection, given: Given) -> None:
+async def test_no_wait_counts_towards_the_timeout(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
     for _ in range(3):
         await given.time_passes(minutes=3)
@@ -112,8 +110,8 @@ async def test_every_wait_is_left_out_of_the_count(conn: Connection, given: Give
     assert timedelta(seconds=55) < left <= timedelta(minutes=1)
 
 
-async def test_the_time_left_does_not_change_where_the_clocks_do(conn: Connection, given: Given) -> None:
-    """An interval of days is an hour shorter in the night in which summer begins."""
+async def test_the_remaining_time_does_not_change_with_daylight_saving(conn: Connection, given: Given) -> None:
+    """A day is an hour shorter when daylight saving time begins."""
     await conn.execute("set timezone to 'Europe/Berlin'")
     before = datetime(2027, 3, 26, 12, tzinfo=UTC)
     await testing.move_clock(conn, before - await testing.now(conn))
@@ -126,8 +124,8 @@ async def test_the_time_left_does_not_change_where_the_clocks_do(conn: Connectio
     assert abs(again.attempt_deadline - claim.attempt_deadline) < timedelta(minutes=1)
 
 
-async def test_a_lapsed_lease_is_no_timeout(conn: Connection, given: Given) -> None:
-    """Pitfall P24."""
+async def test_an_expired_lease_is_not_a_timeout(conn: Connection, given: Given) -> None:
+    """An expired lease and an attempt timeout are handled by different sweeps."""
     claim = await given.claimed(policy=TEN_MINUTES)
     await given.time_passes(minutes=9)
 
@@ -139,8 +137,8 @@ async def test_a_lapsed_lease_is_no_timeout(conn: Connection, given: Given) -> N
     assert (again.attempt.type, (await given.ticket(claim.execution_id))["retries"]) == ("reclaim", 0)
 
 
-async def test_a_timeout_is_no_lapsed_lease(conn: Connection, given: Given) -> None:
-    """Pitfall P24."""
+async def test_a_timeout_is_not_an_expired_lease(conn: Connection, given: Given) -> None:
+    """An expired lease and an attempt timeout are handled by different sweeps."""
     claim = await given.claimed(policy=TEN_MINUTES | RETRY, lease=LONG)
     await given.time_passes(minutes=10)
 
@@ -151,7 +149,7 @@ async def test_a_timeout_is_no_lapsed_lease(conn: Connection, given: Given) -> N
     assert (await executions.describe(conn, claim.execution_id)).counts.reclaims == 0
 
 
-async def test_a_reclaimed_attempt_has_all_its_time_again(given: Given) -> None:
+async def test_a_reclaimed_attempt_gets_its_full_timeout_again(given: Given) -> None:
     claim = await given.claimed(policy=TEN_MINUTES)
     await given.time_passes(minutes=9)
     await claims.expire_leases(given.conn)
@@ -161,8 +159,7 @@ async def test_a_reclaimed_attempt_has_all_its_time_again(given: Given) -> None:
     assert again.attempt_deadline == again.attempt.started_at + timedelta(minutes=10)
 
 
-async def test_the_sweep_moves_so_many_at_a_time(conn: Connection, given: Given) -> None:
-    """Pitfall P32."""
+async def test_the_sweep_moves_up_to_its_limit(conn: Connection, given: Given) -> None:
     batch = [submission(policy=TEN_MINUTES | (RETRY if at % 2 else {})) for at in range(6)]
     await executions.submit_many(conn, batch)
     claimed = await given.claim(take=6, lease=LONG)
@@ -185,7 +182,7 @@ async def test_a_worker_that_completes_in_time_is_not_timed_out_later(conn: Conn
         assert (await attempts.time_out_attempts(conn)).moved == 0
 
 
-async def test_a_renewal_does_not_move_the_limit(conn: Connection, given: Given) -> None:
+async def test_a_renewal_does_not_extend_the_timeout(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
     await given.time_passes(minutes=9)
     await claims.renew(conn, claim.fence, lease=LONG)

@@ -1,4 +1,4 @@
-"""What a hard limit does to the execution that runs into it."""
+"""Actions of a hard limit on the execution that exceeds it."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ async def state(conn: Connection, execution_id: ExecutionId) -> State:
 async def test_a_hard_limit_may_end_the_execution_in_the_same_transaction(
     conn: Connection, given: Given, action: str, outcome: Outcome
 ) -> None:
-    """Behaviour 109. Pitfall P68."""
+    """The action is applied in the transaction of the report, and the reservations are released."""
     await make(conn, on_hard_limit=action)
     claim = await given.claimed(policy={"retry": {"max_retries": 5}})
     await budgets.reserve(conn, TEAM, {"tokens": 60}, fence=claim.fence)
@@ -39,8 +39,7 @@ async def test_a_hard_limit_may_end_the_execution_in_the_same_transaction(
         await spend(conn, 1, fence=claim.fence)
 
 
-async def test_a_hard_limit_may_leave_the_execution_alone(conn: Connection, given: Given) -> None:
-    """Behaviour 109."""
+async def test_a_hard_limit_may_leave_the_execution_running(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
 
@@ -49,7 +48,7 @@ async def test_a_hard_limit_may_leave_the_execution_alone(conn: Connection, give
     assert (await given.event("budget_hard_breached"))["execution_id"] == str(claim.execution_id)
 
 
-async def test_without_a_lease_nothing_is_done_to_anyone(conn: Connection, given: Given) -> None:
+async def test_a_breach_without_a_lease_affects_no_execution(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="fail")
     claim = await given.claimed()
 
@@ -57,10 +56,9 @@ async def test_without_a_lease_nothing_is_done_to_anyone(conn: Connection, given
     assert (await state(conn, claim.execution_id)).public_state is PublicState.ACTIVE
 
 
-async def test_a_suspended_execution_goes_on_when_the_limit_is_raised_enough_and_not_before(
+async def test_a_suspended_execution_resumes_only_when_the_limit_is_raised_enough(
     conn: Connection, given: Given
 ) -> None:
-    """Behaviour 109. Pitfall P68."""
     await make(conn, on_hard_limit="suspend")
     await spend(conn, 60)
     claim = await given.claimed()
@@ -81,7 +79,7 @@ async def test_a_suspended_execution_goes_on_when_the_limit_is_raised_enough_and
 
 
 async def suspended(given: Given, tokens: int, lane: str = "default") -> ExecutionId:
-    """An execution that waits for so many tokens."""
+    """An execution that is suspended until `tokens` fit."""
     claim = await given.claimed(lane=lane)
     assert (await spend(given.conn, tokens, fence=claim.fence)).action == "suspend"
     return claim.execution_id
@@ -91,7 +89,7 @@ async def waiting(conn: Connection) -> int:
     return (await read(conn)).waiting_count
 
 
-async def test_whatever_makes_room_lets_the_waiting_go_on(conn: Connection, given: Given) -> None:
+async def test_every_call_that_frees_amounts_resumes_waiting_executions(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="suspend")
     spender = await given.claimed()
     await spend(conn, 40, fence=spender.fence)
@@ -115,7 +113,7 @@ async def test_whatever_makes_room_lets_the_waiting_go_on(conn: Connection, give
     assert await waiting(conn) == 0
 
 
-async def test_those_who_wait_go_on_the_oldest_first_as_many_as_fit(conn: Connection, given: Given) -> None:
+async def test_waiting_executions_resume_oldest_first_as_many_as_fit(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="suspend")
     await spend(conn, 100)
     waiting_ones = [await suspended(given, tokens) for tokens in (30, 80, 40, 20)]
@@ -126,7 +124,7 @@ async def test_those_who_wait_go_on_the_oldest_first_as_many_as_fit(conn: Connec
     assert states == ["waiting", "suspended", "waiting", "suspended"]
 
 
-async def test_the_sweep_resumes_after_a_due_reset_and_only_what_fits(conn: Connection, given: Given) -> None:
+async def test_the_sweep_resumes_after_a_due_reset_only_executions_that_fit(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="suspend", reset_interval=timedelta(hours=1))
     await spend(conn, 100)
     fits, never = await suspended(given, 30), await suspended(given, 300)
@@ -142,7 +140,7 @@ async def test_the_sweep_resumes_after_a_due_reset_and_only_what_fits(conn: Conn
     assert (await given.event("execution_resumed"))["by"] == "budget"
 
 
-async def test_the_reset_that_is_due_resumes_too_when_its_sweep_writes_it(conn: Connection, given: Given) -> None:
+async def test_the_reset_sweep_also_resumes_waiting_executions(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="suspend", reset_interval=timedelta(hours=1))
     await spend(conn, 100)
     await suspended(given, 30)
@@ -152,7 +150,7 @@ async def test_the_reset_that_is_due_resumes_too_when_its_sweep_writes_it(conn: 
     assert (swept.moved, swept.lanes, await waiting(conn)) == (1, ["default"], 0)
 
 
-async def test_a_lapsed_reservation_lets_the_waiting_go_on(conn: Connection, given: Given) -> None:
+async def test_an_expired_reservation_resumes_waiting_executions(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="suspend")
     await budgets.reserve(conn, TEAM, {"tokens": 100}, ttl=timedelta(minutes=1))
     await suspended(given, 30)
@@ -161,7 +159,9 @@ async def test_a_lapsed_reservation_lets_the_waiting_go_on(conn: Connection, giv
     assert (await budgets.resume_budget_waits(conn)).moved == 1
 
 
-async def test_an_operator_may_resume_it_and_a_cancel_ends_the_wait(conn: Connection, given: Given) -> None:
+async def test_an_operator_can_resume_or_cancel_an_execution_suspended_by_a_budget(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, on_hard_limit="suspend")
     await spend(conn, 100)
     one, two = await suspended(given, 30), await suspended(given, 30)
@@ -189,7 +189,7 @@ async def test_a_suspension_has_no_waitpoint_and_no_timeout_and_says_what_it_wai
 
 
 @pytest.mark.parametrize("action", ["fail", "suspend"])
-async def test_a_reservation_that_does_not_fit_does_to_its_execution_what_the_budget_says(
+async def test_a_reservation_that_does_not_fit_triggers_the_action_of_the_budget(
     conn: Connection, given: Given, action: str
 ) -> None:
     await make(conn, on_hard_limit=action)
@@ -216,8 +216,7 @@ async def test_a_settlement_over_the_limit_ends_the_execution_and_keeps_what_it_
     assert await figures(conn) == (60, 0, 30)
 
 
-async def test_a_stale_worker_reports_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 109."""
+async def test_the_report_of_a_stale_worker_is_fenced(conn: Connection, given: Given) -> None:
     await make(conn, on_hard_limit="cancel")
     claim = await given.claimed()
     await claims.revoke(conn, claim.execution_id, by="ops")
@@ -229,7 +228,7 @@ async def test_a_stale_worker_reports_nothing(conn: Connection, given: Given) ->
             await budgets.reserve(conn, TEAM, {"tokens": 1}, fence=claim.fence)
 
 
-async def test_in_a_batch_the_report_behind_the_one_that_ended_its_execution_is_fenced(
+async def test_in_a_batch_a_report_after_the_one_that_ended_its_execution_is_fenced(
     conn: Connection, given: Given
 ) -> None:
     await make(conn, on_hard_limit="fail")
@@ -251,7 +250,7 @@ async def test_in_a_batch_the_report_behind_the_one_that_ended_its_execution_is_
     assert await figures(conn) == (100, 0, 0)
 
 
-async def test_a_breach_can_be_raised_as_the_exception_it_is_to_most(conn: Connection) -> None:
+async def test_a_breach_can_be_raised_as_an_exception(conn: Connection) -> None:
     await make(conn)
     answer = await budgets.report_usage(conn, UsageReport(budget=TEAM, amounts={"tokens": 101}))
 
@@ -261,9 +260,7 @@ async def test_a_breach_can_be_raised_as_the_exception_it_is_to_most(conn: Conne
     assert refusal.fields.items() >= {"budget": TEAM, "dimension": "tokens"}.items()
 
 
-async def test_a_retry_of_the_handler_can_spend_what_its_first_attempt_gave_back(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_retry_can_reserve_what_the_first_attempt_released(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed(policy={"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 0}}})
     await budgets.reserve(conn, TEAM, {"tokens": 100}, fence=claim.fence)

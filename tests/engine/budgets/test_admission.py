@@ -1,4 +1,4 @@
-"""Admission: work whose budget is exhausted waits, and nothing is written on it."""
+"""Admission: an exhausted budget blocks its work without writing to it."""
 
 from datetime import timedelta
 from uuid import UUID
@@ -27,8 +27,8 @@ async def words(given: Given, *names: str) -> str | None:
     return str(row["words"]) if row["words"] else None
 
 
-async def test_work_of_an_exhausted_budget_waits_and_other_work_does_not(conn: Connection, given: Given) -> None:
-    """Behaviour 105. Pitfalls P4 and P5."""
+async def test_an_exhausted_budget_blocks_its_work_and_no_other_work(conn: Connection, given: Given) -> None:
+    """An exhausted budget does not stop the scan for other work, and raising it releases the blocked work."""
     await make(conn)
     await spend(conn, 100)
     blocked = await given.submitted(budgets=[TEAM])
@@ -58,8 +58,9 @@ async def test_a_strict_budget_is_closed_while_used_and_reserved_reach_a_limit(c
     assert not await is_closed(given, TEAM)
 
 
-async def test_a_due_reset_and_a_lapsed_reservation_open_it_before_any_sweep(conn: Connection, given: Given) -> None:
-    """Behaviour 108."""
+async def test_a_due_reset_and_an_expired_reservation_open_the_budget_before_any_sweep(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, reset_interval=timedelta(hours=2))
     await make(conn, "team-b")
     await spend(conn, 100)
@@ -75,7 +76,7 @@ async def test_a_due_reset_and_a_lapsed_reservation_open_it_before_any_sweep(con
     assert await words(given, TEAM, "team-b") is None
 
 
-async def test_a_lapsed_reservation_that_leaves_it_full_leaves_it_closed(conn: Connection, given: Given) -> None:
+async def test_a_budget_stays_closed_if_it_is_full_after_a_reservation_expires(conn: Connection, given: Given) -> None:
     await make(conn, hard_limits={"calls": 1, "tokens": 10})
     await budgets.reserve(conn, TEAM, {"tokens": 10}, ttl=timedelta(minutes=1))
     await spend(conn, {"calls": 1})
@@ -85,7 +86,7 @@ async def test_a_lapsed_reservation_that_leaves_it_full_leaves_it_closed(conn: C
     assert '"dimension": "calls"' in (await words(given, TEAM) or "")
 
 
-async def test_one_closed_budget_of_several_closes_and_the_words_name_the_first(conn: Connection, given: Given) -> None:
+async def test_one_closed_budget_closes_the_route_and_the_first_is_named(conn: Connection, given: Given) -> None:
     for name in ("a", "b", "c"):
         await make(conn, name)
     await spend(conn, 100, "b")
@@ -100,12 +101,12 @@ async def test_one_closed_budget_of_several_closes_and_the_words_name_the_first(
     assert '"hard_limit": 100' in told
 
 
-async def test_a_budget_that_cannot_be_found_counts_as_closed(given: Given) -> None:
+async def test_a_missing_budget_counts_as_closed(given: Given) -> None:
     assert await is_closed(given, "nobody")
 
 
 async def test_budgets_are_part_of_the_route_each_once_and_in_order(conn: Connection, given: Given) -> None:
-    """Pitfall P5."""
+    """Budgets given by name, by id, twice or in another order lead to the same route."""
     for name in ("a", "b"):
         await make(conn, name)
     ids = sorted(budget_id("default", name) for name in "ab")
@@ -118,8 +119,7 @@ async def test_budgets_are_part_of_the_route_each_once_and_in_order(conn: Connec
     assert number == (await given.rows("select id from flowfabric.routes"))[0]["id"]
 
 
-async def test_an_unknown_budget_is_refused_for_its_item_alone(conn: Connection, given: Given) -> None:
-    """Behaviours 16 and 25."""
+async def test_an_unknown_budget_is_refused_only_for_its_item(conn: Connection, given: Given) -> None:
     await make(conn)
     await make(conn, "elsewhere", namespace="acme")
     wrong = [["nobody"], [TEAM, "elsewhere"], [7], "team-a", [f"b{number}" for number in range(17)]]
@@ -136,9 +136,7 @@ async def test_an_unknown_budget_is_refused_for_its_item_alone(conn: Connection,
         await routes.register_route(conn, Options(task="report", budgets=["nobody"]))
 
 
-async def test_a_budget_stops_work_that_waits_for_it_when_it_runs_out_between_two_claims(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_budget_exhausted_between_two_claims_blocks_the_remaining_work(conn: Connection, given: Given) -> None:
     await make(conn)
     await executions.submit_many(conn, [submission(budgets=[TEAM])] * 3)
 

@@ -1,4 +1,4 @@
-"""Reports that come twice: by their key, or by their place in the journal."""
+"""Deduplication of reports, by dedup key or by step in the journal."""
 
 import pytest
 
@@ -14,8 +14,8 @@ def partition(name: str) -> int:
     return ids.partition_of(ids.budget_id("default", name), 32)
 
 
-async def test_a_key_counts_once_on_a_budget_and_on_every_other_too(conn: Connection) -> None:
-    """Behaviour 106. Pitfall P63."""
+async def test_a_dedup_key_counts_once_per_budget(conn: Connection) -> None:
+    """The second budget is in the same partition, where a key must not be shared either."""
     names = (f"team-{number}" for number in range(2, 10_000))
     neighbour = next(name for name in names if partition(name) == partition(TEAM))
     await make(conn)
@@ -27,8 +27,8 @@ async def test_a_key_counts_once_on_a_budget_and_on_every_other_too(conn: Connec
     assert ((await figures(conn))[0], (await figures(conn, neighbour))[0]) == (10, 10)
 
 
-async def test_a_breach_under_a_key_can_be_tried_again_when_the_limit_was_raised(conn: Connection) -> None:
-    """Behaviour 106. Pitfall P63."""
+async def test_a_breach_with_a_dedup_key_can_be_retried_after_the_limit_was_raised(conn: Connection) -> None:
+    """A refused report does not use up its key."""
     await make(conn)
 
     assert (await spend(conn, 110, dedup_key="k")).outcome == "hard_breach"
@@ -37,8 +37,7 @@ async def test_a_breach_under_a_key_can_be_tried_again_when_the_limit_was_raised
     assert (await spend(conn, 110, dedup_key="k")).outcome == "already_applied"
 
 
-async def test_a_key_is_free_again_a_day_after_its_first_use(conn: Connection, given: Given) -> None:
-    """Behaviour 106. Pitfall P63."""
+async def test_a_dedup_key_expires_a_day_after_its_first_use(conn: Connection, given: Given) -> None:
     await make(conn)
     await spend(conn, 10, dedup_key="k")
     await given.time_passes(hours=23, minutes=59)
@@ -49,7 +48,7 @@ async def test_a_key_is_free_again_a_day_after_its_first_use(conn: Connection, g
     assert (await figures(conn))[0] == 20
 
 
-async def test_the_empty_key_is_none_and_a_batch_may_hold_one_key_twice(conn: Connection) -> None:
+async def test_an_empty_dedup_key_is_ignored_and_a_key_counts_once_in_a_batch(conn: Connection) -> None:
     await make(conn)
     keys = ["", "", "k", "k"]
 
@@ -58,7 +57,7 @@ async def test_the_empty_key_is_none_and_a_batch_may_hold_one_key_twice(conn: Co
     assert [getattr(answer, "outcome", None) for answer in answers] == ["ok", "ok", "ok", "already_applied"]
 
 
-async def test_lapsed_keys_are_forgotten_by_the_sweep(conn: Connection, given: Given) -> None:
+async def test_the_sweep_deletes_expired_dedup_keys(conn: Connection, given: Given) -> None:
     await make(conn)
     await spend(conn, 1, dedup_key="old")
     await given.time_passes(hours=12)
@@ -85,7 +84,7 @@ async def test_a_report_with_a_step_counts_once_however_often_the_handler_runs(c
     assert [(entry.kind, entry.name, entry.occurrence) for entry in journal] == [("step", *step), ("step", step[0], 2)]
 
 
-async def test_the_place_in_the_journal_keeps_the_first_answer(conn: Connection, given: Given) -> None:
+async def test_the_journal_stores_the_first_answer(conn: Connection, given: Given) -> None:
     await make(conn, soft_limits={"tokens": 5})
     claim = await given.claimed()
 
@@ -96,7 +95,7 @@ async def test_the_place_in_the_journal_keeps_the_first_answer(conn: Connection,
     assert b'"soft_breach"' in (entry.result or b"")
 
 
-async def test_a_hard_breach_saves_no_step_and_a_lost_lease_neither(conn: Connection, given: Given) -> None:
+async def test_neither_a_hard_breach_nor_a_lost_lease_saves_a_step(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
 
@@ -107,7 +106,7 @@ async def test_a_hard_breach_saves_no_step_and_a_lost_lease_neither(conn: Connec
     assert (await given.count("steps"), (await figures(conn))[0]) == (0, 0)
 
 
-async def test_a_step_that_cannot_be_is_refused_and_changes_nothing(conn: Connection, given: Given) -> None:
+async def test_an_invalid_step_is_refused_and_changes_nothing(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
 
@@ -119,7 +118,7 @@ async def test_a_step_that_cannot_be_is_refused_and_changes_nothing(conn: Connec
                 await spend(conn, 1, fence=claim.fence, step=step)
 
 
-async def test_an_execution_with_all_its_steps_saves_no_more(conn: Connection, given: Given) -> None:
+async def test_an_execution_with_the_maximum_of_steps_saves_no_more(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
     await conn.execute(

@@ -1,4 +1,4 @@
-"""Defining budgets: making, changing, resetting and reading them."""
+"""Define budgets: create, change, reset and read them."""
 
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ from tests.given import Given
 HOUR = timedelta(hours=1)
 
 
-async def test_a_budget_is_made_once_and_its_id_follows_from_its_name(conn: Connection, given: Given) -> None:
+async def test_a_budget_is_created_once_and_its_id_is_derived_from_its_name(conn: Connection, given: Given) -> None:
     first = await budgets.create_budget(conn, TEAM, hard_limits={"tokens": 100}, by="ops")
     second = await budgets.create_budget(conn, TEAM, hard_limits={"tokens": 100})
 
@@ -55,7 +55,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_a_definition_that_cannot_be_is_refused_by_its_field_at_the_making_and_at_a_change(
+async def test_an_invalid_definition_is_refused_and_names_the_field_in_create_and_change(
     conn: Connection, given: Given
 ) -> None:
     await make(conn)
@@ -70,7 +70,7 @@ async def test_a_definition_that_cannot_be_is_refused_by_its_field_at_the_making
             assert refused.value.fields == {"field": field}
 
 
-async def test_a_name_that_cannot_be_is_refused(conn: Connection, given: Given) -> None:
+async def test_an_invalid_name_is_refused(conn: Connection, given: Given) -> None:
     async with given.nothing_changes():
         for name in ("", " a", "a" * 129, "617bd629-27c4-8fb4-afcc-f12b16c7ed65", "é", "a\0"):
             with pytest.raises(errors.InvalidName):
@@ -83,7 +83,7 @@ async def test_a_name_that_cannot_be_is_refused(conn: Connection, given: Given) 
             await make(conn, reset_interval=timedelta(0))
 
 
-async def test_a_change_replaces_what_it_names_and_leaves_the_rest(conn: Connection, given: Given) -> None:
+async def test_a_change_replaces_the_given_fields_and_keeps_the_rest(conn: Connection, given: Given) -> None:
     await make(conn, soft_limits={"tokens": 10}, scope_type="team", scope_id="a")
     await spend(conn, 7)
 
@@ -97,7 +97,7 @@ async def test_a_change_replaces_what_it_names_and_leaves_the_rest(conn: Connect
     assert "soft_limits" not in changed
 
 
-async def test_what_is_not_there_is_not_found(conn: Connection, given: Given) -> None:
+async def test_a_budget_that_does_not_exist_is_not_found(conn: Connection, given: Given) -> None:
     await make(conn, namespace="acme")
 
     async with given.nothing_changes():
@@ -126,8 +126,7 @@ async def test_budgets_are_listed_by_name_page_by_page(conn: Connection) -> None
         await budgets.list_budgets(conn, limit=-1)
 
 
-async def test_a_reset_empties_what_is_used_and_keeps_the_counters(conn: Connection, given: Given) -> None:
-    """Behaviour 108."""
+async def test_a_reset_clears_the_used_amounts_and_keeps_the_counters(conn: Connection, given: Given) -> None:
     await make(conn, soft_limits={"tokens": 10})
     await spend(conn, 60)
     await spend(conn, 60)
@@ -139,8 +138,7 @@ async def test_a_reset_empties_what_is_used_and_keeps_the_counters(conn: Connect
     assert (await spend(conn, 60)).outcome == "soft_breach"
 
 
-async def test_a_due_reset_counts_from_its_moment_before_any_sweep(conn: Connection, given: Given) -> None:
-    """Behaviour 108."""
+async def test_a_due_reset_takes_effect_at_its_due_time_before_any_sweep(conn: Connection, given: Given) -> None:
     await make(conn, reset_interval=HOUR)
     first = (await read(conn)).next_reset_at
     await spend(conn, 100)
@@ -158,7 +156,7 @@ async def test_a_due_reset_counts_from_its_moment_before_any_sweep(conn: Connect
     assert (await budgets.reset_budgets(conn)).moved == 0
 
 
-async def test_the_sweep_writes_due_resets_once(conn: Connection, given: Given) -> None:
+async def test_the_sweep_stores_due_resets_once(conn: Connection, given: Given) -> None:
     for name in ("a", "b", "c"):
         await make(conn, name, reset_interval=HOUR)
         await spend(conn, 100, name)
@@ -173,7 +171,9 @@ async def test_the_sweep_writes_due_resets_once(conn: Connection, given: Given) 
     assert (await given.events()).count("budget_reset") == 3
 
 
-async def test_a_reset_by_hand_and_a_new_interval_count_from_now(conn: Connection, given: Given) -> None:
+async def test_after_a_manual_reset_or_a_new_interval_the_next_reset_counts_from_now(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, reset_interval=HOUR)
     now = await given.time_passes(minutes=30)
 
@@ -188,7 +188,7 @@ async def test_a_reset_by_hand_and_a_new_interval_count_from_now(conn: Connectio
     assert (await read(conn)).next_reset_at is None
 
 
-async def test_to_end_the_resets_takes_back_nothing_that_is_used(conn: Connection, given: Given) -> None:
+async def test_ending_the_resets_keeps_the_used_amounts(conn: Connection, given: Given) -> None:
     await make(conn, reset_interval=HOUR)
     await spend(conn, 40)
 

@@ -1,4 +1,4 @@
-"""The ledger: what each execution has spent, and how to take it back."""
+"""The ledger: what each execution has spent, and how to undo it."""
 
 from datetime import timedelta
 
@@ -30,7 +30,7 @@ async def test_an_execution_has_a_line_per_budget_and_period(conn: Connection, g
     ]
 
 
-async def test_what_an_execution_spent_can_be_taken_back_once(conn: Connection, given: Given) -> None:
+async def test_the_spending_of_an_execution_can_be_released_once(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
     await spend(conn, 30, fence=claim.fence)
@@ -47,8 +47,8 @@ async def test_what_an_execution_spent_can_be_taken_back_once(conn: Connection, 
         assert (await budgets.release_usage(conn, TEAM, claim.execution_id, by="ops")).outcome == "noop"
 
 
-async def test_after_a_reset_older_spending_is_not_taken_from_the_new_period(conn: Connection, given: Given) -> None:
-    """Behaviour 108. Pitfall P66."""
+async def test_after_a_reset_older_spending_is_not_released_from_the_new_period(conn: Connection, given: Given) -> None:
+    """The ledger is kept by period."""
     await make(conn)
     claim = await given.claimed()
     await spend(conn, 30, fence=claim.fence)
@@ -59,8 +59,9 @@ async def test_after_a_reset_older_spending_is_not_taken_from_the_new_period(con
     assert (await figures(conn))[0] == 50
 
 
-async def test_after_a_due_reset_that_no_sweep_wrote_it_is_the_same(conn: Connection, given: Given) -> None:
-    """Behaviour 108. Pitfall P66."""
+async def test_after_a_due_reset_that_is_not_stored_yet_older_spending_is_not_released(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, reset_interval=timedelta(hours=1))
     claim = await given.claimed(lease=timedelta(minutes=59))
     await spend(conn, 30, fence=claim.fence)
@@ -71,7 +72,7 @@ async def test_after_a_due_reset_that_no_sweep_wrote_it_is_the_same(conn: Connec
     assert (await read(conn)).used == {"tokens": 50}
 
 
-async def test_what_went_to_overrun_is_not_in_the_ledger(conn: Connection, given: Given) -> None:
+async def test_overrun_is_not_in_the_ledger(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
     await settled(conn, 60, 150, claim.fence)
@@ -80,7 +81,7 @@ async def test_what_went_to_overrun_is_not_in_the_ledger(conn: Connection, given
     assert await figures(conn) == (0, 0, 90)
 
 
-async def test_nothing_is_taken_back_from_what_is_not_there(conn: Connection, given: Given) -> None:
+async def test_nothing_is_released_for_an_unknown_execution_or_budget(conn: Connection, given: Given) -> None:
     await make(conn)
     nobody = ids.mint_execution_id()
 
@@ -94,7 +95,7 @@ async def test_nothing_is_taken_back_from_what_is_not_there(conn: Connection, gi
             await budgets.list_spending(conn, nobody)
 
 
-async def test_the_ledger_of_an_execution_goes_with_its_record(conn: Connection, given: Given) -> None:
+async def test_the_ledger_of_an_execution_is_removed_with_its_record(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
     await spend(conn, 30, fence=claim.fence)

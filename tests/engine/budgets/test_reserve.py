@@ -1,4 +1,4 @@
-"""Reservations: set aside, settled, released, and given back when nobody does."""
+"""Reservations: made, settled, released, and released automatically when the attempt ends."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -15,13 +15,13 @@ from tests.given import Given
 
 
 async def held(conn: Connection, tokens: int, fence: Fence | None = None) -> UUID:
-    """So many tokens, set aside."""
+    """Reserve tokens and return the id of the reservation."""
     answer = await budgets.reserve(conn, TEAM, {"tokens": tokens}, fence=fence)
     assert answer.reservation_id is not None
     return answer.reservation_id
 
 
-async def test_what_is_set_aside_is_not_there_for_others(conn: Connection, given: Given) -> None:
+async def test_reserved_amounts_are_not_available_to_others(conn: Connection, given: Given) -> None:
     await make(conn)
 
     first = await budgets.reserve(conn, TEAM, {"tokens": 60})
@@ -38,7 +38,7 @@ async def test_what_is_set_aside_is_not_there_for_others(conn: Connection, given
     assert (await given.events()).count("reservation_made") == 2
 
 
-async def test_a_reservation_over_the_soft_limit_is_made_and_says_so(conn: Connection) -> None:
+async def test_a_reservation_over_the_soft_limit_is_made_and_reports_a_soft_breach(conn: Connection) -> None:
     await make(conn, soft_limits={"tokens": 50})
 
     answer = await budgets.reserve(conn, TEAM, {"tokens": 60})
@@ -48,8 +48,7 @@ async def test_a_reservation_over_the_soft_limit_is_made_and_says_so(conn: Conne
     assert await figures(conn) == (0, 60, 0)
 
 
-async def test_less_than_the_estimate_frees_the_rest_at_once(conn: Connection, given: Given) -> None:
-    """Behaviour 107."""
+async def test_settling_below_the_estimate_frees_the_rest_immediately(conn: Connection, given: Given) -> None:
     await make(conn)
 
     assert (await settled(conn, 60, 20)).outcome == "settled"
@@ -57,16 +56,15 @@ async def test_less_than_the_estimate_frees_the_rest_at_once(conn: Connection, g
     assert (await given.event("reservation_settled"))["actual"] == {"tokens": 20}
 
 
-async def test_more_than_the_estimate_counts_where_there_is_room(conn: Connection) -> None:
-    """Behaviour 107."""
+async def test_settling_above_the_estimate_counts_if_it_fits(conn: Connection) -> None:
     await make(conn)
 
     assert (await settled(conn, 60, 100)).outcome == "settled"
     assert await figures(conn) == (100, 0, 0)
 
 
-async def test_more_than_there_is_counts_as_the_estimate_and_the_rest_as_overrun(conn: Connection) -> None:
-    """Behaviour 107."""
+async def test_settling_above_the_limit_counts_the_estimate_and_the_rest_as_overrun(conn: Connection) -> None:
+    """The used amount never exceeds the hard limit."""
     await make(conn)
     await spend(conn, 30)
 
@@ -78,7 +76,7 @@ async def test_more_than_there_is_counts_as_the_estimate_and_the_rest_as_overrun
     assert (await read(conn)).breach_count == 1
 
 
-async def test_overrun_is_split_dimension_by_dimension_and_nothing_is_forgotten(conn: Connection) -> None:
+async def test_overrun_is_split_by_dimension(conn: Connection) -> None:
     await make(conn, hard_limits={"calls": 10, "tokens": 100})
     reserved = await budgets.reserve(conn, TEAM, {"calls": 5, "tokens": 100})
     assert reserved.reservation_id is not None
@@ -90,7 +88,9 @@ async def test_overrun_is_split_dimension_by_dimension_and_nothing_is_forgotten(
     assert (found.used, found.reserved, found.overrun) == ({"calls": 5, "tokens": 30}, {}, {"calls": 15, "other": 7})
 
 
-async def test_what_was_set_aside_is_no_breach_when_the_limit_was_lowered_since(conn: Connection, given: Given) -> None:
+async def test_settling_a_reserved_amount_is_not_a_breach_after_the_limit_was_lowered(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, on_hard_limit="fail")
     claim = await given.claimed()
     held_ones = [await budgets.reserve(conn, TEAM, {"tokens": 40}, fence=claim.fence) for _ in range(2)]
@@ -105,7 +105,7 @@ async def test_what_was_set_aside_is_no_breach_when_the_limit_was_lowered_since(
     assert await figures(conn) == (75, 0, 1)
 
 
-async def test_nothing_spent_is_a_settlement_too(conn: Connection) -> None:
+async def test_a_reservation_can_be_settled_with_nothing_spent(conn: Connection) -> None:
     await make(conn)
     reservation = await held(conn, 60)
 
@@ -113,8 +113,7 @@ async def test_nothing_spent_is_a_settlement_too(conn: Connection) -> None:
     assert await figures(conn) == (0, 0, 0)
 
 
-async def test_a_second_settlement_gets_the_first_answer_and_counts_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 107."""
+async def test_a_second_settlement_returns_the_first_answer_and_counts_nothing(conn: Connection, given: Given) -> None:
     await make(conn, soft_limits={"tokens": 10})
     reservation = await held(conn, 60)
     first = await budgets.settle(conn, reservation, {"tokens": 20})
@@ -125,8 +124,7 @@ async def test_a_second_settlement_gets_the_first_answer_and_counts_nothing(conn
     assert (second.outcome, second.first, second.used) == ("already_applied", "soft_breach", 20)
 
 
-async def test_what_is_released_comes_back_once(conn: Connection, given: Given) -> None:
-    """Behaviour 107."""
+async def test_a_reservation_is_released_once(conn: Connection, given: Given) -> None:
     await make(conn)
     reservation = await held(conn, 60)
 
@@ -138,7 +136,7 @@ async def test_what_is_released_comes_back_once(conn: Connection, given: Given) 
     assert await figures(conn) == (0, 0, 0)
 
 
-async def test_a_reservation_that_never_was_is_not_found(conn: Connection, given: Given) -> None:
+async def test_an_unknown_reservation_is_not_found(conn: Connection, given: Given) -> None:
     await make(conn)
 
     async with given.nothing_changes():
@@ -148,7 +146,7 @@ async def test_a_reservation_that_never_was_is_not_found(conn: Connection, given
             await budgets.release(conn, uuid4())
 
 
-async def test_a_lapsed_reservation_counts_for_nothing_before_any_sweep(conn: Connection, given: Given) -> None:
+async def test_an_expired_reservation_does_not_count_before_any_sweep(conn: Connection, given: Given) -> None:
     await make(conn)
     await budgets.reserve(conn, TEAM, {"tokens": 100}, ttl=timedelta(minutes=5))
     await given.time_passes(minutes=6)
@@ -159,7 +157,7 @@ async def test_a_lapsed_reservation_counts_for_nothing_before_any_sweep(conn: Co
     assert (await given.events()).count("reservation_expired") == 1
 
 
-async def test_the_sweep_ends_lapsed_reservations_once_and_forgets_them_a_day_later(
+async def test_the_sweep_ends_expired_reservations_once_and_deletes_them_a_day_later(
     conn: Connection, given: Given
 ) -> None:
     await make(conn)
@@ -169,7 +167,7 @@ async def test_the_sweep_ends_lapsed_reservations_once_and_forgets_them_a_day_la
     assert (await budgets.expire_reservations(conn, limit=0)).moved == 0
     assert (await budgets.expire_reservations(conn)).moved == 1
     assert (await budgets.expire_reservations(conn)).moved == 0
-    with pytest.raises(errors.ReservationNotFound, match="has lapsed"):
+    with pytest.raises(errors.ReservationNotFound, match="has expired"):
         await budgets.settle(conn, reservation, {"tokens": 1})
     assert (await given.event("reservation_expired"))["estimate"] == {"tokens": 60}
     await given.time_passes(hours=25)
@@ -177,7 +175,7 @@ async def test_the_sweep_ends_lapsed_reservations_once_and_forgets_them_a_day_la
     assert await given.count("reservations") == 0
 
 
-async def test_a_reservation_of_nothing_lapses_like_any_other(conn: Connection, given: Given) -> None:
+async def test_a_reservation_of_zero_expires_like_any_other(conn: Connection, given: Given) -> None:
     await make(conn)
     first = await budgets.reserve(conn, TEAM, {"tokens": 0}, dedup_key="k")
     await given.time_passes(minutes=61)
@@ -185,11 +183,11 @@ async def test_a_reservation_of_nothing_lapses_like_any_other(conn: Connection, 
     again = await budgets.reserve(conn, TEAM, {"tokens": 0}, dedup_key="k")
     assert (again.outcome, again.reservation_id == first.reservation_id) == ("reserved", False)
     assert first.reservation_id is not None
-    with pytest.raises(errors.ReservationNotFound, match="has lapsed"):
+    with pytest.raises(errors.ReservationNotFound, match="has expired"):
         await budgets.settle(conn, first.reservation_id, {})
 
 
-async def test_a_key_names_one_reservation_while_it_is_open(conn: Connection) -> None:
+async def test_a_dedup_key_names_one_reservation_while_it_is_open(conn: Connection) -> None:
     await make(conn)
     first = await budgets.reserve(conn, TEAM, {"tokens": 10}, dedup_key="k")
 
@@ -201,7 +199,7 @@ async def test_a_key_names_one_reservation_while_it_is_open(conn: Connection) ->
     assert (await budgets.reserve(conn, TEAM, {"tokens": 10}, dedup_key="k")).outcome == "reserved"
 
 
-async def test_a_reservation_that_cannot_be_is_refused_and_changes_nothing(conn: Connection, given: Given) -> None:
+async def test_an_invalid_reservation_is_refused_and_changes_nothing(conn: Connection, given: Given) -> None:
     await make(conn)
     reservation = await held(conn, 1)
 
@@ -217,7 +215,7 @@ async def test_a_reservation_that_cannot_be_is_refused_and_changes_nothing(conn:
             await budgets.reserve(conn, "nobody", {"tokens": 1})
 
 
-async def test_a_settlement_that_would_pass_the_exact_numbers_is_refused_and_stays_open(
+async def test_a_settlement_beyond_exact_json_numbers_is_refused_and_the_reservation_stays_open(
     conn: Connection, given: Given
 ) -> None:
     await make(conn, hard_limits={})
@@ -245,8 +243,7 @@ async def test_an_executions_reservation_needs_its_lease(conn: Connection, given
     assert (await budgets.settle(conn, reservation, {"tokens": 1}, fence=claim.fence)).outcome == "settled"
 
 
-async def test_a_crash_gives_the_estimate_back_at_the_reclaim(conn: Connection, given: Given) -> None:
-    """Behaviour 107."""
+async def test_after_a_crash_the_reclaim_releases_the_estimate(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
     reservation = await held(conn, 60, claim.fence)
@@ -271,7 +268,7 @@ ENDINGS: dict[str, Callable[[Connection, Fence], Awaitable[object]]] = {
 }
 
 
-async def test_the_end_of_an_attempt_gives_back_what_it_had_set_aside(conn: Connection, given: Given) -> None:
+async def test_the_end_of_an_attempt_releases_its_reservations(conn: Connection, given: Given) -> None:
     await make(conn)
     await held(conn, 10)
     for lane, ending in ENDINGS.items():
@@ -286,7 +283,7 @@ async def test_the_end_of_an_attempt_gives_back_what_it_had_set_aside(conn: Conn
     assert (await given.event("reservation_released"))["cause"] == "attempt_ended"
 
 
-async def test_a_wait_and_a_delay_keep_what_is_set_aside(conn: Connection, given: Given) -> None:
+async def test_a_wait_and_a_delay_keep_the_reservations(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
     reservation = await held(conn, 60, claim.fence)
@@ -302,7 +299,7 @@ async def test_a_wait_and_a_delay_keep_what_is_set_aside(conn: Connection, given
     assert await figures(conn) == (5, 0, 0)
 
 
-async def test_a_reset_leaves_reservations_standing(conn: Connection) -> None:
+async def test_a_reset_keeps_reservations(conn: Connection) -> None:
     await make(conn)
     await spend(conn, 40)
     reservation = await held(conn, 60)

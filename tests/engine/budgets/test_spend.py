@@ -1,4 +1,4 @@
-"""Spending: reports counted whole or not at all."""
+"""Usage reports: counted in full or not at all."""
 
 import json
 from pathlib import Path
@@ -18,8 +18,7 @@ VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["
 MOST = 9_007_199_254_740_991
 
 
-async def test_a_report_that_does_not_fit_counts_nothing_and_one_that_fills_it_does(conn: Connection) -> None:
-    """Behaviour 105."""
+async def test_a_report_that_does_not_fit_is_not_counted_and_one_that_fills_the_budget_is(conn: Connection) -> None:
     await make(conn)
 
     assert (await spend(conn, 60)).outcome == "ok"
@@ -34,8 +33,9 @@ async def test_a_report_that_does_not_fit_counts_nothing_and_one_that_fills_it_d
     assert (await read(conn)).is_full
 
 
-async def test_a_report_over_the_soft_limit_counts_and_says_so(conn: Connection, given: Given) -> None:
-    """Behaviour 105."""
+async def test_a_report_over_the_soft_limit_is_counted_and_reports_a_soft_breach(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, soft_limits={"tokens": 50})
 
     assert (await spend(conn, 50)).outcome == "ok"
@@ -45,7 +45,7 @@ async def test_a_report_over_the_soft_limit_counts_and_says_so(conn: Connection,
     assert (await given.event("budget_soft_breached"))["used"] == 51
 
 
-async def test_a_soft_limit_may_be_counted_in_silence(conn: Connection, given: Given) -> None:
+async def test_a_soft_limit_can_be_ignored(conn: Connection, given: Given) -> None:
     await make(conn, soft_limits={"tokens": 50}, on_soft_limit="ignore")
 
     assert await spend(conn, 60) == Usage(outcome="ok")
@@ -54,7 +54,6 @@ async def test_a_soft_limit_may_be_counted_in_silence(conn: Connection, given: G
 
 
 async def test_when_one_dimension_does_not_fit_none_is_counted(conn: Connection) -> None:
-    """Behaviour 105."""
     await make(conn, hard_limits={"calls": 10, "tokens": 100})
 
     assert (await spend(conn, {"calls": 11, "tokens": 1, "other": 5})).outcome == "hard_breach"
@@ -63,13 +62,13 @@ async def test_when_one_dimension_does_not_fit_none_is_counted(conn: Connection)
     assert (await read(conn)).used == {"calls": 10, "tokens": 1, "other": 5}
 
 
-async def test_of_several_dimensions_over_their_limit_the_first_by_name_is_told(conn: Connection) -> None:
+async def test_of_several_dimensions_over_their_limit_the_first_by_name_is_reported(conn: Connection) -> None:
     await make(conn, hard_limits={"b": 1, "a": 1, "c": 1})
 
     assert (await spend(conn, {"c": 2, "b": 2, "a": 1})).dimension == "b"
 
 
-async def test_the_reports_of_the_vectors_get_the_answers_of_the_vectors(conn: Connection) -> None:
+async def test_the_reports_of_the_test_vectors_get_the_expected_answers(conn: Connection) -> None:
     await make(conn, hard_limits={"tokens": 100, "calls": 3}, soft_limits={"tokens": 50})
 
     for call in VECTORS:
@@ -84,7 +83,6 @@ async def test_the_reports_of_the_vectors_get_the_answers_of_the_vectors(conn: C
 
 
 async def test_every_standard_dimension_is_counted_and_any_other_too(conn: Connection) -> None:
-    """Pitfall P64."""
     await make(conn, hard_limits={})
     amounts = {"tokens": 1, "input_tokens": 2, "output_tokens": 3, "wall_ms": 4, "cost_micros": 5, "requests": 6}
     amounts["pages_read"] = 7
@@ -94,8 +92,7 @@ async def test_every_standard_dimension_is_counted_and_any_other_too(conn: Conne
     assert (await read(conn)).used == amounts
 
 
-async def test_input_and_output_tokens_are_tokens_unless_those_are_given(conn: Connection) -> None:
-    """Behaviour 106."""
+async def test_input_and_output_tokens_count_as_tokens_unless_tokens_are_given(conn: Connection) -> None:
     reports: list[tuple[dict[str, Any], int]] = [
         ({"input_tokens": 10, "output_tokens": 5}, 15),
         ({"output_tokens": 5}, 5),
@@ -130,8 +127,8 @@ BAD_AMOUNTS: list[Any] = [
 ]
 
 
-async def test_amounts_that_cannot_be_are_refused_and_change_nothing(conn: Connection, given: Given) -> None:
-    """Pitfall P65."""
+async def test_invalid_amounts_are_refused_and_change_nothing(conn: Connection, given: Given) -> None:
+    """Numbers must not wrap or turn negative."""
     await make(conn)
 
     async with given.nothing_changes():
@@ -140,8 +137,9 @@ async def test_amounts_that_cannot_be_are_refused_and_change_nothing(conn: Conne
                 await budgets.report_usage(conn, UsageReport(budget=TEAM, amounts=amounts))
 
 
-async def test_a_sum_beyond_what_is_exact_is_refused_and_names_its_dimension(conn: Connection, given: Given) -> None:
-    """Pitfall P65."""
+async def test_a_sum_beyond_exact_json_numbers_is_refused_and_names_its_dimension(
+    conn: Connection, given: Given
+) -> None:
     await make(conn, hard_limits={})
     await spend(conn, {"tokens": MOST - 5})
 
@@ -153,7 +151,7 @@ async def test_a_sum_beyond_what_is_exact_is_refused_and_names_its_dimension(con
     assert (await read(conn)).used == {"tokens": MOST}
 
 
-async def test_a_text_that_cannot_be_stored_is_refused(conn: Connection, given: Given) -> None:
+async def test_a_text_that_postgres_cannot_store_is_refused(conn: Connection, given: Given) -> None:
     await make(conn)
 
     async with given.nothing_changes():
@@ -165,7 +163,7 @@ async def test_a_text_that_cannot_be_stored_is_refused(conn: Connection, given: 
             await spend(conn, 1, dedup_key="k" * 257)
 
 
-async def test_a_budget_that_is_not_there_is_refused(conn: Connection, given: Given) -> None:
+async def test_a_report_on_an_unknown_budget_is_refused(conn: Connection, given: Given) -> None:
     await make(conn)
 
     async with given.nothing_changes():
@@ -174,14 +172,14 @@ async def test_a_budget_that_is_not_there_is_refused(conn: Connection, given: Gi
                 await spend(conn, 1, name)
 
 
-async def test_a_budget_may_be_named_by_its_id(conn: Connection) -> None:
+async def test_a_budget_can_be_named_by_its_id(conn: Connection) -> None:
     await make(conn)
 
     assert (await spend(conn, 7, str(budget_id("default", TEAM)).upper())).outcome == "ok"
     assert (await figures(conn))[0] == 7
 
 
-async def test_a_budget_that_only_observes_refuses_nothing_and_counts_breaches_as_soft(conn: Connection) -> None:
+async def test_a_budget_in_observe_mode_refuses_nothing_and_counts_breaches_as_soft(conn: Connection) -> None:
     await make(conn, mode="observe")
 
     assert await spend(conn, 150) == Usage(
@@ -192,8 +190,7 @@ async def test_a_budget_that_only_observes_refuses_nothing_and_counts_breaches_a
     assert found.last_breach is None
 
 
-async def test_in_a_batch_those_that_fit_count_and_the_rest_does_not(conn: Connection) -> None:
-    """Behaviour 27."""
+async def test_in_a_batch_only_the_reports_that_fit_are_counted(conn: Connection) -> None:
     await make(conn)
 
     answers = await budgets.report_usage_many(conn, [report_of(30)] * 5)
@@ -203,8 +200,8 @@ async def test_in_a_batch_those_that_fit_count_and_the_rest_does_not(conn: Conne
     assert (found.used, found.breach_count) == ({"tokens": 90}, 2)
 
 
-async def test_one_bad_report_harms_no_other(conn: Connection) -> None:
-    """Pitfall P75."""
+async def test_an_invalid_report_does_not_affect_the_others(conn: Connection) -> None:
+    """Each item of a batch has its own outcome."""
     await make(conn)
     await make(conn, "team-b")
     bad = [
@@ -223,7 +220,6 @@ async def test_one_bad_report_harms_no_other(conn: Connection) -> None:
 
 
 async def test_a_hundred_reports_of_a_tenth_of_a_dollar_on_five_dollars_admit_fifty(conn: Connection) -> None:
-    """Pitfall P62."""
     await make(conn, hard_limits={"cost_micros": 5_000_000})
 
     answers = await budgets.report_usage_many(conn, [report_of({"cost_micros": 100_000})] * 100)
@@ -232,7 +228,7 @@ async def test_a_hundred_reports_of_a_tenth_of_a_dollar_on_five_dollars_admit_fi
     assert (await read(conn)).used == {"cost_micros": 5_000_000}
 
 
-async def test_over_a_lowered_limit_nothing_fits_and_other_dimensions_are_counted(conn: Connection) -> None:
+async def test_above_a_lowered_limit_nothing_fits_but_other_dimensions_are_counted(conn: Connection) -> None:
     await make(conn)
     await spend(conn, 100)
     await budgets.change_budget(conn, TEAM, hard_limits={"tokens": 10}, by="ops")

@@ -1,4 +1,4 @@
-"""Claiming: who is given what, under which lease, and what a claim refuses."""
+"""Claiming: which worker gets which execution, under which lease, and what a claim refuses."""
 
 import asyncio
 from datetime import timedelta
@@ -29,8 +29,8 @@ CAPABILITIES = msgspec.json.decode(Path(__file__).parents[2].joinpath("vectors.j
 RETRY = {"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 0}}}
 
 
-async def test_work_is_submitted_claimed_and_completed(conn: Connection, given: Given) -> None:
-    """Behaviour 1."""
+async def test_an_execution_is_submitted_claimed_and_completed(conn: Connection, given: Given) -> None:
+    """The public state goes waiting, active, completed; the result reads back unchanged; the ticket is deleted."""
     states = []
     execution_id = await given.submitted()
     states.append((await executions.describe(conn, execution_id)).state.public_state)
@@ -45,7 +45,7 @@ async def test_work_is_submitted_claimed_and_completed(conn: Connection, given: 
     assert await given.count("tickets") == 0
 
 
-async def test_a_claim_brings_all_that_a_worker_needs(conn: Connection, given: Given) -> None:
+async def test_a_claim_has_everything_a_worker_needs(conn: Connection, given: Given) -> None:
     policy = {"attempt_timeout_ms": 60_000, "max_reclaim_count": 3}
     execution_id = await given.submitted(
         task="draw", lane="art", namespace="acme", payload=b"\0\x01", encoding="raw", priority=7, tags={"a.b": "c"},
@@ -66,7 +66,7 @@ async def test_a_claim_brings_all_that_a_worker_needs(conn: Connection, given: G
     assert claim.attempt.started_at >= now
 
 
-async def test_what_was_not_given_with_the_work_is_empty(given: Given) -> None:
+async def test_omitted_fields_of_a_submission_are_empty_in_the_claim(given: Given) -> None:
     claim = await given.claimed()
 
     assert (claim.payload, claim.encoding, claim.tags, claim.policy) == (None, "json", {}, {})
@@ -88,8 +88,7 @@ async def test_a_claim_is_written_on_the_ticket_and_in_the_log(conn: Connection,
     assert row["tags"] == '{"a.b": "c"}'
 
 
-async def test_delayed_work_is_claimed_when_its_time_has_come_without_a_sweep(conn: Connection, given: Given) -> None:
-    """Behaviour 6."""
+async def test_a_delayed_execution_is_claimed_when_it_is_due_without_a_sweep(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(delay=timedelta(hours=1))
 
     assert (await executions.describe(conn, execution_id)).state.public_state is PublicState.DELAYED
@@ -101,7 +100,6 @@ async def test_delayed_work_is_claimed_when_its_time_has_come_without_a_sweep(co
 
 
 async def test_of_two_workers_racing_for_one_execution_one_gets_it(given: Given, connect: Connect) -> None:
-    """Behaviour 9."""
     await given.submitted()
     one, two = await connect(), await connect()
     async with one.transaction():
@@ -113,7 +111,6 @@ async def test_of_two_workers_racing_for_one_execution_one_gets_it(given: Given,
 
 
 async def test_many_workers_claiming_at_once_lose_and_double_nothing(given: Given, connect: Connect) -> None:
-    """Behaviour 39. Pitfall P2."""
     await executions.submit_many(given.conn, [submission(namespace=f"n{at % 7}") for at in range(200)])
 
     async def work(number: int) -> list[ExecutionId]:
@@ -126,10 +123,8 @@ async def test_many_workers_claiming_at_once_lose_and_double_nothing(given: Give
     assert len(taken) == len(set(taken)) == 200
 
 
-async def test_work_that_others_are_taking_does_not_hide_the_work_of_other_routes(
-    given: Given, connect: Connect
-) -> None:
-    """Pitfall P2."""
+async def test_tickets_locked_by_another_claim_do_not_hide_other_routes(given: Given, connect: Connect) -> None:
+    """A claim locks only the rows it takes, so other claims do not see an empty lane."""
     await given.submitted(namespace="a", priority=5)
     second = await given.submitted(namespace="b", priority=5)
     await given.submitted(namespace="c", priority=1)
@@ -141,8 +136,7 @@ async def test_work_that_others_are_taking_does_not_hide_the_work_of_other_route
     assert claim.execution_id == second
 
 
-async def test_a_worker_gets_what_it_can_do_and_nothing_else(conn: Connection, given: Given) -> None:
-    """Behaviour 48."""
+async def test_a_worker_gets_only_executions_whose_needs_it_covers(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(needs=["gpu", "llm"])
 
     assert await given.claim() == []
@@ -163,8 +157,8 @@ async def test_the_vectors_of_capabilities(given: Given, case: dict[str, Any]) -
     assert len(await given.claim(capabilities=case["worker"])) == case["may_take"]
 
 
-async def test_work_that_cannot_be_served_hides_nothing_and_stays_as_it_is(conn: Connection, given: Given) -> None:
-    """Pitfalls P1, P4 and P8."""
+async def test_executions_a_worker_cannot_run_hide_nothing_and_are_not_written(conn: Connection, given: Given) -> None:
+    """Capabilities are part of the query: rows the worker cannot run neither fill the limit nor are changed."""
     await executions.submit_many(conn, [submission(needs=["gpu"], priority=at) for at in range(300)])
     plain = await given.submitted()
     before = await given.rows(
@@ -177,8 +171,8 @@ async def test_work_that_cannot_be_served_hides_nothing_and_stays_as_it_is(conn:
     assert before == await given.rows("select * from flowfabric.tickets where phase = 'runnable'")
 
 
-async def test_a_capable_worker_opens_the_route_and_two_halves_do_not(conn: Connection, given: Given) -> None:
-    """Behaviour 51. Pitfall P9."""
+async def test_one_capable_worker_opens_a_route_and_two_with_half_each_do_not(conn: Connection, given: Given) -> None:
+    """One single worker must cover all needs; the union of all workers does not count."""
     execution_id = await given.submitted(needs=["gpu", "llm"])
 
     async def seen() -> str:
@@ -191,8 +185,7 @@ async def test_a_capable_worker_opens_the_route_and_two_halves_do_not(conn: Conn
     assert await seen() == "eligible_now"
 
 
-async def test_a_paused_lane_gives_nothing_and_takes_everything(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_paused_lane_gives_no_work_and_accepts_submissions(conn: Connection, given: Given) -> None:
     running = await given.claimed()
     await lanes.pause_lane(conn, "default", by="ops")
     waiting = await given.submitted()
@@ -204,8 +197,7 @@ async def test_a_paused_lane_gives_nothing_and_takes_everything(conn: Connection
     assert [claim.execution_id for claim in await given.claim()] == [waiting]
 
 
-async def test_a_draining_lane_takes_nothing_and_gives_what_it_has(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_draining_lane_refuses_submissions_and_gives_its_existing_work(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(policy=RETRY)
     await lanes.drain_lane(conn, "default", by="ops")
 
@@ -225,14 +217,14 @@ async def test_a_paused_lane_does_not_stop_the_others(conn: Connection, given: G
     assert [claim.execution_id for claim in await given.claim(lanes=["a", "b"], take=5)] == [other]
 
 
-async def test_an_unknown_lane_is_just_empty(given: Given) -> None:
+async def test_an_unknown_lane_has_no_work(given: Given) -> None:
     await given.submitted()
 
     async with given.nothing_changes():
         assert await given.claim(lanes=["nowhere"]) == []
 
 
-async def test_held_work_is_not_given(conn: Connection, given: Given) -> None:
+async def test_a_held_execution_is_not_claimed(conn: Connection, given: Given) -> None:
     execution_id = await given.held()
 
     assert await given.claim() == []
@@ -270,7 +262,7 @@ async def test_a_claim_stops_at_16_mib_of_payload(given: Given) -> None:
     assert {claim.payload for claim in first + second} == {b"x" * 1_048_576}
 
 
-async def test_a_single_payload_over_16_mib_is_given_alone(given: Given) -> None:
+async def test_a_single_payload_over_16_mib_is_claimed_alone(given: Given) -> None:
     for size in (17, 1):
         await executions.submit(given.conn, submission(payload=b"x" * (size << 20)), payload_limit=1 << 25)
 
@@ -278,7 +270,9 @@ async def test_a_single_payload_over_16_mib_is_given_alone(given: Given) -> None
     assert [len(claim.payload or b"") >> 20 for claim in await given.claim(take=5)] == [1]
 
 
-async def test_work_past_its_deadline_is_ended_and_others_are_given_instead(conn: Connection, given: Given) -> None:
+async def test_executions_past_their_deadline_are_ended_and_others_are_claimed_instead(
+    conn: Connection, given: Given
+) -> None:
     late = [await given.submitted(deadline=timedelta(minutes=1)) for _ in range(3)]
     good = await given.submitted()
     await given.time_passes(minutes=1)
@@ -294,7 +288,7 @@ async def test_work_past_its_deadline_is_ended_and_others_are_given_instead(conn
         assert await given.events(execution_id) == ["execution_submitted", "execution_expired"]
 
 
-async def test_a_claim_with_more_late_work_than_it_can_end_goes_on_with_the_next(given: Given) -> None:
+async def test_a_claim_that_finds_too_many_expired_executions_continues_with_the_next_call(given: Given) -> None:
     batch = [submission(deadline=timedelta(minutes=1), priority=1) for _ in range(150)]
     await executions.submit_many(given.conn, batch)
     good = await given.submitted()
@@ -306,7 +300,7 @@ async def test_a_claim_with_more_late_work_than_it_can_end_goes_on_with_the_next
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\tb", "a\x7f", "a|b", "a\u00a0b", "x" * 257, "ä" * 129])
-async def test_a_bad_name_of_a_worker_is_refused(given: Given, name: str) -> None:
+async def test_an_invalid_worker_name_is_refused(given: Given, name: str) -> None:
     await given.submitted()
 
     async with given.nothing_changes():
@@ -317,14 +311,14 @@ async def test_a_bad_name_of_a_worker_is_refused(given: Given, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["x" * 256, "ä" * 128, "a:b,c/d"])
-async def test_a_good_name_of_a_worker_is_accepted(given: Given, name: str) -> None:
+async def test_a_valid_worker_name_is_accepted(given: Given, name: str) -> None:
     await given.submitted()
 
     assert len(await given.claim(worker=name, instance=name)) == 1
 
 
 @pytest.mark.parametrize("lane_names", [[], [""], ["x" * 65], ["ä"], ["default", "a\nb"], ["default\n"]])
-async def test_bad_lanes_are_refused(given: Given, lane_names: list[str]) -> None:
+async def test_invalid_lanes_are_refused(given: Given, lane_names: list[str]) -> None:
     await given.submitted()
 
     async with given.nothing_changes():
@@ -352,7 +346,7 @@ async def test_a_lease_lasts_from_a_second_to_an_hour(given: Given, milliseconds
 
 
 @pytest.mark.parametrize("milliseconds", [1_000, 3_600_000])
-async def test_the_shortest_and_the_longest_lease_are_given(given: Given, milliseconds: int) -> None:
+async def test_the_shortest_and_the_longest_lease_are_accepted(given: Given, milliseconds: int) -> None:
     await given.submitted()
     [claim] = await given.claim(lease=timedelta(milliseconds=milliseconds))
 
@@ -371,8 +365,7 @@ async def test_the_shortest_and_the_longest_lease_are_given(given: Given, millis
     ],
     ids=lambda value: str(value)[:20],
 )
-async def test_bad_capabilities_are_refused_with_their_cause(given: Given, bad: Any, cause: str) -> None:
-    """Behaviour 49."""
+async def test_invalid_capabilities_are_refused_with_their_cause(given: Given, bad: Any, cause: str) -> None:
     await given.submitted()
 
     async with given.nothing_changes():
@@ -382,7 +375,6 @@ async def test_bad_capabilities_are_refused_with_their_cause(given: Given, bad: 
 
 
 async def test_capabilities_at_the_limit_are_accepted(given: Given) -> None:
-    """Behaviour 49."""
     for good in (
         [f"c{number:03}" for number in range(256)],
         [f"c{number % 256:03}" for number in range(512)],
@@ -393,14 +385,13 @@ async def test_capabilities_at_the_limit_are_accepted(given: Given) -> None:
         assert len(await given.claim(capabilities=good)) == 1
 
 
-async def test_what_postgres_cannot_store_is_refused(given: Given) -> None:
+async def test_text_that_postgres_cannot_store_is_refused(given: Given) -> None:
     for bad in ({"worker": "\0"}, {"instance": "\ud800"}, {"lanes": ["\0"]}, {"capabilities": ["\0"]}):
         with pytest.raises(InvalidText):
             await given.claim(**bad)
 
 
-async def test_a_name_used_again_does_not_inherit_leases(conn: Connection, given: Given) -> None:
-    """Pitfall P28."""
+async def test_a_reused_worker_name_does_not_inherit_leases(conn: Connection, given: Given) -> None:
     first = await given.claimed()
 
     assert await given.claim() == []

@@ -1,4 +1,4 @@
-"""The fence: what every call under a lease shows, and the one place where it is judged."""
+"""The fence: lease id, epoch and attempt, sent with every call under a lease and checked in one place."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -42,7 +42,7 @@ def changed(fence: Fence, **changes: Any) -> Fence:
 
 
 async def refused(conn: Connection, given: Given, fence: Fence) -> FlowFabricError:
-    """The one refusal that every fenced call gives to this fence, without changing anything."""
+    """The error that every fenced call raises for this fence, without changing anything."""
     refusals = set()
     async with given.nothing_changes():
         for call in CALLS:
@@ -53,8 +53,7 @@ async def refused(conn: Connection, given: Given, fence: Fence) -> FlowFabricErr
     return only
 
 
-async def test_every_part_of_a_fence_counts(conn: Connection, given: Given) -> None:
-    """Pitfall P20."""
+async def test_every_part_of_a_fence_is_checked(conn: Connection, given: Given) -> None:
     fence = (await given.claimed()).fence
 
     for stale in (
@@ -79,7 +78,7 @@ async def test_a_fence_is_all_or_nothing(conn: Connection, given: Given) -> None
         assert type(await refused(conn, given, changed(fence, **{part: None}))) is PartialFence
 
 
-async def test_an_execution_that_never_was(conn: Connection, given: Given) -> None:
+async def test_an_unknown_execution_is_refused(conn: Connection, given: Given) -> None:
     fence = (await given.claimed()).fence
 
     assert type(await refused(conn, given, changed(fence, execution_id=mint_execution_id()))) is ExecutionNotFound
@@ -87,8 +86,10 @@ async def test_an_execution_that_never_was(conn: Connection, given: Given) -> No
     assert type(await refused(conn, given, changed(fence, execution_id=nowhere))) is ExecutionNotFound
 
 
-async def test_the_end_is_told_before_the_fence_is_looked_at(conn: Connection, given: Given) -> None:
-    """Pitfall P21."""
+async def test_an_ended_execution_answers_with_its_outcome_before_the_fence_is_checked(
+    conn: Connection, given: Given
+) -> None:
+    """A repeated `complete` emits no second event, and a late `fail` does not revive the execution."""
     claim = await given.claimed()
     await executions.cancel(conn, claim.execution_id, by="ops")
 
@@ -98,7 +99,7 @@ async def test_the_end_is_told_before_the_fence_is_looked_at(conn: Connection, g
         assert answer.fields == {"phase": "terminal", "outcome": "cancelled", "epoch": 1, "attempt": 1}
 
 
-async def test_a_superseded_fence_is_told_before_the_phase_is_looked_at(conn: Connection, given: Given) -> None:
+async def test_a_superseded_fence_is_refused_before_the_phase_is_checked(conn: Connection, given: Given) -> None:
     first = await given.claimed()
     await attempts.delay(conn, first.fence)
     [second] = await given.claim()
@@ -107,7 +108,7 @@ async def test_a_superseded_fence_is_told_before_the_phase_is_looked_at(conn: Co
     assert (await refused(conn, given, first.fence)).fields == {"cause": "superseded"}
 
 
-async def test_a_lease_that_was_given_up_is_not_active(conn: Connection, given: Given) -> None:
+async def test_a_released_lease_is_not_active(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await attempts.delay(conn, claim.fence, timedelta(hours=1))
 
@@ -119,7 +120,7 @@ async def test_a_lease_that_was_given_up_is_not_active(conn: Connection, given: 
     }  # fmt: skip
 
 
-async def test_a_lease_that_was_taken_back_and_held_is_still_lost(conn: Connection, given: Given) -> None:
+async def test_the_lease_of_a_reclaimable_execution_that_is_held_is_still_lost(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await claims.revoke(conn, claim.execution_id, by="ops")
     await holds.hold(conn, claim.execution_id, by="ops")
@@ -155,8 +156,8 @@ async def test_the_fence_from_before_a_replay_is_superseded(conn: Connection, gi
     assert (type(answer), answer.fields) == (LeaseLost, {"cause": "superseded"})
 
 
-async def test_the_epoch_grows_for_the_whole_life(conn: Connection, given: Given) -> None:
-    """Behaviour 37, with a delay in the place of suspend and resume. Pitfall P20."""
+async def test_the_epoch_grows_over_the_whole_life_of_an_execution(conn: Connection, given: Given) -> None:
+    """Every claim raises the epoch: after a failure, a delay, an expired lease and a replay."""
     claim = await given.claimed(policy=RETRY)
     seen = [claim.fence]
 
@@ -180,8 +181,7 @@ async def test_the_epoch_grows_for_the_whole_life(conn: Connection, given: Given
     assert len({fence.lease_id for fence in seen}) == 5
 
 
-async def test_the_holder_of_a_lease_may_cancel_with_it(conn: Connection, given: Given) -> None:
-    """Behaviour 12."""
+async def test_the_holder_of_a_lease_may_cancel_with_its_fence(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     fence, parts = claim.fence, ("lease_id", "epoch", "attempt")
 
@@ -199,8 +199,9 @@ async def test_the_holder_of_a_lease_may_cancel_with_it(conn: Connection, given:
     assert await cancel(fence) is PublicState.CANCELLED
 
 
-async def test_an_operator_cancels_what_runs_and_its_worker_learns_of_it(conn: Connection, given: Given) -> None:
-    """Behaviour 10."""
+async def test_an_operator_cancels_a_running_execution_and_its_worker_is_refused(
+    conn: Connection, given: Given
+) -> None:
     claim = await given.claimed()
 
     assert await executions.cancel(conn, claim.execution_id, by="ops") is PublicState.CANCELLED

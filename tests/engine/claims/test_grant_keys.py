@@ -1,4 +1,4 @@
-"""Grant keys: the one spelling that is accepted, and the thousands beside it that are not."""
+"""Grant keys: exactly one spelling is accepted, and every variation of it is refused."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ JUDGE = """
 
 
 async def causes(conn: Connection, texts: list[str], at: datetime) -> dict[str, str]:
-    """Why each of these is refused at that moment; `good` when it is not."""
+    """The cause for which each key is refused at that time; `good` if it is accepted."""
     judged = await conn.fetch(JUDGE, texts, at)
     faults = {row["key"]: msgspec.json.decode(row["fault"] or "{}") for row in judged}
     return {key: fault.get("cause", fault.get("code", "good")) for key, fault in faults.items()}
@@ -39,7 +39,7 @@ async def causes(conn: Connection, texts: list[str], at: datetime) -> dict[str, 
 
 @pytest.fixture
 async def granted(conn: Connection, given: Given) -> list[Grant]:
-    """Two grants for one worker, signed by a key whose secret is known."""
+    """Two grants for one worker, signed with a known secret."""
     await signing_keys.rotate_key(conn, "k2", SECRET)
     for _ in range(2):
         await given.submitted()
@@ -47,7 +47,7 @@ async def granted(conn: Connection, given: Given) -> list[Grant]:
 
 
 def verify(given: Given, key: str) -> Verification:
-    """What Python says of a key: read from the right, for the worker the grant was given to."""
+    """Verify a grant key in Python, for the worker the grant was issued to."""
     head, expiry, kid, digest = key.rsplit(":", 3)
     execution_id = head.removeprefix("pg:")
     message = signing.grant_message(execution_id, given.worker, given.instance, int(expiry))
@@ -55,14 +55,14 @@ def verify(given: Given, key: str) -> Verification:
 
 
 def flipped(key: str) -> Iterator[str]:
-    """The key with one bit of it turned, without what Postgres cannot hold."""
+    """The key with one bit flipped at a time, without NUL."""
     for at, bit in ((at, bit) for at in range(len(key)) for bit in range(7)):
         turned = chr(ord(key[at]) ^ 1 << bit)
         yield key[:at] + turned * (turned != "\0") + key[at + 1 :]
 
 
 def mixed(one: str, two: str) -> Iterator[str]:
-    """All ways to put a key together from the parts of two others, but for the two themselves."""
+    """All combinations of the parts of two keys, except the two keys themselves."""
     parts = [key.split(":") for key in (one, two)]
     for choice in range(1 << len(parts[0])):
         key = ":".join(parts[choice >> at & 1][at] for at in range(len(parts[0])))
@@ -70,8 +70,7 @@ def mixed(one: str, two: str) -> Iterator[str]:
             yield key
 
 
-async def test_no_changed_key_is_accepted(conn: Connection, given: Given, granted: list[Grant]) -> None:
-    """Behaviour 58. Pitfall P7."""
+async def test_no_altered_grant_key_is_accepted(conn: Connection, given: Given, granted: list[Grant]) -> None:
     one, two = [grant.grant_key for grant in granted]
     places = range(len(one))
     changed = {
@@ -93,7 +92,7 @@ async def test_no_changed_key_is_accepted(conn: Connection, given: Given, grante
         "good", "malformed", "unknown_kid", "unknown_grant", "signature_mismatch"}  # fmt: skip
 
 
-async def test_python_accepts_no_changed_key_either(given: Given, granted: list[Grant]) -> None:
+async def test_python_accepts_no_altered_grant_key_either(given: Given, granted: list[Grant]) -> None:
     one, two = [grant.grant_key for grant in granted]
     assert verify(given, one) is verify(given, two) is Verification.OK
     digits = [
@@ -105,9 +104,7 @@ async def test_python_accepts_no_changed_key_either(given: Given, granted: list[
 
 
 @pytest.mark.parametrize("vector", VECTORS)
-async def test_a_grant_that_was_signed_elsewhere_is_good(
-    conn: Connection, given: Given, vector: dict[str, Any]
-) -> None:
+async def test_a_grant_signed_elsewhere_is_valid(conn: Connection, given: Given, vector: dict[str, Any]) -> None:
     await conn.execute("delete from flowfabric.keys")
     await signing_keys.seed_key(conn, vector["kid"], vector["secret"])
     await given.submitted(execution_id=parse_execution_id(vector["execution_id"]))
@@ -133,10 +130,9 @@ async def test_a_grant_that_was_signed_elsewhere_is_good(
     assert row["text"] == vector["message"]
 
 
-async def test_a_grant_and_its_key_are_good_until_their_expiry_and_not_at_it(
+async def test_a_grant_and_its_signing_key_are_valid_before_their_expiry_and_not_at_it(
     conn: Connection, granted: list[Grant]
 ) -> None:
-    """Behaviour 60. Pitfall P45."""
     key, ends_at = granted[0].grant_key, granted[0].expires_at
     before = timedelta(microseconds=1)
     assert await causes(conn, [key], ends_at - before) == {key: "good"}
@@ -149,7 +145,7 @@ async def test_a_grant_and_its_key_are_good_until_their_expiry_and_not_at_it(
     assert await causes(conn, [key], retires_at) == {key: "unknown_kid"}
 
 
-async def test_every_millisecond_is_read_as_it_was_written(conn: Connection) -> None:
+async def test_every_expiry_in_milliseconds_is_read_back_exactly(conn: Connection) -> None:
     [row] = await conn.fetch(
         "select count(*) from generate_series(1790000000000, 1790000010000) ms "
         "where (extract(epoch from timestamptz 'epoch' + ms * interval '1 ms') * 1000) <> ms"
@@ -170,7 +166,7 @@ nearly = st.builds(
 )
 
 
-async def test_any_text_is_judged_and_none_breaks_the_call(conn: Connection) -> None:
+async def test_any_text_is_answered_with_a_cause(conn: Connection) -> None:
     texts: list[str] = []
 
     @settings(max_examples=600, database=None)
@@ -184,7 +180,7 @@ async def test_any_text_is_judged_and_none_breaks_the_call(conn: Connection) -> 
 
 
 @pytest.mark.parametrize("partition", ["32767", "32768", "65536", "99999"])
-async def test_a_partition_that_is_not_there_holds_no_grant(conn: Connection, given: Given, partition: str) -> None:
+async def test_an_unknown_partition_holds_no_grant(conn: Connection, given: Given, partition: str) -> None:
     key = f"pg:{{fp:{partition}}}:{'0' * 8}-0000-0000-0000-{'0' * 12}:{'9' * 15}:k1:{'0' * 64}"
 
     for call in (claims.verify_grant(conn, key), claims.claim_granted(conn, key, given.worker, instance="pool-1")):
@@ -194,9 +190,11 @@ async def test_a_partition_that_is_not_there_holds_no_grant(conn: Connection, gi
 
 
 @pytest.mark.parametrize("text", ["\0", "pg:\ud800", "ä", "x" * 1_000_000, b"pg:5ecb0017", None, 5])
-async def test_what_cannot_be_a_grant_is_malformed_and_not_shown(conn: Connection, given: Given, text: Any) -> None:
+async def test_a_value_that_is_not_a_grant_is_malformed_and_not_shown(
+    conn: Connection, given: Given, text: Any
+) -> None:
     for call in (claims.verify_grant(conn, text), claims.claim_granted(conn, text, given.worker, instance="pool-1")):
         with pytest.raises(InvalidGrant) as raised:
             await call
-        assert str(raised.value) == "invalid_grant: the grant is not good: malformed"
+        assert str(raised.value) == "invalid_grant: the grant is invalid: malformed"
         assert raised.value.fields == {"cause": "malformed"}

@@ -1,4 +1,4 @@
-"""Grants: who is promised what, who may use the promise, and what becomes of one that is not used."""
+"""Grants: who gets which, who may use one, and what happens to unused ones."""
 
 import itertools
 from collections import Counter
@@ -21,13 +21,13 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 async def grants(given: Given, **options: Any) -> list[Grant]:
-    """What a worker is promised when it asks; the lane `default` unless told otherwise."""
+    """Issue grants to the worker, of the lane `default` unless given."""
     asked: dict[str, Any] = {"instance": given.instance, "lanes": ["default"], **options}
     return await claims.issue_grant(given.conn, asked.pop("worker", given.worker), **asked)
 
 
 async def granted(given: Given, **options: Any) -> Grant:
-    """A grant for an execution just submitted; nothing else may wait."""
+    """A grant for an execution just submitted; nothing else may be ready."""
     await given.submitted(**options)
     [grant] = await grants(given, lanes=[options.get("lane", "default")])
     return grant
@@ -39,7 +39,7 @@ async def use(given: Given, grant_key: str, **options: Any) -> Any:
 
 
 async def cause(given: Given, grant_key: str, **options: Any) -> Any:
-    """Why a grant is refused; nothing may change. Whoever may not use it can verify it all the same."""
+    """The cause for which a grant is refused; nothing may change. Any caller may verify it."""
     async with given.nothing_changes():
         with pytest.raises(InvalidGrant) as raised:
             await use(given, grant_key, **options)
@@ -52,7 +52,6 @@ async def cause(given: Given, grant_key: str, **options: Any) -> Any:
 
 
 async def test_a_grant_becomes_a_lease(conn: Connection, given: Given) -> None:
-    """Behaviour 57. Pitfall P6."""
     execution_id = await given.submitted()
     [grant] = await grants(given)
     state = (await executions.describe(conn, execution_id)).state
@@ -72,8 +71,7 @@ async def test_a_grant_becomes_a_lease(conn: Connection, given: Given) -> None:
         "execution_submitted", "grant_issued", "lease_acquired", "execution_completed"]  # fmt: skip
 
 
-async def test_a_grant_has_the_shape_of_the_wire_and_python_can_sign_it(conn: Connection, given: Given) -> None:
-    """Behaviour 57."""
+async def test_a_grant_key_has_the_wire_format_and_python_can_sign_it(conn: Connection, given: Given) -> None:
     await signing_keys.rotate_key(conn, "k2", SECRET)
     grant = await granted(given)
     expires_ms = round(grant.expires_at.timestamp() * 1000)
@@ -88,7 +86,7 @@ async def test_a_grant_has_the_shape_of_the_wire_and_python_can_sign_it(conn: Co
         assert grant.grant_key[-64:] not in shown
 
 
-async def test_whoever_verifies_a_grant_learns_what_it_says(conn: Connection, given: Given) -> None:
+async def test_verify_grant_returns_what_the_grant_says(conn: Connection, given: Given) -> None:
     grant = await granted(given)
     async with given.nothing_changes():
         first, again = [await claims.verify_grant(conn, grant.grant_key) for _ in range(2)]
@@ -108,8 +106,7 @@ async def test_a_grant_is_logged_without_its_signature(conn: Connection, given: 
     assert grant.grant_key[-64:] not in row["line"]
 
 
-async def test_a_grant_is_for_one_worker_and_one_instance_of_it(given: Given) -> None:
-    """Behaviour 58. Pitfall P7."""
+async def test_a_grant_is_for_one_worker_instance(given: Given) -> None:
     key = (await granted(given)).grant_key
 
     assert await cause(given, key, worker="other") == "other_worker"
@@ -119,15 +116,13 @@ async def test_a_grant_is_for_one_worker_and_one_instance_of_it(given: Given) ->
 
 
 async def test_a_grant_is_used_once(given: Given) -> None:
-    """Behaviour 58."""
     key = (await granted(given)).grant_key
     await use(given, key)
 
     assert await cause(given, key) == "unknown_grant"
 
 
-async def test_a_grant_that_was_changed_is_refused_by_what_is_wrong_with_it(given: Given) -> None:
-    """Behaviour 58. Pitfall P7."""
+async def test_an_altered_grant_is_refused_with_its_cause(given: Given) -> None:
     key = (await granted(given)).grant_key
     head, digest = key[:-64], key[-64:]
     flipped = f"{int(digest[0], 16) ^ 1:x}{digest[1:]}"
@@ -140,7 +135,7 @@ async def test_a_grant_that_was_changed_is_refused_by_what_is_wrong_with_it(give
         assert await cause(given, cut) == "malformed"
 
 
-async def test_the_checks_come_in_the_order_that_is_promised(conn: Connection, given: Given) -> None:
+async def test_a_grant_is_checked_in_the_documented_order(conn: Connection, given: Given) -> None:
     grant = await granted(given)
     key = grant.grant_key
     wrong = key[:-64] + "0" * 64
@@ -157,8 +152,7 @@ async def test_the_checks_come_in_the_order_that_is_promised(conn: Connection, g
     assert await cause(given, wrong, **later) == "unknown_grant"
 
 
-async def test_a_grant_for_another_execution_is_none_for_this(given: Given) -> None:
-    """Pitfall P7."""
+async def test_a_grant_for_another_execution_is_refused(given: Given) -> None:
     one, two = [(await granted(given, lane=lane)).grant_key for lane in "ab"]
     name = ":".join(two.split(":")[1:4])
 
@@ -167,13 +161,14 @@ async def test_a_grant_for_another_execution_is_none_for_this(given: Given) -> N
     assert len({(await use(given, key)).execution_id for key in (one, two)}) == 2
 
 
-async def test_a_lapsed_grant_is_refused_and_its_execution_claimed_by_anyone(conn: Connection, given: Given) -> None:
-    """Behaviour 59. Pitfall P6."""
+async def test_an_expired_grant_is_refused_and_any_worker_can_claim_its_execution(
+    conn: Connection, given: Given
+) -> None:
     grant = await granted(given)
     await given.time_passes(seconds=10)
     async with given.nothing_changes():
         for call in (use(given, grant.grant_key), claims.verify_grant(conn, grant.grant_key)):
-            with pytest.raises(GrantExpired, match=r"^grant_expired: the grant was good until .* UTC; ask for another"):
+            with pytest.raises(GrantExpired, match=r"expired at .* UTC; request another"):
                 await call
     [claim] = await given.claim(worker="other", instance="other-1")
 
@@ -183,7 +178,7 @@ async def test_a_lapsed_grant_is_refused_and_its_execution_claimed_by_anyone(con
     assert await cause(given, grant.grant_key) == "unknown_grant"
 
 
-async def test_a_lapsed_grant_is_granted_again(given: Given) -> None:
+async def test_an_execution_is_granted_again_after_its_grant_expired(given: Given) -> None:
     first = await granted(given)
     await given.time_passes(seconds=10)
     [second] = await grants(given)
@@ -193,8 +188,7 @@ async def test_a_lapsed_grant_is_granted_again(given: Given) -> None:
     assert (await use(given, second.grant_key)).fence.epoch == 1
 
 
-async def test_a_grant_works_through_the_grace_of_its_key_and_no_longer(conn: Connection, given: Given) -> None:
-    """Behaviour 60. Pitfall P45."""
+async def test_a_grant_is_valid_during_the_grace_of_its_key_and_not_after(conn: Connection, given: Given) -> None:
     one, two, three = [await granted(given, lane=lane) for lane in "abc"]
     await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(seconds=5))
     four = await granted(given, lane="d")
@@ -210,13 +204,12 @@ async def test_a_grant_works_through_the_grace_of_its_key_and_no_longer(conn: Co
 
 
 async def granted_lanes(given: Given) -> list[str]:
-    """The lanes of what is granted, or was and has not been swept."""
+    """The lanes of granted tickets, including expired ones not swept yet."""
     rows = await given.rows("select lane from flowfabric.tickets where eligibility = 'granted' order by 1")
     return [row["lane"] for row in rows]
 
 
-async def test_a_key_retired_at_once_takes_its_grants_with_it(conn: Connection, given: Given) -> None:
-    """Behaviour 60."""
+async def test_a_key_retired_with_grace_0_invalidates_its_grants(conn: Connection, given: Given) -> None:
     grant = await granted(given)
     await signing_keys.rotate_key(conn, "k2", SECRET, grace=timedelta(0))
 
@@ -224,7 +217,6 @@ async def test_a_key_retired_at_once_takes_its_grants_with_it(conn: Connection, 
 
 
 async def test_a_secret_in_its_grace_signs_no_new_grant(conn: Connection, given: Given) -> None:
-    """Pitfall P45."""
     await signing_keys.rotate_key(conn, "leaked", SECRET)
     await signing_keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(hours=1))
     grant = await granted(given)
@@ -253,15 +245,14 @@ async def expire(given: Given, grant: Grant) -> None:
 
 
 @pytest.mark.parametrize("void", [cancel, hold, reach_deadline, expire])
-async def test_what_stops_an_execution_voids_its_grant(given: Given, void: Callable[..., Any]) -> None:
-    """Behaviour 10."""
+async def test_stopping_an_execution_invalidates_its_grant(given: Given, void: Callable[..., Any]) -> None:
     grant = await granted(given, deadline=timedelta(seconds=5))
     await void(given, grant)
 
     assert await cause(given, grant.grant_key) == "unknown_grant"
 
 
-async def test_a_grant_that_was_voided_stays_void(conn: Connection, given: Given) -> None:
+async def test_an_invalidated_grant_stays_invalid(conn: Connection, given: Given) -> None:
     first = await granted(given)
     await hold(given, first)
     await holds.unhold(conn, first.execution_id, by="ops")
@@ -273,8 +264,7 @@ async def test_a_grant_that_was_voided_stays_void(conn: Connection, given: Given
     assert (await use(given, second.grant_key)).fence.epoch == 1
 
 
-async def test_the_sweep_gives_back_what_was_not_used(conn: Connection, given: Given) -> None:
-    """Behaviour 59. Pitfall P73."""
+async def test_the_sweep_releases_unused_grants(conn: Connection, given: Given) -> None:
     for lane in "aab":
         await given.submitted(lane=lane)
     first = await grants(given, lanes=["a", "b"], take=3, ttl=timedelta(seconds=5))
@@ -292,8 +282,9 @@ async def test_the_sweep_gives_back_what_was_not_used(conn: Connection, given: G
     assert len(first) == len(await given.claim(lanes=["a", "b"], take=3)) == 3
 
 
-async def test_granted_work_reads_as_waiting_also_when_the_grant_has_lapsed(conn: Connection, given: Given) -> None:
-    """Behaviour 57."""
+async def test_a_granted_execution_reads_as_waiting_even_when_the_grant_has_expired(
+    conn: Connection, given: Given
+) -> None:
     grant = await granted(given)
     said = [await executions.explain(conn, grant.execution_id)]
     await given.time_passes(seconds=10)
@@ -310,7 +301,7 @@ async def test_granted_work_reads_as_waiting_also_when_the_grant_has_lapsed(conn
     assert (state.public_state, state.eligibility_state) == (PublicState.WAITING, "blocked_by_lane_state")
 
 
-async def test_a_grant_goes_on_with_an_attempt_that_was_interrupted(conn: Connection, given: Given) -> None:
+async def test_a_grant_resumes_an_interrupted_attempt(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy={"attempt_timeout_ms": 60_000})
     wish = Suspension(condition={"kind": "single", "waitpoint": "w"}, waitpoints=["w"])
     await waits.suspend(conn, claim.fence, wish)
@@ -349,7 +340,6 @@ async def test_a_reclaim_by_grant_names_the_instance_that_lost_the_lease(conn: C
 
 
 async def test_grants_follow_priority_and_turns_as_claims_do(given: Given) -> None:
-    """Behaviours 8 and 52."""
     for namespace, priority in itertools.product("ab", (1, 9, 5)):
         await executions.submit_many(given.conn, [submission(namespace=namespace, priority=priority) for _ in range(3)])
     first = await grants(given, take=10)
@@ -362,8 +352,7 @@ async def test_grants_follow_priority_and_turns_as_claims_do(given: Given) -> No
     assert [grant.route for grant in first] == [claim.route for claim in claimed]
 
 
-async def test_one_at_a_time_grants_take_turns(given: Given) -> None:
-    """Pitfall P12."""
+async def test_grants_of_one_take_turns_between_calls(given: Given) -> None:
     for namespace in "abc":
         await executions.submit_many(given.conn, [submission(namespace=namespace) for _ in range(2)])
     routes, last = [], 0
@@ -388,7 +377,7 @@ async def test_grants_are_admitted_as_claims_are(conn: Connection, given: Given)
     assert [grant.execution_id for grant in await grants(given, namespace="n")] == [late]
 
 
-async def test_what_is_past_its_deadline_is_ended_and_not_granted(given: Given) -> None:
+async def test_an_execution_past_its_deadline_is_ended_and_not_granted(given: Given) -> None:
     late = await given.submitted(deadline=timedelta(seconds=1), priority=5)
     good = await given.submitted()
     await given.time_passes(seconds=1)
@@ -401,7 +390,7 @@ async def test_a_grant_lasts_a_millisecond_to_a_minute(given: Given) -> None:
     await given.submitted()
     for ttl in (timedelta(0), -MILLISECOND, timedelta(milliseconds=60_001), timedelta.max, timedelta.min):
         async with given.nothing_changes():
-            with pytest.raises(InvalidGrantLifetime, match="give 1 to 60 000"):
+            with pytest.raises(InvalidGrantLifetime, match="use 1 to 60 000 ms"):
                 await grants(given, ttl=ttl)
 
     [short] = await grants(given, ttl=MILLISECOND)
@@ -422,10 +411,9 @@ async def test_a_grant_lasts_a_millisecond_to_a_minute(given: Given) -> None:
         ({"capabilities": [""]}, errors.InvalidCapabilities),
     ],
 )
-async def test_a_grant_is_refused_as_a_claim_is(
+async def test_a_grant_is_refused_for_the_same_arguments_as_a_claim(
     conn: Connection, given: Given, options: dict[str, Any], refusal: type[errors.FlowFabricError]
 ) -> None:
-    """Pitfall P7."""
     await given.submitted()
     await conn.execute("delete from flowfabric.keys")
     async with given.nothing_changes():
@@ -433,7 +421,7 @@ async def test_a_grant_is_refused_as_a_claim_is(
             await grants(given, **options)
 
 
-async def test_a_bad_lease_leaves_the_grant_good(given: Given) -> None:
+async def test_an_invalid_lease_leaves_the_grant_valid(given: Given) -> None:
     key = (await granted(given)).grant_key
     for lease in (timedelta(milliseconds=999), timedelta(hours=2)):
         async with given.nothing_changes():

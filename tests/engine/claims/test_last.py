@@ -1,4 +1,4 @@
-"""Going on from the last one taken: what is dead in front is passed over, and nothing that comes first is."""
+"""Claiming with `last`: dead index entries are skipped, and nothing with a better claim is."""
 
 import asyncpg
 
@@ -19,7 +19,7 @@ async def claim(conn: Connection, take: int, last: Claim | None = None) -> list[
 
 
 async def taken(given: Given, count: int) -> Claim:
-    """The last of many that were taken, and leave dead entries in the index."""
+    """Claim many executions, which leaves dead index entries; return the last claim."""
     await executions.submit_many(given.conn, [submission() for _ in range(count)])
     while count > 0:
         got = await claim(given.conn, min(count, 1_000))
@@ -28,11 +28,11 @@ async def taken(given: Given, count: int) -> Claim:
 
 
 async def pin(conn: asyncpg.Connection) -> None:
-    """Hold a snapshot that keeps what is dead from being swept up."""
+    """Hold a snapshot, so that vacuum cannot remove dead entries."""
     await conn.execute("begin isolation level repeatable read; select txid_current()")
 
 
-async def test_a_claim_from_the_last_one_does_not_read_what_was_taken_before_it(connect: Connect, given: Given) -> None:
+async def test_a_claim_with_last_does_not_read_tickets_taken_before(connect: Connect, given: Given) -> None:
     await pin(await connect())
     await taken(given, DEAD)
     await given.time_passes(seconds=1)
@@ -68,7 +68,7 @@ async def test_a_higher_priority_still_comes_first(given: Given) -> None:
     assert got.execution_id == urgent
 
 
-async def test_another_route_still_has_its_turn(given: Given) -> None:
+async def test_another_route_still_gets_its_turn(given: Given) -> None:
     last = await taken(given, 1)
     for namespace in ("default", "default", "other", "other"):
         await given.submitted(namespace=namespace)
@@ -76,7 +76,7 @@ async def test_another_route_still_has_its_turn(given: Given) -> None:
     assert sorted(one.namespace for one in await claim(given.conn, 2, last)) == ["default", "other"]
 
 
-async def test_a_route_whose_need_is_not_covered_any_more_gives_nothing(given: Given) -> None:
+async def test_a_route_whose_needs_are_no_longer_covered_gives_nothing(given: Given) -> None:
     await given.submitted(needs=["gpu"])
     await given.submitted(needs=["gpu"])
     [last] = await claims.claim(given.conn, "w", instance="i", lanes=["default"], capabilities=["gpu"])
@@ -84,7 +84,7 @@ async def test_a_route_whose_need_is_not_covered_any_more_gives_nothing(given: G
     assert await claim(given.conn, 1, last) == []
 
 
-async def test_what_committed_late_is_found_by_a_look_from_the_front(given: Given) -> None:
+async def test_executions_that_committed_late_are_found_by_a_claim_without_last(given: Given) -> None:
     late = await given.submitted()
     await given.time_passes(seconds=1)
     await executions.submit_many(given.conn, [submission() for _ in range(4)])
@@ -99,7 +99,7 @@ async def test_what_committed_late_is_found_by_a_look_from_the_front(given: Give
     assert (passed.execution_id != late, found.execution_id) == (True, late)
 
 
-async def test_where_nothing_lies_behind_the_last_one_a_claim_looks_from_the_front(given: Given) -> None:
+async def test_a_claim_with_last_starts_from_the_front_if_nothing_follows(given: Given) -> None:
     old = await given.submitted()
     await given.time_passes(seconds=1)
     await given.submitted()
@@ -112,7 +112,7 @@ async def test_where_nothing_lies_behind_the_last_one_a_claim_looks_from_the_fro
     assert [one.execution_id for one in await claim(given.conn, 2, got[-1])] == [old]
 
 
-async def test_a_worker_of_several_lanes_goes_on_too_and_leaves_none_behind(given: Given) -> None:
+async def test_a_worker_of_several_lanes_continues_and_misses_none(given: Given) -> None:
     last = await taken(given, 1)
     other = await given.submitted(lane="other")
     younger = await given.submitted()
@@ -123,4 +123,4 @@ async def test_a_worker_of_several_lanes_goes_on_too_and_leaves_none_behind(give
         for _ in range(2)
     ]
     assert {one.execution_id for one in (*first, *second)} == {other, younger}
-    assert first[0].execution_id == other  # its route has its turn first
+    assert first[0].execution_id == other  # it is the turn of its route

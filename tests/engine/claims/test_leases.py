@@ -1,4 +1,4 @@
-"""Leases: keeping one, losing it, and what becomes of the work then."""
+"""Leases: renewing a lease, losing it, and making its execution claimable again."""
 
 import asyncio
 from datetime import timedelta
@@ -27,15 +27,14 @@ from tests.given import Given
 MINUTE = timedelta(minutes=1)
 
 
-async def lapse(given: Given, **options: Any) -> None:
-    """Let the only lease lapse, and the sweep find it."""
+async def lease_expires(given: Given, **options: Any) -> None:
+    """Let the only lease expire, and run the sweep."""
     await given.time_passes(minutes=1)
     swept = await claims.expire_leases(given.conn, **options)
     assert swept.moved == 1
 
 
 async def test_a_renewal_moves_the_expiry_and_nothing_else(conn: Connection, given: Given) -> None:
-    """Behaviour 30."""
     claim = await given.claimed()
     before = await given.ticket(claim.execution_id)
     now = await given.time_passes(seconds=20)
@@ -47,8 +46,7 @@ async def test_a_renewal_moves_the_expiry_and_nothing_else(conn: Connection, giv
     assert before | {"expires_at": None} == after | {"expires_at": None}
 
 
-async def test_a_renewal_is_in_the_log_where_the_lane_keeps_it(conn: Connection, given: Given) -> None:
-    """Behaviour 30."""
+async def test_a_renewal_is_logged_if_the_lane_keeps_renewals(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "kept", keep_renewals=True)
     kept, other = await given.claimed(lane="kept", tags={"a.b": "c"}), await given.claimed()
 
@@ -61,16 +59,14 @@ async def test_a_renewal_is_in_the_log_where_the_lane_keeps_it(conn: Connection,
     assert (event["instance"], event["epoch"], event["attempt"]) == (given.instance, 1, 1)
 
 
-async def test_a_lease_never_gets_shorter_by_a_renewal(conn: Connection, given: Given) -> None:
+async def test_a_renewal_never_shortens_a_lease(conn: Connection, given: Given) -> None:
     claim = await given.claimed(lease=timedelta(hours=1))
 
     assert (await claims.renew(conn, claim.fence, lease=timedelta(seconds=1))).expires_at == claim.expires_at
 
 
 @pytest.mark.parametrize("milliseconds", [0, 999, 3_600_001])
-async def test_a_renewal_for_too_short_or_too_long_is_refused(
-    conn: Connection, given: Given, milliseconds: int
-) -> None:
+async def test_a_renewal_with_an_invalid_lease_is_refused(conn: Connection, given: Given, milliseconds: int) -> None:
     claim = await given.claimed()
 
     async with given.nothing_changes():
@@ -78,7 +74,7 @@ async def test_a_renewal_for_too_short_or_too_long_is_refused(
             await claims.renew(conn, claim.fence, lease=timedelta(milliseconds=milliseconds))
 
 
-async def test_many_renewals_are_answered_in_their_places(conn: Connection, given: Given) -> None:
+async def test_renewals_are_answered_in_order(conn: Connection, given: Given) -> None:
     first, second = await given.claimed(), await given.claimed()
     done = await given.claimed()
     await attempts.complete(conn, done.fence)
@@ -92,7 +88,7 @@ async def test_many_renewals_are_answered_in_their_places(conn: Connection, give
     assert await claims.renew_many(conn, []) == []
 
 
-async def test_a_renewal_that_waited_for_another_change_still_counts(given: Given, connect: Connect) -> None:
+async def test_a_renewal_that_waited_for_a_lock_still_counts(given: Given, connect: Connect) -> None:
     claim = await given.claimed()
     one, two = await connect(), await connect()
     async with one.transaction():
@@ -104,8 +100,8 @@ async def test_a_renewal_that_waited_for_another_change_still_counts(given: Give
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-async def test_a_lapsed_lease_is_worth_nothing(conn: Connection, given: Given, is_swept: bool) -> None:
-    """Behaviour 31."""
+async def test_an_expired_lease_is_refused(conn: Connection, given: Given, is_swept: bool) -> None:
+    """From `expires_at` on, every call under the lease is refused, before and after the sweep."""
     claim = await given.claimed()
     await given.time_passes(seconds=30)
     if is_swept:
@@ -121,10 +117,9 @@ async def test_a_lapsed_lease_is_worth_nothing(conn: Connection, given: Given, i
         assert refused.value.fields == {"cause": "expired"}
 
 
-async def test_a_lapsed_lease_is_reclaimed_without_anybodys_help(conn: Connection, given: Given) -> None:
-    """Behaviour 32. Pitfall P25."""
+async def test_an_expired_lease_is_reclaimed_automatically(conn: Connection, given: Given) -> None:
     old = await given.claimed()
-    await lapse(given)
+    await lease_expires(given)
     [new] = await given.claim(instance="pool-2")
 
     assert (new.execution_id, new.attempt.number, new.attempt.type) == (old.execution_id, 2, "reclaim")
@@ -136,7 +131,7 @@ async def test_a_lapsed_lease_is_reclaimed_without_anybodys_help(conn: Connectio
     assert (await given.event("lease_acquired"))["previous_instance"] == "pool-1"
 
 
-async def test_a_lapse_is_written_down(conn: Connection, given: Given) -> None:
+async def test_an_expired_lease_is_recorded(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await given.time_passes(minutes=1)
 
@@ -156,10 +151,11 @@ async def test_a_lapse_is_written_down(conn: Connection, given: Given) -> None:
     assert (state.ownership_state, state.public_state) == ("lease_expired_reclaimable", PublicState.WAITING)
 
 
-async def test_the_old_holder_can_do_nothing_once_another_has_the_work(conn: Connection, given: Given) -> None:
-    """Behaviour 33."""
+async def test_the_previous_holder_is_fenced_once_another_worker_has_the_execution(
+    conn: Connection, given: Given
+) -> None:
     old = await given.claimed()
-    await lapse(given)
+    await lease_expires(given)
     await given.claim(instance="pool-2")
 
     async with given.nothing_changes():
@@ -170,11 +166,12 @@ async def test_the_old_holder_can_do_nothing_once_another_has_the_work(conn: Con
 
 
 @pytest.mark.parametrize("cap", [0, 2])
-async def test_work_is_reclaimed_as_often_as_its_policy_allows(conn: Connection, given: Given, cap: int) -> None:
-    """Behaviour 34."""
+async def test_an_execution_is_reclaimed_as_often_as_its_policy_allows(
+    conn: Connection, given: Given, cap: int
+) -> None:
     claim = await given.claimed(policy={"max_reclaim_count": cap})
     for _ in range(cap):
-        await lapse(given)
+        await lease_expires(given)
         [claim] = await given.claim()
     await given.time_passes(minutes=1)
 
@@ -191,7 +188,7 @@ async def test_work_is_reclaimed_as_often_as_its_policy_allows(conn: Connection,
     assert lifecycles == ["interrupted_reclaimed"] * (cap + 1)
 
 
-async def test_the_sweep_leaves_live_leases_alone_and_finds_nothing_twice(conn: Connection, given: Given) -> None:
+async def test_the_sweep_keeps_live_leases_and_finds_nothing_twice(conn: Connection, given: Given) -> None:
     await given.claimed()
     await given.time_passes(seconds=29)
 
@@ -202,8 +199,8 @@ async def test_the_sweep_leaves_live_leases_alone_and_finds_nothing_twice(conn: 
     assert (await claims.expire_leases(conn)).moved == 0
 
 
-async def test_the_sweep_moves_so_many_and_steps_over_those_it_is_told_to(conn: Connection, given: Given) -> None:
-    """Pitfall P32."""
+async def test_the_sweep_honours_its_limit_and_its_offset(conn: Connection, given: Given) -> None:
+    """Rows that cannot be processed are skipped, so that they do not block later ones."""
     ids = [(await given.claimed()).execution_id for _ in range(5)]
     await given.time_passes(minutes=1)
 
@@ -213,8 +210,7 @@ async def test_the_sweep_moves_so_many_and_steps_over_those_it_is_told_to(conn: 
     assert (await claims.expire_leases(conn, limit=2)).moved == 2
 
 
-async def test_the_sweep_does_not_wait_for_work_that_is_being_changed(given: Given, connect: Connect) -> None:
-    """Pitfall P31."""
+async def test_the_sweep_skips_locked_tickets(given: Given, connect: Connect) -> None:
     claim = await given.claimed()
     await given.time_passes(seconds=29)
     other = await connect()
@@ -227,8 +223,9 @@ async def test_the_sweep_does_not_wait_for_work_that_is_being_changed(given: Giv
     assert (await given.ticket(claim.execution_id))["phase"] == "active"
 
 
-async def test_revoked_work_is_claimable_at_once_and_nothing_is_counted(conn: Connection, given: Given) -> None:
-    """Behaviour 35."""
+async def test_a_revoked_execution_is_claimable_immediately_and_no_reclaim_is_counted(
+    conn: Connection, given: Given
+) -> None:
     old = await given.claimed(policy={"max_reclaim_count": 0})
 
     revoked = await claims.revoke(conn, old.execution_id, by="ops", reason="stuck\0")
@@ -245,7 +242,6 @@ async def test_revoked_work_is_claimable_at_once_and_nothing_is_counted(conn: Co
 
 
 async def test_revoking_again_does_nothing_and_says_why(conn: Connection, given: Given) -> None:
-    """Behaviour 35."""
     claim = await given.claimed()
 
     async def cause(execution_id: ExecutionId, **options: Any) -> str | None:
@@ -270,7 +266,7 @@ async def test_revoking_again_does_nothing_and_says_why(conn: Connection, given:
     assert await cause(last.execution_id) == "no_active_lease"
 
 
-async def test_the_holder_of_a_revoked_lease_is_told_so(conn: Connection, given: Given) -> None:
+async def test_the_holder_of_a_revoked_lease_is_refused_with_the_cause(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await claims.revoke(conn, claim.execution_id, by="ops")
 
@@ -280,7 +276,9 @@ async def test_the_holder_of_a_revoked_lease_is_told_so(conn: Connection, given:
     assert refused.value.fields == {"cause": "revoked"}
 
 
-async def test_revoking_refuses_what_is_not_there_and_names_too_long(conn: Connection, given: Given) -> None:
+async def test_revoking_refuses_an_unknown_execution_and_an_operator_name_that_is_too_long(
+    conn: Connection, given: Given
+) -> None:
     claim = await given.claimed()
 
     async with given.nothing_changes():
@@ -292,10 +290,9 @@ async def test_revoking_refuses_what_is_not_there_and_names_too_long(conn: Conne
             await claims.revoke(conn, claim.execution_id, by="\0")
 
 
-async def test_work_that_is_handed_back_is_the_same_attempt_and_counts_as_nothing(
+async def test_an_execution_released_at_shutdown_keeps_its_attempt_and_counts_nothing(
     conn: Connection, given: Given
 ) -> None:
-    """Behaviour 38. Pitfall P26."""
     first = await given.claimed(policy={"max_reclaim_count": 0})
 
     handed_back = await attempts.delay(conn, first.fence)
@@ -309,7 +306,7 @@ async def test_work_that_is_handed_back_is_the_same_attempt_and_counts_as_nothin
 
 
 async def test_a_stopped_clock_of_a_host_decides_nothing(conn: Connection, given: Given) -> None:
-    """Pitfall P33: an hour forward lapses each lease once; an hour back lapses none."""
+    """An hour forward expires each lease once; an hour back expires none."""
     claim = await given.claimed()
     await given.time_passes(hours=-1)
     assert (await claims.expire_leases(conn)).moved == 0

@@ -1,4 +1,4 @@
-"""Turns: strict priority first, and at equal priority routes take turns, so that no flood starves the others."""
+"""Turns: strict priority first; at equal priority routes take turns, so that no flood starves the others."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from tests.given import Given, submission
 
 
 async def flood(given: Given, count: int, **options: object) -> None:
-    """Many alike, each its own call only as far as a call's limit."""
+    """Submit many equal executions, in as few calls as possible."""
     await executions.submit_many(given.conn, [submission(**options) for _ in range(count)])
 
 
@@ -21,7 +21,7 @@ def namespaces(claims: list[Claim]) -> Counter[str]:
 
 
 async def claim_one_by_one(given: Given, count: int, after_route: int = 0) -> list[Claim]:
-    """What a worker gets that takes one at a time and says which route it was served last."""
+    """Claim one execution at a time, passing the route served last."""
     taken: list[Claim] = []
     for _ in range(count):
         got = await given.claim(after_route=after_route)
@@ -31,7 +31,6 @@ async def claim_one_by_one(given: Given, count: int, after_route: int = 0) -> li
 
 
 async def test_priority_is_strict_across_partitions(given: Given) -> None:
-    """Behaviour 8. Pitfall P3."""
     for partition, priority in ((3, 1), (200, 9), (100, 5)):
         await given.submitted(execution_id=ExecutionId(partition, uuid7()), priority=priority)
 
@@ -39,7 +38,6 @@ async def test_priority_is_strict_across_partitions(given: Given) -> None:
 
 
 async def test_within_a_route_the_oldest_goes_first(given: Given) -> None:
-    """Behaviour 8."""
     ids = [ExecutionId(partition, uuid7()) for partition in (200, 3, 100)]
     await executions.submit_many(given.conn, [submission(execution_id=one) for one in ids])
     ids += [await given.submitted() for _ in range(3)]
@@ -69,7 +67,6 @@ async def test_priority_is_strict_across_lanes_and_routes(given: Given) -> None:
 
 
 async def test_a_flood_of_one_namespace_does_not_starve_another(given: Given) -> None:
-    """Behaviour 52."""
     await flood(given, 10_000, namespace="a")
     await flood(given, 10, namespace="b")
 
@@ -77,8 +74,8 @@ async def test_a_flood_of_one_namespace_does_not_starve_another(given: Given) ->
     assert namespaces(await claim_one_by_one(given, 60))["b"] == 5
 
 
-async def test_one_at_a_time_the_small_namespace_is_served_in_time(given: Given) -> None:
-    """Behaviour 52. Pitfall P12."""
+async def test_claims_of_one_serve_the_small_namespace_too(given: Given) -> None:
+    """Turns continue between calls: `take=1` does not start at the same route again."""
     await flood(given, 100, namespace="a")
     await flood(given, 10, namespace="b")
 
@@ -86,7 +83,6 @@ async def test_one_at_a_time_the_small_namespace_is_served_in_time(given: Given)
 
 
 async def test_a_higher_priority_goes_before_any_turn(given: Given) -> None:
-    """Behaviour 53."""
     await flood(given, 100, namespace="a")
     await flood(given, 10, namespace="b", priority=1)
 
@@ -94,7 +90,7 @@ async def test_a_higher_priority_goes_before_any_turn(given: Given) -> None:
     assert namespaces(await given.claim(take=10)) == {"a": 10}
 
 
-async def test_turns_go_round_from_wherever_they_start(given: Given) -> None:
+async def test_turns_wrap_around_from_any_start(given: Given) -> None:
     for namespace in "abc":
         await flood(given, 5, namespace=namespace)
     routes = [claim.route for claim in await claim_one_by_one(given, 3)]
@@ -115,7 +111,7 @@ async def test_a_turn_includes_the_route_that_was_served_last(given: Given) -> N
 
 
 @pytest.mark.parametrize(("take", "small", "large"), [(10, 5, 5), (30, 10, 20), (100, 10, 90), (1_000, 10, 990)])
-async def test_what_a_small_route_cannot_fill_goes_to_the_others(
+async def test_the_share_a_small_route_cannot_fill_is_given_to_the_others(
     given: Given, take: int, small: int, large: int
 ) -> None:
     await flood(given, 1_000, namespace="large")
@@ -124,7 +120,7 @@ async def test_what_a_small_route_cannot_fill_goes_to_the_others(
     assert namespaces(await given.claim(take=take)) == {"small": small, "large": large}
 
 
-async def test_more_routes_than_places_get_one_each_and_the_rest_the_next_time(given: Given) -> None:
+async def test_with_more_routes_than_take_each_gives_one_and_the_rest_come_next(given: Given) -> None:
     for namespace in "abcdefg":
         await flood(given, 3, namespace=namespace)
 
@@ -153,7 +149,7 @@ async def test_a_lane_named_twice_is_served_once(given: Given) -> None:
 
 
 async def test_closed_routes_have_no_turn(given: Given) -> None:
-    """Pitfall P4."""
+    """One exhausted budget does not starve executions without that budget."""
     for number in range(40):
         await given.submitted(needs=[f"skill-{number}"])
     await flood(given, 2, namespace="open")
@@ -169,8 +165,8 @@ async def test_a_changed_priority_counts_at_the_next_claim(conn: Connection, giv
     assert [claim.execution_id for claim in await given.claim()] == [urgent]
 
 
-async def test_one_age_for_many_loses_and_doubles_nothing(given: Given) -> None:
-    """Rows of one age, as after a restore, are given one by one all the same."""
+async def test_equal_creation_times_lose_nothing_and_give_nothing_twice(given: Given) -> None:
+    """Rows with equal creation times, as after a restore, are still claimed one by one."""
     await flood(given, 30)
     await flood(given, 30, namespace="other")
     await given.conn.execute("update flowfabric.tickets set created_at = '2026-01-01'")

@@ -1,4 +1,4 @@
-"""The tests of the log start from an empty one."""
+"""The tests of the log start with an empty log."""
 
 import asyncpg
 import pytest
@@ -6,6 +6,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 async def empty_log(conn: asyncpg.Connection) -> None:
-    """Forget what bringing the database to this version has written."""
+    """Remove the events that the migrations wrote."""
     await conn.execute("truncate flowfabric.events; alter sequence flowfabric.event_ids restart")
     await conn.execute("update flowfabric.horizon set id = 0, mark = null, holders = '{}'")

@@ -1,4 +1,4 @@
-"""What the tests of the log share: writing a line, and looking at who writes."""
+"""Helpers for the tests of the log: write events, and inspect writers and the horizon."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ RANGE = 1_000_000
 
 
 async def append(conn: Connection, kind: str = "lane_paused", subject: str = "reports") -> int:
-    """Write a line and return its id."""
+    """Append an event and return its id."""
     await conn.fetch("select flowfabric._append($1, $2)", kind, subject)
     [row] = await conn.fetch("select currval('flowfabric.event_ids') as id")
     return int(row["id"])
@@ -27,19 +27,19 @@ async def writers(conn: asyncpg.Connection) -> list[str]:
 
 
 async def begin(conn: asyncpg.Connection) -> asyncpg.transaction.Transaction:
-    """A transaction that the test ends when it likes."""
+    """A transaction that the test ends itself."""
     transaction = conn.transaction()
     await transaction.start()
     return transaction
 
 
 async def jump(conn: Connection, event_id: int) -> None:
-    """Let the next line have the id behind this one."""
+    """Make the next event id follow this one."""
     await conn.execute(f"select setval('flowfabric.event_ids', {event_id})")
 
 
 async def horizon(conn: asyncpg.Connection) -> int:
-    """Where it stands, without moving it."""
+    """The stored horizon, without advancing it."""
     stored: int = await conn.fetchval("select id from flowfabric.horizon")
     return stored
 

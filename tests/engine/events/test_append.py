@@ -1,4 +1,4 @@
-"""Appending to the log: in the transaction of the change, in the order given, under the log's lock."""
+"""Appending events: in the transaction of the change, in the order given, under the log's lock."""
 
 from uuid import uuid4
 
@@ -22,7 +22,7 @@ async def test_a_line_is_there_with_its_change_or_not_at_all(conn: asyncpg.Conne
     assert await given.count("executions") == 0
 
 
-async def test_lines_of_one_call_have_ids_in_the_order_given(conn: Connection, given: Given) -> None:
+async def test_events_of_one_call_have_ids_in_the_order_given(conn: Connection, given: Given) -> None:
     executions = [uuid4() for _ in range(500)]
     partitions, routes = [1] * 500, [1] * 500
     await conn.execute(
@@ -55,7 +55,7 @@ async def test_writers_do_not_wait_for_each_other(connect: Connect) -> None:
         assert len(await writers(one)) == 2
 
 
-async def test_a_savepoint_that_is_undone_leaves_the_lock_of_what_was_written_before_it(connect: Connect) -> None:
+async def test_rolling_back_a_savepoint_keeps_the_lock_of_events_written_before_it(connect: Connect) -> None:
     writer, other = await connect(), await connect()
     async with writer.transaction():
         await append(writer)
@@ -67,7 +67,7 @@ async def test_a_savepoint_that_is_undone_leaves_the_lock_of_what_was_written_be
         assert len(await writers(other)) == 1
 
 
-async def test_a_line_about_an_execution_has_its_tags_as_they_were_then(conn: Connection, given: Given) -> None:
+async def test_an_event_has_the_tags_its_execution_had_then(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(tags={"billing.customer": "acme"})
     await holds.hold(conn, execution_id, by="ops")
     await conn.execute("""update flowfabric.executions set tags = '{"billing.customer": "other"}'""")
@@ -76,7 +76,7 @@ async def test_a_line_about_an_execution_has_its_tags_as_they_were_then(conn: Co
     assert [event.tags for event in page.events] == [{"billing.customer": "acme"}] * 2
 
 
-async def test_what_a_line_does_not_know_is_left_out(conn: Connection) -> None:
+async def test_empty_fields_of_an_event_are_omitted(conn: Connection) -> None:
     await lanes.configure_lane(conn, "reports")
     await lanes.pause_lane(conn, "reports", by="ops")
 

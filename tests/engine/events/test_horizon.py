@@ -1,4 +1,4 @@
-"""The horizon: no line is ever stepped over, and only those who write to the log hold it back."""
+"""The horizon: no event is ever skipped, and only transactions that write events delay it."""
 
 import asyncio
 from functools import partial
@@ -17,7 +17,7 @@ from tests.engine.events.log import append, append_many, begin, horizon, ids_of,
 
 
 async def test_larger_ids_wait_for_a_writer_that_has_not_ended(connect: Connect) -> None:
-    """Behaviour 111. Pitfall P69."""
+    """A reader never skips an event that commits late."""
     slow, other = await connect(), await connect()
     transaction = await begin(slow)
     first = await append(slow)
@@ -32,8 +32,7 @@ async def test_larger_ids_wait_for_a_writer_that_has_not_ended(connect: Connect)
     assert ids_of([*page.events, *rest.events]) == list(range(first, first + 1_001))
 
 
-async def test_a_transaction_that_writes_elsewhere_holds_nothing_back(connect: Connect) -> None:
-    """Behaviour 111."""
+async def test_an_open_transaction_without_events_delays_no_reader(connect: Connect) -> None:
     unrelated, writer = await connect(), await connect()
     await writer.execute("create table bills (amount int)")
     async with unrelated.transaction():
@@ -46,7 +45,7 @@ async def test_a_transaction_that_writes_elsewhere_holds_nothing_back(connect: C
         assert await events.advance_horizon(writer) == last
 
 
-async def test_a_hole_that_was_rolled_back_is_passed_at_once_when_nobody_writes(conn: asyncpg.Connection) -> None:
+async def test_a_rolled_back_gap_is_skipped_immediately_without_other_writers(conn: asyncpg.Connection) -> None:
     transaction = await begin(conn)
     await append_many(conn, 3)
     await transaction.rollback()
@@ -56,15 +55,14 @@ async def test_a_hole_that_was_rolled_back_is_passed_at_once_when_nobody_writes(
     assert await events.advance_horizon(conn) == 4
 
 
-async def test_the_horizon_of_an_empty_log_leaves_room_for_its_first_line(conn: asyncpg.Connection) -> None:
+async def test_the_horizon_of_an_empty_log_is_before_its_first_event(conn: asyncpg.Connection) -> None:
     assert await events.advance_horizon(conn) == 0
 
     assert await append(conn) == 1
     assert ids_of((await events.read_events(conn, events.OLDEST)).events) == [1]
 
 
-async def test_a_hole_is_passed_when_the_writers_of_its_time_have_ended_though_others_write(connect: Connect) -> None:
-    """Pitfall P69."""
+async def test_a_gap_is_skipped_once_its_writers_have_ended_while_others_write(connect: Connect) -> None:
     one, two, reader = await connect(), await connect(), await connect()
     lost, late = await begin(one), await begin(two)
     await append(one)
@@ -82,7 +80,7 @@ async def test_a_hole_is_passed_when_the_writers_of_its_time_have_ended_though_o
     assert await events.advance_horizon(reader) == fourth
 
 
-async def test_a_writer_is_known_by_its_transaction_and_not_by_its_connection(connect: Connect) -> None:
+async def test_a_writer_is_identified_by_its_transaction_not_its_connection(connect: Connect) -> None:
     writer, reader = await connect(), await connect()
     lost = await begin(writer)
     await append(writer)
@@ -96,7 +94,7 @@ async def test_a_writer_is_known_by_its_transaction_and_not_by_its_connection(co
     await again.rollback()
 
 
-async def test_a_writer_that_came_after_the_mark_is_not_waited_for(connect: Connect) -> None:
+async def test_the_horizon_does_not_wait_for_writers_after_the_mark(connect: Connect) -> None:
     one, two, reader = await connect(), await connect(), await connect()
     first = await begin(one)
     await append(one)
@@ -113,7 +111,7 @@ async def test_a_writer_that_came_after_the_mark_is_not_waited_for(connect: Conn
     assert await events.advance_horizon(reader) == last
 
 
-async def test_one_mark_settles_all_holes_below_it(connect: Connect) -> None:
+async def test_one_mark_settles_all_gaps_below_it(connect: Connect) -> None:
     slow, writer = await connect(), await connect()
     held = await begin(slow)
     await append(slow)
@@ -128,7 +126,7 @@ async def test_one_mark_settles_all_holes_below_it(connect: Connect) -> None:
     assert await events.advance_horizon(writer) == last
 
 
-async def test_the_run_before_a_hole_can_be_read_already(connect: Connect) -> None:
+async def test_events_before_a_gap_can_be_read(connect: Connect) -> None:
     slow, writer = await connect(), await connect()
     await append_many(writer, 5)
     held = await begin(slow)
@@ -165,9 +163,9 @@ async def test_a_read_only_session_reads_as_far_as_others_have_moved_the_horizon
     assert ids_of((await events.read_events(reader, events.OLDEST)).events) == [1]
 
 
-async def test_the_ids_a_crash_has_swallowed_are_passed(conn: asyncpg.Connection) -> None:
+async def test_ids_lost_in_a_crash_are_skipped(conn: asyncpg.Connection) -> None:
     await append(conn)
-    await jump(conn, 33)  # Postgres logs a sequence 32 numbers ahead
+    await jump(conn, 33)  # Postgres writes sequence values to the WAL 32 ahead
     last = await append(conn)
 
     assert last == 34
@@ -175,7 +173,7 @@ async def test_the_ids_a_crash_has_swallowed_are_passed(conn: asyncpg.Connection
     assert ids_of((await events.read_events(conn, events.OLDEST)).events) == [1, 34]
 
 
-async def test_one_process_moves_the_horizon_and_the_others_use_what_is_there(connect: Connect) -> None:
+async def test_one_process_moves_the_horizon_and_the_others_use_its_current_value(connect: Connect) -> None:
     one, other = await connect(), await connect()
     await append(one)
     async with one.transaction():
@@ -185,7 +183,7 @@ async def test_one_process_moves_the_horizon_and_the_others_use_what_is_there(co
     assert await events.advance_horizon(other) == 1
 
 
-async def test_many_who_move_it_at_once_never_move_it_back_or_too_far(connect: Connect) -> None:
+async def test_concurrent_moves_never_move_the_horizon_back_or_too_far(connect: Connect) -> None:
     slow, writer = await connect(), await connect()
     movers = [await connect() for _ in range(8)]
     held = await begin(slow)
@@ -205,14 +203,14 @@ async def test_many_who_move_it_at_once_never_move_it_back_or_too_far(connect: C
     assert await horizon(writer) == written[-1]
 
 
-async def test_a_backlog_larger_than_one_look_is_passed_in_one_call(conn: asyncpg.Connection) -> None:
+async def test_a_backlog_larger_than_one_scan_is_passed_in_one_call(conn: asyncpg.Connection) -> None:
     await append_many(conn, 45_000)
 
     assert await events.advance_horizon(conn) == 45_000
     assert await events.read_events(conn) == await events.read_events(conn, "", limit=0)
 
 
-async def test_moving_it_when_nothing_was_written_writes_nothing(conn: asyncpg.Connection) -> None:
+async def test_advancing_without_new_events_writes_nothing(conn: asyncpg.Connection) -> None:
     await append(conn)
     await events.advance_horizon(conn)
     before = await conn.fetchval("select xmin::text || ctid::text || xmax::text from flowfabric.horizon")

@@ -1,4 +1,4 @@
-"""Every kind of event there is, brought about once: it says what it is about, whoever wrote it."""
+"""Every kind of event, provoked once: it names its subject, whichever function wrote it."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -78,7 +78,7 @@ async def renew(given: Given) -> None:
     await claims.renew(given.conn, (await claimed(given)).fence)
 
 
-async def lapse(given: Given) -> None:
+async def expire_lease(given: Given) -> None:
     await claimed(given)
     await given.time_passes(hours=1)
     await claims.expire_leases(given.conn)
@@ -98,7 +98,7 @@ async def grant(given: Given) -> None:
     await claims.issue_grant(given.conn, "pool", instance="pool-1", lanes=["reports"])
 
 
-async def lapse_grant(given: Given) -> None:
+async def expire_grant(given: Given) -> None:
     await grant(given)
     await given.time_passes(hours=1)
     await claims.expire_grants(given.conn)
@@ -146,7 +146,7 @@ async def mark_dead(given: Given) -> None:
     await workers.mark_dead(given.conn, "reports", by="ops")
 
 
-async def lapse_worker(given: Given) -> None:
+async def expire_worker(given: Given) -> None:
     await register(given)
     await given.time_passes(hours=1)
     await workers.expire_workers(given.conn)
@@ -235,7 +235,7 @@ async def spend(given: Given, tokens: int, claim: Claim | None = None) -> None:
     await budgets.report_usage(given.conn, report)
 
 
-async def take_back(given: Given) -> None:
+async def release_usage(given: Given) -> None:
     claim = await claimed(given)
     await spend(given, 1, claim)
     await budgets.release_usage(given.conn, "reports", claim.execution_id, by="ops")
@@ -256,7 +256,7 @@ async def release(given: Given) -> None:
     await budgets.release(given.conn, await reserve(given))
 
 
-async def lapse_reservation(given: Given) -> None:
+async def expire_reservation(given: Given) -> None:
     await reserve(given)
     await given.time_passes(hours=2)
     await budgets.expire_reservations(given.conn)
@@ -297,7 +297,7 @@ async def cancel_flow(given: Given, flow_id: FlowId) -> None:
 
 
 async def nothing(given: Given, flow_id: FlowId) -> None:
-    """The flow itself is enough."""
+    """Do nothing: the flow itself is enough."""
 
 
 ABOUT_A_MEMBER: Mapping[str, Callable[[Given, FlowId], Awaitable[ExecutionId]]] = {
@@ -326,11 +326,11 @@ ABOUT_AN_EXECUTION: Mapping[str, Provoke] = {
     "tag_set": set_tag,
     "lease_acquired": claimed,
     "lease_renewed": renew,
-    "lease_expired": lapse,
+    "lease_expired": expire_lease,
     "lease_revoked": revoke,
     "attempt_failed": fail,
     "grant_issued": grant,
-    "grant_expired": lapse_grant,
+    "grant_expired": expire_grant,
     "execution_suspended": suspended,
     "execution_resumed": resume,
     "suspension_escalated": escalate,
@@ -346,7 +346,7 @@ ABOUT_SOMETHING_ELSE: Mapping[str, Provoke] = {
     "lane_resumed": reopen,
     "worker_registered": register,
     "worker_marked_dead": mark_dead,
-    "worker_expired": lapse_worker,
+    "worker_expired": expire_worker,
     "key_seeded": seed,
     "key_rotated": rotate,
     "quota_created": quota,
@@ -356,11 +356,11 @@ ABOUT_SOMETHING_ELSE: Mapping[str, Provoke] = {
     "budget_reset": reset_budget,
     "budget_soft_breached": lambda given: spend(given, 6),
     "budget_hard_breached": lambda given: spend(given, 11),
-    "usage_released": take_back,
+    "usage_released": release_usage,
     "reservation_made": reserve,
     "reservation_settled": settle,
     "reservation_released": release,
-    "reservation_expired": lapse_reservation,
+    "reservation_expired": expire_reservation,
     "schedule_created": schedule,
     "schedule_changed": change_schedule,
     "schedule_paused": pause_schedule,
@@ -370,7 +370,7 @@ ABOUT_SOMETHING_ELSE: Mapping[str, Provoke] = {
     "schedule_skipped": miss_tick,
     "schedule_refused": refuse_tick,
 }
-RETIRED: set[str] = set()  # written by no function any more; a log may hold them still
+RETIRED: set[str] = set()  # no function writes these any more; an old log may still contain them
 ENDS = {"completed": "success", "failed": "failed", "cancelled": "cancelled", "expired": "expired"}
 
 
@@ -389,10 +389,9 @@ def test_every_kind_that_a_function_names_can_be_filtered_by() -> None:
 
 
 @pytest.mark.parametrize("kind", ABOUT_A_MEMBER)
-async def test_an_event_about_a_member_has_all_that_one_about_an_execution_has(
+async def test_an_event_about_a_flow_member_has_the_fields_of_an_execution_event(
     conn: Connection, given: Given, kind: str
 ) -> None:
-    """Behaviour 113. Pitfall P70."""
     flow_id = (await flows.create_flow(conn, "reports")).flow_id
     execution_id = await ABOUT_A_MEMBER[kind](given, flow_id)
 
@@ -415,7 +414,6 @@ async def test_an_event_about_a_flow_names_it_and_has_its_tags(conn: Connection,
 async def test_an_event_about_an_execution_has_its_namespace_lane_and_tags(
     conn: Connection, given: Given, kind: str
 ) -> None:
-    """Behaviour 113. Pitfall P70."""
     await ABOUT_AN_EXECUTION[kind](given)
     [row] = await given.rows("select partition, id from flowfabric.executions")
 
@@ -431,7 +429,6 @@ async def test_an_event_about_an_execution_has_its_namespace_lane_and_tags(
 
 @pytest.mark.parametrize("kind", sorted(ABOUT_AN_EXECUTION.keys() - {"execution_submitted"}))
 async def test_an_event_about_a_member_of_a_flow_names_the_flow(conn: Connection, given: Given, kind: str) -> None:
-    """Behaviour 113."""
     flow = uuid4()
     await conn.execute(f"alter table flowfabric.executions alter flow set default '{flow}'")
     await ABOUT_AN_EXECUTION[kind](given)
@@ -443,7 +440,7 @@ async def test_an_event_about_a_member_of_a_flow_names_the_flow(conn: Connection
 
 
 @pytest.mark.parametrize("kind", ABOUT_SOMETHING_ELSE)
-async def test_an_event_about_something_else_names_it(conn: Connection, given: Given, kind: str) -> None:
+async def test_an_event_about_another_subject_names_it(conn: Connection, given: Given, kind: str) -> None:
     await ABOUT_SOMETHING_ELSE[kind](given)
 
     [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind]))).events
@@ -453,7 +450,7 @@ async def test_an_event_about_something_else_names_it(conn: Connection, given: G
 
 
 @pytest.mark.parametrize("end", ENDS)
-async def test_an_end_says_how_in_which_attempt_and_under_which_epoch(conn: Connection, given: Given, end: str) -> None:
+async def test_an_end_event_has_outcome_attempt_and_epoch(conn: Connection, given: Given, end: str) -> None:
     await ABOUT_AN_EXECUTION[f"execution_{end}"](given)
 
     [event] = (await events.read_events(conn, events.OLDEST, events.completions())).events
@@ -490,7 +487,7 @@ async def test_an_end_says_how_in_which_attempt_and_under_which_epoch(conn: Conn
         "schedule_fired",
     ],
 )
-async def test_what_an_operator_did_says_who_it_was(conn: Connection, given: Given, kind: str) -> None:
+async def test_an_act_of_an_operator_names_the_operator(conn: Connection, given: Given, kind: str) -> None:
     await {**ABOUT_AN_EXECUTION, **ABOUT_SOMETHING_ELSE}[kind](given)
 
     [event] = (await events.read_events(conn, events.OLDEST, EventFilter(kinds=[kind], acts=True))).events

@@ -1,4 +1,4 @@
-"""The ranges of the log: there before they are needed, gone when they are old, and nobody waits for either."""
+"""The ranges (partitions) of the log: created in advance, dropped when old, without making writers wait."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ from flowfabric.ids import encode_event_cursor
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.events.log import RANGE, append, begin, ids_of, jump
+from tests.engine.executions.stored import blocked
 from tests.given import Given
 
 MOMENT = timedelta(0)
-WAITS = "select 1 from pg_locks where not granted and relation = 'flowfabric.events'::regclass"
 LOCKED = "select count(*) from pg_locks where pid = pg_backend_pid() and relation is not null"
 
 
@@ -33,7 +33,7 @@ async def oldest(given: Given) -> int:
 
 
 async def two_old_ranges(conn: Connection) -> list[int]:
-    """Lines in the ranges 0, 1 and 2, of which two lie behind us."""
+    """Write events into ranges 0, 1 and 2, of which the first two are complete."""
     written = [await append(conn)]
     for end in (RANGE, 2 * RANGE):
         await jump(conn, end - 2)
@@ -45,7 +45,7 @@ async def test_a_new_database_has_the_ranges_it_needs_next(given: Given) -> None
     assert await ranges(given) == list(range(17))
 
 
-async def test_ranges_are_made_ahead_of_the_next_id(conn: Connection, given: Given) -> None:
+async def test_ranges_are_created_ahead_of_the_next_id(conn: Connection, given: Given) -> None:
     await jump(conn, 5 * RANGE - 1)
     swept = await events.extend_events(conn)
 
@@ -54,9 +54,7 @@ async def test_ranges_are_made_ahead_of_the_next_id(conn: Connection, given: Giv
     assert (await events.extend_events(conn)).moved == 0
 
 
-async def test_a_pass_makes_at_most_as_many_as_it_may_and_passes_over_those_it_should(
-    conn: Connection, given: Given
-) -> None:
+async def test_extending_honours_its_limit_and_offset(conn: Connection, given: Given) -> None:
     await jump(conn, 5 * RANGE)
 
     assert (await events.extend_events(conn, limit=2)).moved == 2
@@ -64,7 +62,7 @@ async def test_a_pass_makes_at_most_as_many_as_it_may_and_passes_over_those_it_s
     assert await ranges(given) == [*range(19), 20]
 
 
-async def test_many_who_make_ranges_at_once_make_each_once(connect: Connect, given: Given) -> None:
+async def test_concurrent_calls_create_each_range_once(connect: Connect, given: Given) -> None:
     await jump(given.conn, 10 * RANGE)
     made = await asyncio.gather(*[events.extend_events(await connect()) for _ in range(6)])
 
@@ -72,7 +70,7 @@ async def test_many_who_make_ranges_at_once_make_each_once(connect: Connect, giv
     assert await ranges(given) == list(range(27))
 
 
-async def test_no_writer_waits_for_the_making_of_ranges(connect: Connect) -> None:
+async def test_no_writer_waits_while_ranges_are_created(connect: Connect) -> None:
     writer, other = await connect(), await connect()
     async with writer.transaction(), other.transaction():
         await append(writer)
@@ -83,7 +81,7 @@ async def test_no_writer_waits_for_the_making_of_ranges(connect: Connect) -> Non
         assert await append(writer) == 10 * RANGE + 1
 
 
-async def test_writing_and_reading_go_on_over_the_end_of_a_range(conn: Connection) -> None:
+async def test_writing_and_reading_continue_across_ranges(conn: Connection) -> None:
     await jump(conn, 3 * RANGE - 4)
     await conn.fetch("select flowfabric._append('lane_paused', 'reports') from generate_series(1, 3)")
     start = await events.read_events(conn)
@@ -95,7 +93,6 @@ async def test_writing_and_reading_go_on_over_the_end_of_a_range(conn: Connectio
 
 
 async def test_ranges_older_than_the_retention_are_dropped(conn: Connection, given: Given) -> None:
-    """Pitfall P73."""
     written = await two_old_ranges(conn)
     assert (await events.trim_events(conn)).moved == 0
     await given.time_passes(days=7, seconds=1)
@@ -107,7 +104,7 @@ async def test_ranges_older_than_the_retention_are_dropped(conn: Connection, giv
     assert (await events.trim_events(conn)).moved == 0
 
 
-async def test_what_was_trimmed_is_never_made_again(conn: Connection, given: Given) -> None:
+async def test_trimmed_ranges_are_never_created_again(conn: Connection, given: Given) -> None:
     await append(conn)
     await jump(conn, RANGE - 2)
     assert await append(conn) == RANGE - 1
@@ -117,7 +114,7 @@ async def test_what_was_trimmed_is_never_made_again(conn: Connection, given: Giv
     assert await ranges(given) == list(range(1, 18))
 
 
-async def test_a_pass_drops_at_most_as_many_ranges_as_it_may(conn: Connection, given: Given) -> None:
+async def test_trimming_honours_its_limit(conn: Connection, given: Given) -> None:
     await two_old_ranges(conn)
     await given.time_passes(days=8)
 
@@ -128,7 +125,7 @@ async def test_a_pass_drops_at_most_as_many_ranges_as_it_may(conn: Connection, g
 async def test_a_range_with_a_younger_event_anywhere_is_kept_whole(conn: Connection, given: Given) -> None:
     await given.time_passes(days=1)
     await append(conn)
-    await given.time_passes(days=-1)  # a clock that was wrong, and was put right
+    await given.time_passes(days=-1)  # the clock was wrong and has been corrected
     await two_old_ranges(conn)
     await given.time_passes(days=7, hours=1)
 
@@ -148,14 +145,14 @@ async def test_a_range_that_is_not_below_the_horizon_is_kept(connect: Connect, g
     assert (await events.trim_events(writer)).moved == 2
 
 
-async def test_the_range_that_is_written_to_is_never_dropped(conn: Connection, given: Given) -> None:
+async def test_the_current_range_is_never_dropped(conn: Connection, given: Given) -> None:
     await append(conn)
 
     assert (await events.trim_events(conn, retention=MOMENT)).moved == 0
     assert await given.count("events") == 1
 
 
-async def test_trimming_gives_up_while_somebody_has_the_log_open(connect: Connect, given: Given) -> None:
+async def test_trimming_gives_up_while_the_log_is_locked(connect: Connect, given: Given) -> None:
     writer, sweep, other = await connect(), await connect(), await connect()
     await two_old_ranges(sweep)
     await given.time_passes(days=8)
@@ -168,20 +165,21 @@ async def test_trimming_gives_up_while_somebody_has_the_log_open(connect: Connec
         assert (await trimming).moved == 0
     assert await ranges(given) == list(range(17))
     assert await oldest(given) == 0
-    assert waited < 1.0  # 100 ms and what a busy machine adds; without the limit it would be for ever
+    assert waited < 1.0  # 100 ms plus the load of the machine; without the limit it would wait forever
 
     assert (await events.trim_events(sweep)).moved == 2
 
 
-async def test_trimming_leaves_the_time_limit_of_a_callers_transaction_as_it_was(conn: asyncpg.Connection) -> None:
+async def test_trimming_keeps_the_lock_timeout_of_the_callers_transaction(conn: asyncpg.Connection) -> None:
     async with conn.transaction():
         await events.trim_events(conn)
 
         assert await conn.fetchval("show lock_timeout") == "0"
 
 
-async def test_a_cursor_into_what_was_removed_is_refused_with_the_oldest_kept(conn: Connection, given: Given) -> None:
-    """Behaviour 112."""
+async def test_a_cursor_into_trimmed_events_is_refused_with_the_oldest_event_kept(
+    conn: Connection, given: Given
+) -> None:
     written = await two_old_ranges(conn)
     await given.time_passes(days=8)
     await events.trim_events(conn)
@@ -195,7 +193,7 @@ async def test_a_cursor_into_what_was_removed_is_refused_with_the_oldest_kept(co
     assert ids_of(page.events) == written[-2:]
 
 
-async def test_a_range_dropped_while_a_reader_waits_for_it_is_no_silent_gap(connect: Connect, given: Given) -> None:
+async def test_a_range_dropped_while_a_reader_waits_raises_cursor_expired(connect: Connect, given: Given) -> None:
     reader, sweep = await connect(), await connect()
     await two_old_ranges(sweep)
     await given.time_passes(days=8)
@@ -203,14 +201,13 @@ async def test_a_range_dropped_while_a_reader_waits_for_it_is_no_silent_gap(conn
     async with sweep.transaction():
         assert (await events.trim_events(sweep)).moved == 2
         reading = asyncio.create_task(events.read_events(reader, encode_event_cursor(1)))
-        while not await sweep.fetchval(WAITS):
-            pass
+        await blocked(given, reader, reading)
 
     with pytest.raises(CursorExpired):
         await reading
 
 
-async def test_a_range_dropped_since_an_old_snapshot_was_taken_is_no_silent_gap(connect: Connect, given: Given) -> None:
+async def test_a_range_dropped_after_an_old_snapshot_raises_cursor_expired(connect: Connect, given: Given) -> None:
     reader, sweep = await connect(), await connect()
     await two_old_ranges(sweep)
     await events.advance_horizon(sweep)
@@ -224,7 +221,7 @@ async def test_a_range_dropped_since_an_old_snapshot_was_taken_is_no_silent_gap(
 
 
 async def test_three_hundred_ranges_cost_a_reader_and_a_writer_no_locks(conn: asyncpg.Connection, given: Given) -> None:
-    """Pitfall P76."""
+    """The log runs with the default max_locks_per_transaction however many partitions it has."""
     await jump(conn, 150 * RANGE)
     await events.extend_events(conn)
     for start in range(17, 300, 17):
@@ -247,7 +244,7 @@ async def test_three_hundred_ranges_cost_a_reader_and_a_writer_no_locks(conn: as
         assert await conn.fetchval(LOCKED) < 100
 
 
-async def test_the_timeline_of_an_execution_older_than_the_log_says_that_it_is_cut(
+async def test_the_timeline_of_an_execution_older_than_the_log_is_marked_truncated(
     conn: Connection, given: Given
 ) -> None:
     old = await given.submitted()

@@ -1,4 +1,4 @@
-"""Views of the log: lease history, completions, signals, operator acts and a single execution's life."""
+"""Views of the log: lease history, completions, signals, operator acts and the timeline of one execution."""
 
 from datetime import timedelta
 
@@ -18,8 +18,7 @@ async def kinds(conn: Connection, view: EventFilter) -> list[str]:
     return [event.kind for event in await seen(conn, view)]
 
 
-async def test_lease_history_shows_who_held_what_and_how_they_lost_it(conn: Connection, given: Given) -> None:
-    """Behaviour 113."""
+async def test_lease_history_shows_who_held_each_lease_and_how_it_ended(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "default", keep_renewals=True)
     first = await given.claimed()
     await claims.renew(conn, first.fence)
@@ -43,8 +42,7 @@ async def test_lease_history_shows_who_held_what_and_how_they_lost_it(conn: Conn
     assert [event.detail["epoch"] for event in taken] == [1, 2, 3]
 
 
-async def test_lease_history_is_of_all_partitions(conn: Connection, given: Given) -> None:
-    """Behaviour 113. Pitfall P70."""
+async def test_lease_history_covers_all_partitions(conn: Connection, given: Given) -> None:
     submitted = {await given.submitted() for _ in range(60)}
     await given.claim(take=60)
 
@@ -53,8 +51,7 @@ async def test_lease_history_is_of_all_partitions(conn: Connection, given: Given
     assert len({event.partition for event in history}) > 20
 
 
-async def test_completions_are_the_ends_by_whomever(conn: Connection, given: Given) -> None:
-    """Behaviour 113."""
+async def test_completions_are_all_ends_whatever_caused_them(conn: Connection, given: Given) -> None:
     await given.completed(namespace="acme")
     await given.failed(namespace="acme")
     await given.cancelled(namespace="acme")
@@ -78,7 +75,7 @@ async def test_signal_deliveries_are_the_signals_that_arrived(conn: Connection, 
     assert event.execution_id == claim.execution_id
 
 
-async def test_operator_acts_are_the_events_that_name_who(conn: Connection, given: Given) -> None:
+async def test_operator_acts_are_the_events_that_name_an_operator(conn: Connection, given: Given) -> None:
     held = await given.held()
     await holds.unhold(conn, held, by="ada")
     await lanes.pause_lane(conn, "default", by="ops")
@@ -92,8 +89,7 @@ async def test_operator_acts_are_the_events_that_name_who(conn: Connection, give
     assert await kinds(conn, EventFilter(by="ada")) == ["execution_unheld"]
 
 
-async def test_a_timeline_is_the_life_of_one_execution_in_true_order(conn: Connection, given: Given) -> None:
-    """Behaviour 113."""
+async def test_a_timeline_holds_all_events_of_one_execution_in_order(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy={"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 1000}}})
     await given.submitted(lane="elsewhere")
     await attempts.fail(conn, claim.fence, "it broke")

@@ -1,4 +1,4 @@
-"""What a submission leaves behind, and whether one waits for another."""
+"""Helpers: the rows that a submission writes, and calls that wait for a lock."""
 
 import asyncio
 from typing import TypeVar
@@ -13,12 +13,12 @@ TABLES = ["executions", "tickets", "idempotency_keys", "tags", "lanes", "routes"
 
 
 async def stored(given: Given) -> dict[str, int]:
-    """How many rows each table has."""
+    """Count the rows of each table."""
     return {table: await given.count(table) for table in TABLES}
 
 
 async def blocked(given: Given, conn: asyncpg.Connection, call: asyncio.Task[T]) -> asyncio.Task[T]:
-    """The call once it waits for a lock; it must not end before."""
+    """Return the call once it waits for a lock; fail if it ends before."""
     waiting = "select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock'"
     while not await given.rows(waiting, conn.get_server_pid()):
         assert not call.done(), f"did not wait: {call.result()}"

@@ -1,4 +1,4 @@
-"""Changing an execution: cancelling it, and letting it go before others or after them."""
+"""Changing executions: cancel, and change the priority."""
 
 import asyncio
 from datetime import timedelta
@@ -28,7 +28,7 @@ from tests.given import Given
 
 
 async def everything(given: Given) -> list[object]:
-    """All that a refused change must leave as it was."""
+    """Everything that a refused change must not modify."""
     tables = ["executions", "tickets", "attempts", "events", "lanes"]
     return [await given.rows(f"select * from flowfabric.{table} order by 1, 2, 3") for table in tables]
 
@@ -48,8 +48,9 @@ async def in_state(given: Given, state: str) -> ExecutionId:
 
 
 @pytest.mark.parametrize("state", ["waiting", "delayed", "held", "active"])
-async def test_an_operator_cancels_whatever_is_unfinished(conn: Connection, given: Given, state: str) -> None:
-    """Behaviour 10."""
+async def test_an_operator_can_cancel_an_execution_in_any_unfinished_state(
+    conn: Connection, given: Given, state: str
+) -> None:
     execution_id = await in_state(given, state)
 
     assert await executions.cancel(conn, execution_id, reason="not wanted", by="ada") is PublicState.CANCELLED
@@ -63,7 +64,7 @@ async def test_an_operator_cancels_whatever_is_unfinished(conn: Connection, give
     assert (await given.events(execution_id)).count("execution_cancelled") == 1
 
 
-async def test_the_log_says_who_cancelled_and_why(conn: Connection, given: Given) -> None:
+async def test_the_event_of_a_cancellation_names_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(tags={"a.b": "c"})
     await executions.cancel(conn, execution_id, reason="not wanted", by="ada")
 
@@ -73,7 +74,7 @@ async def test_the_log_says_who_cancelled_and_why(conn: Connection, given: Given
     assert (detail["source"], detail["reason"]) == ("operator_override", "not wanted")
 
 
-async def test_cancelling_ends_the_attempt_under_way(conn: Connection, given: Given) -> None:
+async def test_cancelling_ends_the_current_attempt(conn: Connection, given: Given) -> None:
     execution_id = await in_state(given, "active")
     await executions.cancel(conn, execution_id)
 
@@ -82,8 +83,9 @@ async def test_cancelling_ends_the_attempt_under_way(conn: Connection, given: Gi
 
 
 @pytest.mark.parametrize("outcome", ["success", "failed", "expired", "skipped"])
-async def test_what_has_ended_otherwise_cannot_be_cancelled(conn: Connection, given: Given, outcome: str) -> None:
-    """Behaviour 11."""
+async def test_an_execution_that_ended_otherwise_cannot_be_cancelled(
+    conn: Connection, given: Given, outcome: str
+) -> None:
     execution_id = await given.submitted()
     await ended(given, execution_id, outcome)
     before = await everything(given)
@@ -95,7 +97,7 @@ async def test_what_has_ended_otherwise_cannot_be_cancelled(conn: Connection, gi
     assert await everything(given) == before
 
 
-async def test_what_is_not_there_cannot_be_changed(conn: Connection, given: Given) -> None:
+async def test_an_execution_that_does_not_exist_cannot_be_changed(conn: Connection, given: Given) -> None:
     before = await everything(given)
 
     with pytest.raises(ExecutionNotFound):
@@ -105,8 +107,7 @@ async def test_what_is_not_there_cannot_be_changed(conn: Connection, given: Give
     assert await everything(given) == before
 
 
-async def test_a_lease_holder_must_show_its_lease(conn: Connection, given: Given) -> None:
-    """Behaviour 12."""
+async def test_a_lease_holder_must_pass_its_fence(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     fence = await claimed(given, execution_id)
     before = await everything(given)
@@ -129,8 +130,7 @@ async def test_a_lease_holder_must_show_its_lease(conn: Connection, given: Given
 
 
 @pytest.mark.parametrize("missing", ["lease_id", "epoch", "attempt"])
-async def test_a_part_of_a_lease_proves_nothing(conn: Connection, given: Given, missing: str) -> None:
-    """Behaviour 12."""
+async def test_a_partial_fence_is_refused(conn: Connection, given: Given, missing: str) -> None:
     execution_id = await given.submitted()
     fence = await claimed(given, execution_id)
     parts = {name: getattr(fence, name) for name in ("lease_id", "epoch", "attempt") if name != missing}
@@ -143,8 +143,7 @@ async def test_a_part_of_a_lease_proves_nothing(conn: Connection, given: Given, 
     assert await everything(given) == before
 
 
-async def test_a_lapsed_lease_cancels_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 12."""
+async def test_an_expired_lease_cannot_cancel(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     fence = await claimed(given, execution_id, seconds=30)
     await given.time_passes(seconds=30)
@@ -156,7 +155,7 @@ async def test_a_lapsed_lease_cancels_nothing(conn: Connection, given: Given) ->
     assert (await executions.describe(conn, execution_id)).state.public_state == "active"
 
 
-async def test_a_lease_that_was_taken_back_cancels_nothing(conn: Connection, given: Given) -> None:
+async def test_a_reclaimed_lease_cannot_cancel(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     fence = await claimed(given, execution_id)
     await stored(
@@ -173,7 +172,7 @@ async def test_a_lease_that_was_taken_back_cancels_nothing(conn: Connection, giv
     assert (await executions.describe(conn, execution_id)).state.public_state == "waiting"
 
 
-async def test_any_other_source_may_cancel_what_nobody_holds(conn: Connection, given: Given) -> None:
+async def test_any_source_may_cancel_an_execution_without_a_lease(conn: Connection, given: Given) -> None:
     waits, runs = await given.submitted(), await in_state(given, "active")
 
     assert await executions.cancel(conn, waits, source="a script") is PublicState.CANCELLED
@@ -181,7 +180,7 @@ async def test_any_other_source_may_cancel_what_nobody_holds(conn: Connection, g
         await executions.cancel(conn, runs, source="a script")
 
 
-async def test_a_fence_of_another_execution_does_not_help(conn: Connection, given: Given) -> None:
+async def test_the_fence_of_another_execution_is_refused(conn: Connection, given: Given) -> None:
     mine, other = await given.submitted(), await given.submitted()
     fence = await claimed(given, mine)
     await claimed(given, other)
@@ -191,7 +190,7 @@ async def test_a_fence_of_another_execution_does_not_help(conn: Connection, give
     assert (await executions.describe(conn, other)).state.public_state == "active"
 
 
-async def test_a_long_or_unstorable_reason_is_kept_as_far_as_it_goes(conn: Connection, given: Given) -> None:
+async def test_a_long_or_unstorable_reason_is_truncated_and_cleaned(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     await executions.cancel(conn, execution_id, reason="\0" + "é" * 5_000)
 
@@ -200,7 +199,7 @@ async def test_a_long_or_unstorable_reason_is_kept_as_far_as_it_goes(conn: Conne
     assert failure.reason == "\ufffd" + "é" * 2_046  # 3 + 2 * 2 046 bytes of 4 096
 
 
-async def test_texts_that_cannot_be_kept_whole_are_refused(conn: Connection, given: Given) -> None:
+async def test_invalid_texts_are_refused(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     before = await everything(given)
 
@@ -218,7 +217,7 @@ async def test_texts_that_cannot_be_kept_whole_are_refused(conn: Connection, giv
     await executions.change_priority(conn, execution_id, 5, by="é" * 128)
 
 
-async def test_two_cancels_at_once_end_it_once(given: Given, connect: Connect) -> None:
+async def test_two_concurrent_cancels_end_the_execution_once(given: Given, connect: Connect) -> None:
     one, other = await connect(), await connect()
     execution_id = await given.submitted()
 
@@ -235,7 +234,6 @@ async def test_two_cancels_at_once_end_it_once(given: Given, connect: Connect) -
     ("wanted", "kept"), [(-5, 0), (0, 0), (17, 17), (9_000, 9_000), (99_999, 9_000), (10**12, 9_000)]
 )
 async def test_a_priority_is_stored_within_its_bounds(conn: Connection, given: Given, wanted: int, kept: int) -> None:
-    """Behaviour 7."""
     execution_id = await given.submitted(priority=5)
 
     assert await executions.change_priority(conn, execution_id, wanted, by="ada") == PriorityChange(
@@ -247,8 +245,7 @@ async def test_a_priority_is_stored_within_its_bounds(conn: Connection, given: G
     assert (await given.events(execution_id)).count("priority_changed") == 1
 
 
-async def test_sql_itself_keeps_a_priority_within_its_bounds(conn: Connection, given: Given) -> None:
-    """Behaviour 7."""
+async def test_sql_clamps_a_priority_too(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
 
     for wanted, kept in [(99_999, 9_000), (-5, 0)]:
@@ -258,7 +255,7 @@ async def test_sql_itself_keeps_a_priority_within_its_bounds(conn: Connection, g
 
 
 @pytest.mark.parametrize("state", ["waiting", "delayed", "held", "active"])
-async def test_the_priority_of_whatever_is_unfinished_can_change(conn: Connection, given: Given, state: str) -> None:
+async def test_the_priority_of_any_unfinished_execution_can_change(conn: Connection, given: Given, state: str) -> None:
     execution_id = await in_state(given, state)
     before = (await executions.describe(conn, execution_id)).state
 
@@ -270,7 +267,7 @@ async def test_the_priority_of_whatever_is_unfinished_can_change(conn: Connectio
     assert (event["by"], msgspec.json.decode(event["detail"])) == ("ada", {"priority": 8, "previous": 0})
 
 
-async def test_the_priority_of_what_has_ended_stays(conn: Connection, given: Given) -> None:
+async def test_the_priority_of_an_ended_execution_cannot_change(conn: Connection, given: Given) -> None:
     execution_id = await given.cancelled(priority=4)
     before = await everything(given)
 

@@ -1,4 +1,4 @@
-"""Deadlines: one holds in every phase, whatever the execution is doing."""
+"""Deadlines apply in every phase of an execution."""
 
 from datetime import timedelta
 
@@ -42,11 +42,11 @@ async def active(given: Given) -> ExecutionId:
     return (await given.claimed(deadline=MINUTE, lease=timedelta(hours=1))).execution_id
 
 
-async def lapsed(given: Given) -> ExecutionId:
+async def lease_expired(given: Given) -> ExecutionId:
     return (await given.claimed(deadline=MINUTE)).execution_id
 
 
-async def put_off(given: Given) -> ExecutionId:
+async def delayed_attempt(given: Given) -> ExecutionId:
     claim = await given.claimed(deadline=MINUTE)
     await attempts.delay(given.conn, claim.fence, timedelta(hours=1))
     return claim.execution_id
@@ -65,13 +65,13 @@ async def reclaimable(given: Given) -> ExecutionId:
 
 
 PHASES = [
-    waiting, delayed, blocked_by_lane, blocked_by_route, held, active, lapsed, put_off, backing_off, reclaimable,
+    waiting, delayed, blocked_by_lane, blocked_by_route, held, active,
+    lease_expired, delayed_attempt, backing_off, reclaimable,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.__name__)
 async def test_a_deadline_holds_in_every_phase(conn: Connection, given: Given, phase: object) -> None:
-    """Behaviour 13."""
     execution_id: ExecutionId = await phase(given)  # type: ignore[operator]
     await given.time_passes(seconds=59)
     async with given.nothing_changes():
@@ -92,7 +92,7 @@ async def test_a_deadline_holds_in_every_phase(conn: Connection, given: Given, p
     )  # fmt: skip
 
 
-async def test_a_deadline_goes_before_a_live_lease(conn: Connection, given: Given) -> None:
+async def test_a_deadline_ends_an_execution_with_a_live_lease(conn: Connection, given: Given) -> None:
     claim = await given.claimed(deadline=MINUTE, lease=timedelta(hours=1))
     await given.time_passes(minutes=1)
     await executions.expire_executions(conn)
@@ -105,7 +105,7 @@ async def test_a_deadline_goes_before_a_live_lease(conn: Connection, given: Give
     assert attempt.lifecycle == "ended_failure"
 
 
-async def test_a_deadline_goes_before_a_reclaim(conn: Connection, given: Given) -> None:
+async def test_a_deadline_takes_precedence_over_a_reclaim(conn: Connection, given: Given) -> None:
     claim = await given.claimed(deadline=MINUTE)
     await given.time_passes(minutes=1)
     await claims.expire_leases(conn)
@@ -116,8 +116,7 @@ async def test_a_deadline_goes_before_a_reclaim(conn: Connection, given: Given) 
     assert described.counts.reclaims == 0
 
 
-async def test_renewals_and_delays_leave_the_deadline_where_it_is(conn: Connection, given: Given) -> None:
-    """Pitfall P23."""
+async def test_renewals_and_delays_do_not_move_the_deadline(conn: Connection, given: Given) -> None:
     claim = await given.claimed(deadline=MINUTE)
     await claims.renew(conn, claim.fence, lease=timedelta(hours=1))
     await attempts.delay(conn, claim.fence, timedelta(hours=1))
@@ -126,7 +125,7 @@ async def test_renewals_and_delays_leave_the_deadline_where_it_is(conn: Connecti
     assert (await given.ticket(claim.execution_id))["deadline_at"] == claim.deadline_at
 
 
-async def test_work_without_a_deadline_waits_for_ever(conn: Connection, given: Given) -> None:
+async def test_an_execution_without_a_deadline_never_expires(conn: Connection, given: Given) -> None:
     await given.submitted()
     await given.time_passes(days=3_650)
 
@@ -134,8 +133,7 @@ async def test_work_without_a_deadline_waits_for_ever(conn: Connection, given: G
         assert (await executions.expire_executions(conn)).moved == 0
 
 
-async def test_the_sweep_goes_by_the_deadline_and_moves_so_many(conn: Connection, given: Given) -> None:
-    """Pitfall P32."""
+async def test_the_sweep_expires_the_earliest_deadlines_first_up_to_its_limit(conn: Connection, given: Given) -> None:
     ids = [await given.submitted(deadline=timedelta(minutes=minutes)) for minutes in (3, 1, 2, 4)]
     await given.time_passes(minutes=3)
 
@@ -147,8 +145,8 @@ async def test_the_sweep_goes_by_the_deadline_and_moves_so_many(conn: Connection
     assert (await executions.expire_executions(conn)).moved == 0
 
 
-async def test_the_sweep_does_not_wait_for_work_that_is_being_changed(given: Given, connect: Connect) -> None:
-    """Pitfall P31."""
+async def test_the_sweep_skips_locked_executions(given: Given, connect: Connect) -> None:
+    """Every change re-checks the state under the lock."""
     execution_id = await given.submitted(deadline=MINUTE)
     await given.time_passes(minutes=1)
     other = await connect()
@@ -160,7 +158,7 @@ async def test_the_sweep_does_not_wait_for_work_that_is_being_changed(given: Giv
     assert (await executions.describe(given.conn, execution_id)).state.public_state is PublicState.CANCELLED
 
 
-async def test_due_work_becomes_eligible_by_the_sweep(conn: Connection, given: Given) -> None:
+async def test_the_sweep_makes_due_executions_eligible(conn: Connection, given: Given) -> None:
     ids = [await given.submitted(lane=lane, delay=MINUTE) for lane in ("a", "b", "a")]
     await given.submitted(lane="c", delay=timedelta(hours=1))
     assert (await executions.promote_due(conn)).moved == 0

@@ -1,4 +1,4 @@
-"""Describing an execution: all that is known of it, derived at the moment it is asked for."""
+"""Describing an execution: its state is computed when it is read."""
 
 import asyncio
 from datetime import timedelta
@@ -36,7 +36,7 @@ def vector(state: State, *names: str) -> list[str]:
     return [getattr(state, name) for name in names]
 
 
-async def test_an_execution_is_described_as_it_was_asked_for(conn: Connection, given: Given) -> None:
+async def test_a_description_returns_the_options_of_the_submission(conn: Connection, given: Given) -> None:
     policy = {"max_reclaim_count": 3}
     options = Options(
         task="report",
@@ -77,7 +77,7 @@ async def test_an_execution_is_described_as_it_was_asked_for(conn: Connection, g
     ] == [None] * 7
 
 
-async def test_payload_and_result_are_shown_only_when_asked_for(conn: Connection, given: Given) -> None:
+async def test_payload_and_result_are_returned_only_if_requested(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(payload=b"\0in")
     await ended(given, execution_id, "success", result=b"\0out")
 
@@ -96,9 +96,7 @@ async def test_tags_are_sorted_by_their_key(conn: Connection, given: Given) -> N
     assert [*(await executions.describe(conn, execution_id)).tags] == ["a.b_c", "a.longer", "b.b", "zz.a"]
 
 
-async def test_a_delayed_execution_waits_once_its_time_has_come_before_any_sweep(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_due_execution_is_waiting_before_any_sweep(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(delay=timedelta(hours=1))
 
     found = await executions.describe(conn, execution_id)
@@ -125,7 +123,7 @@ async def test_a_held_execution_waits_for_an_operator(conn: Connection, given: G
     ]
 
 
-async def test_an_active_execution_shows_who_has_it_and_until_when(conn: Connection, given: Given) -> None:
+async def test_an_active_execution_shows_its_worker_and_lease(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     fence = await claimed(given, execution_id)
 
@@ -147,7 +145,7 @@ async def test_an_active_execution_shows_who_has_it_and_until_when(conn: Connect
     assert found.counts == Counts(attempts=1)
 
 
-async def test_a_lapsed_lease_is_worth_nothing_and_its_execution_still_active(conn: Connection, given: Given) -> None:
+async def test_an_execution_with_an_expired_lease_is_active_and_reclaimable(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     await claimed(given, execution_id, seconds=30)
 
@@ -160,7 +158,7 @@ async def test_a_lapsed_lease_is_worth_nothing_and_its_execution_still_active(co
 @pytest.mark.parametrize(
     ("lease_end", "shown"), [("expired", "lease_expired_reclaimable"), ("revoked", "lease_revoked")]
 )
-async def test_work_taken_back_shows_how_its_lease_ended(
+async def test_a_reclaimed_execution_shows_how_its_lease_ended(
     conn: Connection, given: Given, lease_end: str, shown: str
 ) -> None:
     execution_id = await given.submitted()
@@ -215,7 +213,9 @@ async def test_an_execution_that_never_started_has_no_attempt(conn: Connection, 
 
 
 @pytest.mark.parametrize("read", [executions.describe, executions.explain, executions.get_result])
-async def test_an_execution_that_is_not_there_cannot_be_read(conn: Connection, given: Given, read: object) -> None:
+async def test_reading_an_execution_that_does_not_exist_is_refused(
+    conn: Connection, given: Given, read: object
+) -> None:
     there = await given.submitted()
     assert callable(read)
 
@@ -233,7 +233,7 @@ async def test_a_result_has_no_outcome_until_the_end(conn: Connection, given: Gi
     assert await executions.get_result(conn, execution_id) == Result(outcome=Outcome.SUCCESS, result=b"\0\xff")
 
 
-async def test_the_result_of_an_end_without_success_is_its_failure(conn: Connection, given: Given) -> None:
+async def test_the_result_of_an_unsuccessful_execution_is_its_failure(conn: Connection, given: Given) -> None:
     found = await executions.get_result(conn, await given.cancelled())
 
     assert (found.outcome, found.result) == (Outcome.CANCELLED, None)
@@ -241,16 +241,14 @@ async def test_the_result_of_an_end_without_success_is_its_failure(conn: Connect
     assert found.failure.reason == "not wanted"
 
 
-async def test_a_description_is_of_one_moment_while_another_changes_it(
-    conn: Connection, given: Given, connect: Connect
-) -> None:
+async def test_a_description_reads_one_snapshot(conn: Connection, given: Given, connect: Connect) -> None:
     one, other = await connect(), await connect()
     execution_id = await given.submitted(tags={"a.b": "old"})
 
     async with one.transaction():
         await one.execute("lock table flowfabric.routes in access exclusive mode")
         reading = asyncio.create_task(executions.describe(other, execution_id))
-        await blocked(given, other, reading)  # after it has read the ticket, before it reads the tags
+        await blocked(given, other, reading)  # it has read the ticket and not yet the tags
         await executions.set_tag(one, execution_id, "a.b", "new")
         await executions.cancel(one, execution_id)
     found = await reading
@@ -260,8 +258,7 @@ async def test_a_description_is_of_one_moment_while_another_changes_it(
     assert (after.state.public_state, after.tags) == ("cancelled", {"a.b": "new"})
 
 
-async def test_a_public_state_is_stored_nowhere_and_no_other_word_can_be(conn: Connection, given: Given) -> None:
-    """Pitfall P15."""
+async def test_no_column_stores_a_public_state_or_an_unknown_word(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     columns = await given.rows(
         "select table_name, column_name, data_type from information_schema.columns where table_schema = 'flowfabric'"
@@ -276,8 +273,7 @@ async def test_a_public_state_is_stored_nowhere_and_no_other_word_can_be(conn: C
     assert await state_of(conn, execution_id) == WAITING
 
 
-async def test_a_paused_lane_shows_on_what_waits_in_it_and_on_nothing_else(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_paused_lane_blocks_only_its_waiting_executions(conn: Connection, given: Given) -> None:
     waits, held = await given.submitted(lane="a"), await given.held(lane="a")
     delayed, runs = await given.submitted(lane="a", delay=timedelta(hours=1)), await given.submitted(lane="a")
     elsewhere = await given.submitted(lane="b")
@@ -303,16 +299,15 @@ async def test_a_paused_lane_shows_on_what_waits_in_it_and_on_nothing_else(conn:
     assert await state_of(conn, waits) == await state_of(conn, delayed) == WAITING
 
 
-async def test_a_draining_lane_blocks_nothing_that_is_in_it(conn: Connection, given: Given) -> None:
-    """Behaviour 56."""
+async def test_a_draining_lane_does_not_block_its_executions(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(lane="a")
     await lanes.drain_lane(conn, "a", by="ops")
 
     assert await state_of(conn, execution_id) == WAITING
 
 
-async def test_work_is_blocked_until_one_worker_alone_can_take_it(conn: Connection, given: Given) -> None:
-    """Behaviour 51, and pitfall P9."""
+async def test_an_execution_is_blocked_until_one_worker_has_all_its_needs(conn: Connection, given: Given) -> None:
+    """The union of all workers' capabilities does not count: one worker needs them all."""
     execution_id = await given.submitted(needs={"gpu", "llm"})
     blocked = ["waiting", "blocked_by_route", "waiting_for_capable_worker"]
 
@@ -330,7 +325,7 @@ async def test_work_is_blocked_until_one_worker_alone_can_take_it(conn: Connecti
     assert await shown() == blocked
 
 
-async def test_only_workers_of_the_lane_and_namespace_count(conn: Connection, given: Given) -> None:
+async def test_only_workers_of_its_lane_and_namespace_unblock_an_execution(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(needs={"gpu"}, lane="a", namespace="team")
     await registered(given, "elsewhere", "gpu", lane="b")
     await registered(given, "for others", "gpu", lane="a", namespace="other")
@@ -340,13 +335,13 @@ async def test_only_workers_of_the_lane_and_namespace_count(conn: Connection, gi
     assert (await state_of(conn, execution_id)).eligibility_state == "eligible_now"
 
 
-async def test_work_that_needs_nothing_waits_for_any_worker_even_when_none_is_there(
+async def test_an_execution_without_needs_waits_for_any_worker_even_if_there_is_none(
     conn: Connection, given: Given
 ) -> None:
     assert await state_of(conn, await given.submitted()) == WAITING
 
 
-async def test_a_paused_lane_is_named_before_a_missing_worker(conn: Connection, given: Given) -> None:
+async def test_a_paused_lane_takes_precedence_over_a_missing_worker(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(needs={"gpu"}, lane="a")
     await lanes.pause_lane(conn, "a", by="ops")
 
@@ -366,7 +361,7 @@ async def test_reading_changes_nothing(conn: Connection, given: Given) -> None:
     assert (await given.rows("select * from flowfabric.tickets"), await given.events()) == before
 
 
-async def test_times_are_the_databases_own(conn: Connection, given: Given) -> None:
+async def test_times_come_from_the_database_clock(conn: Connection, given: Given) -> None:
     await given.time_passes(days=400)
     execution_id = await given.submitted()
     await holds.hold(conn, execution_id, by="ops")

@@ -1,4 +1,4 @@
-"""Explaining: one sentence that says what an execution waits for and what would release it."""
+"""Explain: one sentence that says what an execution waits for and what releases it."""
 
 import re
 from datetime import datetime, timedelta
@@ -21,15 +21,14 @@ def shown(at: datetime | None) -> str:
 
 
 async def explained(conn: Connection, execution_id: ExecutionId) -> Explanation:
-    """What explain says, which is what describe and the list say too."""
+    """Return the explanation, and check that describe and the list return the same one."""
     explanation = await executions.explain(conn, execution_id)
     [listed] = [e for e in (await executions.list_executions(conn)).items if e.execution_id == str(execution_id)]
     assert (await executions.describe(conn, execution_id)).explanation == explanation == listed.explanation
     return explanation
 
 
-async def test_work_that_could_be_claimed_waits_for_a_worker(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_a_claimable_execution_waits_for_a_worker(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(lane="reports")
 
     found = await explained(conn, execution_id)
@@ -38,7 +37,7 @@ async def test_work_that_could_be_claimed_waits_for_a_worker(conn: Connection, g
     assert found.since == (await executions.describe(conn, execution_id)).created_at
 
 
-async def test_what_is_older_or_more_urgent_in_the_lane_is_ahead(conn: Connection, given: Given) -> None:
+async def test_older_and_more_urgent_executions_of_the_lane_are_ahead(conn: Connection, given: Given) -> None:
     first = await given.submitted(lane="a")
     await given.submitted(lane="a", namespace="team")
     await given.submitted(lane="b", priority=9)
@@ -69,21 +68,19 @@ async def test_no_more_than_a_thousand_are_counted(conn: Connection, given: Give
     assert (await executions.explain(conn, last)).sentence == "waits for a worker of lane a; 1000 ahead of it"
 
 
-async def test_a_paused_lane_is_named_with_who_paused_it_and_why(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_a_paused_lane_is_explained_with_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(lane="reports")
     await given.time_passes(hours=1)
-    await lanes.pause_lane(conn, "reports", by="ada", why="the printer burns")
+    await lanes.pause_lane(conn, "reports", by="ada", reason="the printer burns")
 
     found = await explained(conn, execution_id)
     assert found.sentence == (
-        f"lane reports is paused since {shown(found.since)} by ada: the printer burns; resume_lane releases it"
+        f"lane reports has been paused since {shown(found.since)} by ada: the printer burns; resume_lane releases it"
     )
     assert (found.waits_for, found.released_by) == ("lane", "resume_lane")
 
 
-async def test_a_missing_capability_is_named_with_the_worker_that_comes_nearest(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_a_missing_capability_is_explained_with_the_nearest_worker(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(lane="reports", needs={"gpu", "llm", "tools"})
     sentence = (await explained(conn, execution_id)).sentence
     assert sentence == "no live worker of lane reports has {gpu, llm, tools}; start a worker that has them"
@@ -100,7 +97,6 @@ async def test_a_missing_capability_is_named_with_the_worker_that_comes_nearest(
 
 
 async def test_a_delay_is_explained_by_its_end(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
     execution_id = await given.submitted(delay=timedelta(hours=1))
 
     found = await explained(conn, execution_id)
@@ -112,8 +108,7 @@ async def test_a_delay_is_explained_by_its_end(conn: Connection, given: Given) -
     assert (await explained(conn, execution_id)).sentence == "waits for a worker of lane default; 0 ahead of it"
 
 
-async def test_a_retry_is_explained_by_what_failed(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_a_retry_is_explained_by_the_last_failure(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted(policy={"retry": {"max_retries": 5}})
     await claimed(given, execution_id)
     await given.rows(
@@ -145,11 +140,10 @@ async def test_a_resume_delay_is_explained_by_its_end(conn: Connection, given: G
     assert found.sentence == f"resumes at {shown(found.releases_at)}"
 
 
-async def test_a_held_execution_is_explained_by_who_holds_it(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_a_hold_is_explained_with_the_operator_and_the_reason(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     await given.time_passes(minutes=5)
-    await holds.hold(conn, execution_id, by="ada", why="to look at it")
+    await holds.hold(conn, execution_id, by="ada", reason="to look at it")
 
     found = await explained(conn, execution_id)
     assert found.sentence == f"held by ada since {shown(found.since)}: to look at it; unhold releases it"
@@ -165,8 +159,7 @@ async def test_a_hold_without_a_reason_is_explained_without_one(conn: Connection
     )
 
 
-async def test_a_running_execution_is_explained_by_who_runs_it(conn: Connection, given: Given) -> None:
-    """Behaviour 20."""
+async def test_a_running_execution_is_explained_by_its_worker(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     await claimed(given, execution_id, worker="pool", seconds=30)
 
@@ -175,12 +168,12 @@ async def test_a_running_execution_is_explained_by_who_runs_it(conn: Connection,
     assert (found.waits_for, found.released_by) == ("worker_outcome", "complete")
 
     await given.time_passes(seconds=30)
-    lapsed = await explained(conn, execution_id)
-    assert lapsed.sentence == (
-        f"attempt 1 ran on pool (instance pool-1); its lease lapsed at {shown(found.releases_at)} "
-        "and is about to be taken back"
+    late = await explained(conn, execution_id)
+    assert late.sentence == (
+        f"attempt 1 ran on pool (instance pool-1); its lease expired at {shown(found.releases_at)} "
+        "and the next sweep reclaims it"
     )
-    assert (lapsed.waits_for, lapsed.since, lapsed.released_by) == ("expire_leases", found.releases_at, "expire_leases")
+    assert (late.waits_for, late.since, late.released_by) == ("expire_leases", found.releases_at, "expire_leases")
 
 
 @pytest.mark.parametrize(
@@ -198,10 +191,9 @@ async def test_a_running_execution_is_explained_by_who_runs_it(conn: Connection,
         ("skipped", '{"class": "cancelled", "reason": "upstream failed"}', f"skipped at {MOMENT}: upstream failed"),
     ],
 )
-async def test_an_end_is_explained_by_when_and_why(
+async def test_an_end_is_explained_by_its_time_and_reason(
     conn: Connection, given: Given, outcome: str, failure: str | None, sentence: str
 ) -> None:
-    """Behaviour 20."""
     execution_id = await given.submitted()
     await claimed(given, execution_id)
     await ended(given, execution_id, outcome, failure=failure)

@@ -1,4 +1,4 @@
-"""Listing executions: any filter, either order, page by page."""
+"""Listing executions: filters, two sort orders, keyset pagination."""
 
 import asyncio
 import random
@@ -38,7 +38,7 @@ STATES = {
     "granted": "eligibility = 'granted'",
     "due": "eligibility = 'not_eligible_until_time', due_at = '2026-01-01'",
     "delayed": "eligibility = 'not_eligible_until_time', due_at = '2036-01-01'",
-    "waiting_children": "eligibility = 'blocked_by_dependencies'",
+    "waiting_dependencies": "eligibility = 'blocked_by_dependencies'",
     "suspended": "phase = 'suspended'",
 }
 OUTCOMES = ["success", "failed", "cancelled", "expired", "skipped"]
@@ -51,7 +51,7 @@ class Population(NamedTuple):
 
 @pytest.fixture(scope="module")
 def population(server: Server, template: str) -> Iterator[Population]:
-    """Some executions of every sort, several of them of the same moment, and what describe says of each."""
+    """Executions in every state, several with the same creation time, with their descriptions."""
     with copied(server, template) as url:
         yield Population(url, asyncio.run(populate(url)))
 
@@ -59,7 +59,7 @@ def population(server: Server, template: str) -> Iterator[Population]:
 async def populate(url: str, count: int = 90) -> Sequence[Description]:
     conn = await asyncpg.connect(url)
     given, draw = Given(conn), random.Random(7)
-    # More routes than a list looks at one by one.
+    # More routes than a list scans one by one.
     await given.rows(
         """
         select flowfabric.register_route(
@@ -102,7 +102,7 @@ async def populate_one(given: Given, draw: random.Random) -> ExecutionId:
 
 
 def expected(described: Sequence[Description], order: Order, filters: dict[str, Any]) -> list[str]:
-    """What the list must show, by looking at each execution."""
+    """The expected list, computed by filtering all executions."""
 
     def matches(one: Description) -> bool:
         shown = {
@@ -150,10 +150,9 @@ FILTERS = st.fixed_dictionaries(
 
 @settings(max_examples=2_000 if SOAK else 150, deadline=None, database=None)
 @for_all(filters=FILTERS, order=st.sampled_from(["newest", "id"]), limit=st.sampled_from([1, 2, 3, 7, 20, 1_000]))
-def test_any_filter_in_any_order_gives_exactly_what_matches_page_by_page(
+def test_any_filter_in_any_order_returns_exactly_the_matches_page_by_page(
     population: Population, filters: dict[str, Any], order: Order, limit: int
 ) -> None:
-    """Behaviour 19, and pitfall P18."""
 
     async def listed() -> list[Page[Summary]]:
         conn = await asyncpg.connect(population.url)
@@ -166,8 +165,7 @@ def test_any_filter_in_any_order_gives_exactly_what_matches_page_by_page(
     assert all(len(page.items) == limit for page in found[:-1])
 
 
-async def test_every_state_lists_exactly_those_that_describe_shows_in_it(population: Population) -> None:
-    """Behaviour 19."""
+async def test_a_state_filter_returns_exactly_the_executions_that_describe_shows_in_it(population: Population) -> None:
     conn = await asyncpg.connect(population.url)
     for state in PublicState:
         for order in ("newest", "id"):
@@ -190,7 +188,6 @@ async def test_an_item_is_the_description_without_its_large_parts(conn: Connecti
 
 
 async def test_a_limit_of_zero_is_an_empty_page(conn: Connection, given: Given) -> None:
-    """Behaviour 19."""
     await given.submitted()
 
     assert await executions.list_executions(conn, limit=0) == Page([])
@@ -202,7 +199,7 @@ async def test_a_limit_below_zero_is_refused(conn: Connection, limit: int) -> No
         await executions.list_executions(conn, limit=limit)
 
 
-async def test_a_page_holds_fifty_unless_asked_and_a_thousand_at_most(conn: Connection, given: Given) -> None:
+async def test_a_page_has_fifty_items_by_default_and_a_thousand_at_most(conn: Connection, given: Given) -> None:
     await given.submitted()
     await given.rows(
         """
@@ -221,7 +218,7 @@ async def test_a_page_holds_fifty_unless_asked_and_a_thousand_at_most(conn: Conn
 
 
 @pytest.mark.parametrize("order", ["newest", "id"])
-async def test_a_cursor_is_there_only_when_more_follows(conn: Connection, given: Given, order: Order) -> None:
+async def test_a_page_has_a_cursor_only_if_another_page_follows(conn: Connection, given: Given, order: Order) -> None:
     for _ in range(4):
         await given.submitted()
 
@@ -232,7 +229,7 @@ async def test_a_cursor_is_there_only_when_more_follows(conn: Connection, given:
     assert (await executions.list_executions(conn, order=order, limit=4)).next_cursor is None
 
 
-async def test_the_newest_come_first_unless_asked_otherwise(conn: Connection, given: Given) -> None:
+async def test_the_default_order_is_newest_first(conn: Connection, given: Given) -> None:
     submitted = [await given.submitted() for _ in range(5)]
 
     newest = (await executions.list_executions(conn)).items
@@ -242,8 +239,10 @@ async def test_the_newest_come_first_unless_asked_otherwise(conn: Connection, gi
 
 
 @pytest.mark.parametrize("order", ["newest", "id"])
-async def test_pages_stay_right_while_work_comes_in_and_ends(conn: Connection, given: Given, order: Order) -> None:
-    """Pitfall P18."""
+async def test_pages_stay_correct_while_executions_are_submitted_and_end(
+    conn: Connection, given: Given, order: Order
+) -> None:
+    """Order, filter and cursor agree, so no page skips or repeats an execution."""
     first = [await given.submitted() for _ in range(12)]
     seen: list[str] = []
     cursor: str | None = None
@@ -278,7 +277,7 @@ async def test_pages_stay_right_while_work_comes_in_and_ends(conn: Connection, g
         "é",
     ],
 )
-async def test_a_cursor_that_no_list_gave_out_is_refused(conn: Connection, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(conn: Connection, cursor: str) -> None:
     for order in ("newest", "id"):
         with pytest.raises(InvalidCursor):
             await executions.list_executions(conn, order=order, cursor=cursor)
@@ -302,8 +301,8 @@ async def test_an_empty_cursor_is_the_beginning(conn: Connection, given: Given) 
     assert len((await executions.list_executions(conn, cursor="")).items) == 1
 
 
-async def test_a_cursor_may_stand_anywhere(conn: Connection, given: Given) -> None:
-    """Also where nothing is, before all or behind all: retention may have removed what stood there."""
+async def test_a_cursor_may_point_to_a_removed_execution(conn: Connection, given: Given) -> None:
+    """Retention may have removed the execution: any position is valid, also before the first and after the last."""
     execution_id = await given.submitted()
 
     ends: list[tuple[Order, str, str]] = [
@@ -327,14 +326,14 @@ async def test_partitions_beyond_the_usual_count_are_listed_too(conn: Connection
 
 
 @pytest.mark.parametrize("state", ["", "Waiting", "terminal", "success", "eligible_now", "'; drop table x --"])
-async def test_a_word_that_is_no_public_state_is_refused(conn: Connection, state: str) -> None:
+async def test_an_unknown_public_state_is_refused(conn: Connection, state: str) -> None:
     for states in ([state], [PublicState.ACTIVE, state]):
         with pytest.raises(InvalidBody) as refused:
             await executions.list_executions(conn, states=states)  # type: ignore[arg-type]
         assert refused.value.fields == {"field": "state"}
 
 
-async def test_an_order_that_is_none_is_refused(conn: Connection) -> None:
+async def test_an_unknown_order_is_refused(conn: Connection) -> None:
     with pytest.raises(InvalidBody) as refused:
         await executions.list_executions(conn, order="oldest")  # type: ignore[arg-type]
     assert refused.value.fields == {"field": "order"}
@@ -346,7 +345,7 @@ async def test_a_filter_that_cannot_be_stored_is_refused(conn: Connection, name:
         await executions.list_executions(conn, **{name: "\0"})  # type: ignore[arg-type]
 
 
-async def test_a_filter_that_matches_nothing_gives_nothing(conn: Connection, given: Given) -> None:
+async def test_a_filter_without_matches_returns_an_empty_page(conn: Connection, given: Given) -> None:
     await given.submitted(tags={"a.b": "c"})
 
     for filters in [{"namespace": "?"}, {"lane": "'"}, {"task": "$1"}, {"tag": ("a.b", "%")}, {"tag": ("no key", "c")}]:

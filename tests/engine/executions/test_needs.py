@@ -1,4 +1,4 @@
-"""What an execution needs of a worker, and the route it gives: same words, same route."""
+"""Capabilities that an execution needs: equal sets share a route."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.given import Given, submission
 
 CAPABILITIES = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["capabilities"]
 
-# The tokens that the vectors describe in words.
+# Tokens that the vectors describe in words.
 GENERATED: dict[str, list[str]] = {
     "c000 to c255": [f"c{number:03}" for number in range(256)],
     "c000 to c256": [f"c{number:03}" for number in range(257)],
@@ -27,15 +27,13 @@ GENERATED: dict[str, list[str]] = {
 
 
 async def test_needs_are_kept_as_a_sorted_set(conn: Connection, given: Given) -> None:
-    """Pitfall P5."""
     for vector in [*CAPABILITIES["valid"], {"in": ["b", "a", "B", "ä", "a"], "out": ["B", "a", "b", "ä"]}]:
         execution_id = await given.submitted(needs=vector["in"])
 
         assert (await executions.describe(conn, execution_id)).needs == vector["out"]
 
 
-async def test_needs_that_cannot_be_are_refused_with_their_cause(conn: Connection, given: Given) -> None:
-    """Behaviour 49."""
+async def test_invalid_needs_are_refused_with_their_cause(conn: Connection, given: Given) -> None:
     before = await stored(given)
     more = [([["gpu"]], "non_string_token"), ([None], "non_string_token"), ({"gpu": 1}, "not_array")]
     more += [(["a\u00a0b"], "control_or_whitespace"), (["a\u3000"], "control_or_whitespace"), (3, "not_array")]
@@ -53,7 +51,6 @@ async def test_needs_that_cannot_be_are_refused_with_their_cause(conn: Connectio
 async def test_needs_are_accepted_up_to_256_words_and_4096_bytes(
     conn: Connection, given: Given, vector: dict[str, str]
 ) -> None:
-    """Behaviour 49."""
     tokens = GENERATED[vector["tokens"]]
     [answer] = await executions.submit_many(conn, [submission(needs=[*tokens, tokens[0]])])
 
@@ -66,7 +63,7 @@ async def test_needs_are_accepted_up_to_256_words_and_4096_bytes(
         assert await given.count("routes") == await given.count("executions") == 0
 
 
-async def test_the_same_words_in_any_order_are_one_route(conn: Connection, given: Given) -> None:
+async def test_the_same_needs_in_any_order_are_one_route(conn: Connection, given: Given) -> None:
     for needs in (
         ["gpu", "llm"],
         ["llm", "gpu"],
@@ -83,8 +80,8 @@ async def test_the_same_words_in_any_order_are_one_route(conn: Connection, given
     assert await given.count("routes") == 4
 
 
-async def test_what_an_execution_needs_is_where_admission_looks(conn: Connection, given: Given) -> None:
-    """Pitfall P5."""
+async def test_needs_are_stored_on_the_route_where_claims_read_them(conn: Connection, given: Given) -> None:
+    """Capabilities must be stored where the claim reads them."""
     execution_id = await given.submitted(needs=["gpu"])
 
     state = (await executions.describe(conn, execution_id)).state
@@ -92,7 +89,7 @@ async def test_what_an_execution_needs_is_where_admission_looks(conn: Connection
     assert (state.eligibility_state, state.blocking_reason) == ("blocked_by_route", "waiting_for_capable_worker")
 
 
-async def test_a_registered_route_is_the_one_that_submissions_use(conn: Connection, given: Given) -> None:
+async def test_submissions_use_a_registered_route(conn: Connection, given: Given) -> None:
     options = Options(task="report", lane="reports", namespace="a", needs=["llm", "gpu"])
 
     number = await routes.register_route(conn, options)
@@ -124,7 +121,7 @@ async def test_a_registered_route_is_the_one_that_submissions_use(conn: Connecti
         (Options(task="k", lane="draining"), errors.LaneDraining),
     ],
 )
-async def test_a_route_is_refused_like_a_submission_to_it(
+async def test_an_invalid_route_is_refused_like_a_submission(
     conn: Connection, given: Given, options: Options, kind: type[FlowFabricError]
 ) -> None:
     await lanes.configure_lane(conn, "draining")

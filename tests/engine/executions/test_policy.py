@@ -1,4 +1,4 @@
-"""Policy: every field is honoured within its bounds or refused by name; nothing is ignored."""
+"""Policy: every field has an effect within its bounds or is refused by name; none is ignored."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ WHOLE_NUMBERS = {
 
 
 def policy_of(path: str, value: object) -> dict[str, object]:
-    """A policy with that field, and the type of backoff that has it."""
+    """A policy with one field, and the backoff type that has this field."""
     names = path.split(".")
     backoff = {"type": "fixed" if names[-1] == "delay_ms" else "exponential"} if "backoff" in names else {}
     policy: dict[str, object] = {**backoff, names[-1]: value}
@@ -49,7 +49,7 @@ async def accepted(conn: Connection, policies: list[Policy]) -> list[Policy]:
 
 
 async def refused(conn: Connection, given: Given, policies: list[Policy]) -> list[InvalidPolicy]:
-    """The refusals of these policies, in order, having seen that nothing was written."""
+    """Return the errors of these policies, in order, and check that nothing was written."""
     before = await stored(given)
     answers = await executions.submit_many(conn, [submission(lane="new", policy=policy) for policy in policies])
     wrong = [(p, a) for p, a in zip(policies, answers, strict=True) if not isinstance(a, InvalidPolicy)]
@@ -67,7 +67,7 @@ async def test_every_number_is_accepted_at_both_bounds_and_kept(conn: Connection
 async def test_every_number_is_refused_outside_its_bounds_with_the_value_and_the_bounds(
     conn: Connection, given: Given
 ) -> None:
-    """Pitfall P16."""
+    """A policy field has an effect or is refused, never ignored."""
     outside = [(path, n) for path, (low, high) in WHOLE_NUMBERS.items() for n in (low - 1, high + 1, 10**30)]
 
     refusals = await refused(conn, given, [policy_of(path, number) for path, number in outside])
@@ -75,12 +75,11 @@ async def test_every_number_is_refused_outside_its_bounds_with_the_value_and_the
     for refusal, (path, number) in zip(refusals, outside, strict=True):
         low, high = WHOLE_NUMBERS[path]
         assert refusal.fields == {"field": path}
-        assert refusal.message == f"policy.{path} '{number}': give a whole number from {low} to {high}"
+        assert refusal.message == f"policy.{path} '{number}' is invalid; use an integer from {low} to {high}"
 
 
 @pytest.mark.parametrize("value", ["5", 1.5, 1.0, True, [], [5], {}, {"ms": 5}, "", "5 minutes"])
 async def test_a_number_of_another_type_is_refused(conn: Connection, given: Given, value: object) -> None:
-    """Pitfall P16."""
     refusals = await refused(conn, given, [policy_of(path, value) for path in WHOLE_NUMBERS])
 
     assert [refusal.fields["field"] for refusal in refusals] == list(WHOLE_NUMBERS)
@@ -96,7 +95,7 @@ EXPONENTIAL: Policy = {
 }
 
 
-async def test_a_policy_may_hold_all_or_any_of_its_fields(conn: Connection) -> None:
+async def test_a_policy_may_have_all_or_any_of_its_fields(conn: Connection) -> None:
     whole = {path: high for path, (_, high) in WHOLE_NUMBERS.items() if "." not in path}
     policies: list[Policy] = [
         {},
@@ -114,7 +113,7 @@ async def test_a_policy_may_hold_all_or_any_of_its_fields(conn: Connection) -> N
     assert await accepted(conn, policies) == policies
 
 
-async def test_null_in_a_policy_means_left_out(conn: Connection) -> None:
+async def test_null_in_a_policy_means_the_default(conn: Connection) -> None:
     nulls: Policy = {
         "attempt_timeout_ms": None,
         "retry": {"max_retries": None, "backoff": {"type": "fixed", "delay_ms": None}, "retryable": None},
@@ -127,7 +126,7 @@ async def test_null_in_a_policy_means_left_out(conn: Connection) -> None:
     ]
 
 
-async def test_an_empty_policy_is_none(conn: Connection, given: Given) -> None:
+async def test_an_empty_policy_is_stored_as_null(conn: Connection, given: Given) -> None:
     assert await accepted(conn, [{}]) == [{}]
     assert [row["policy"] for row in await given.rows("select policy from flowfabric.executions")] == [None]
 
@@ -148,13 +147,13 @@ UNKNOWN: list[tuple[Policy, str]] = [
 
 
 async def test_a_field_that_is_unknown_or_has_no_effect_is_refused_by_its_path(conn: Connection, given: Given) -> None:
-    """Behaviour 16. Pitfall P16."""
+    """A policy field has an effect or is refused, never ignored."""
     refusals = await refused(conn, given, [policy for policy, _ in UNKNOWN])
 
     for refusal, (_, path) in zip(refusals, UNKNOWN, strict=True):
         assert refusal.fields == {"field": path}
         assert refusal.message.startswith(f"policy.{path}")
-        assert "there is no such field; leave it out" in refusal.message
+        assert "is not a known field; remove it" in refusal.message
 
 
 NO_MULTIPLIERS: list[object] = [0.999, 0, -1, 10.001, 11, 10**30, "2", True, [2], {}]
@@ -173,17 +172,17 @@ NO_WORD_LISTS: list[object] = [
 ]
 
 WRONG: list[tuple[Policy, str, str]] = [
-    ({"retry": 3}, "retry", "give an object"),
-    ({"retry": []}, "retry", "give an object"),
-    ({"retry": "never"}, "retry", "give an object"),
-    ({"retry": {"backoff": "fixed"}}, "retry.backoff", "give an object"),
-    ({"retry": {"backoff": [FIXED]}}, "retry.backoff", "give an object"),
-    ({"retry": {"backoff": {}}}, "retry.backoff.type", 'give "fixed"'),
-    ({"retry": {"backoff": {"delay_ms": 5}}}, "retry.backoff.type", 'give "fixed"'),
-    ({"retry": {"backoff": {"type": "linear"}}}, "retry.backoff.type", 'give "fixed"'),
-    ({"retry": {"backoff": {"type": None}}}, "retry.backoff.type", 'give "fixed"'),
-    ({"retry": {"backoff": {"type": 3}}}, "retry.backoff.type", 'give "fixed"'),
-    ({"retry": {"backoff": {"type": ["fixed"]}}}, "retry.backoff.type", 'give "fixed"'),
+    ({"retry": 3}, "retry", "use an object"),
+    ({"retry": []}, "retry", "use an object"),
+    ({"retry": "never"}, "retry", "use an object"),
+    ({"retry": {"backoff": "fixed"}}, "retry.backoff", "use an object"),
+    ({"retry": {"backoff": [FIXED]}}, "retry.backoff", "use an object"),
+    ({"retry": {"backoff": {}}}, "retry.backoff.type", 'use "fixed"'),
+    ({"retry": {"backoff": {"delay_ms": 5}}}, "retry.backoff.type", 'use "fixed"'),
+    ({"retry": {"backoff": {"type": "linear"}}}, "retry.backoff.type", 'use "fixed"'),
+    ({"retry": {"backoff": {"type": None}}}, "retry.backoff.type", 'use "fixed"'),
+    ({"retry": {"backoff": {"type": 3}}}, "retry.backoff.type", 'use "fixed"'),
+    ({"retry": {"backoff": {"type": ["fixed"]}}}, "retry.backoff.type", 'use "fixed"'),
     *[
         ({"retry": {"backoff": {"type": "exponential", "multiplier": value}}}, "retry.backoff.multiplier", "1 to 10")
         for value in NO_MULTIPLIERS
@@ -193,12 +192,11 @@ WRONG: list[tuple[Policy, str, str]] = [
         for backoff in ("fixed", "exponential")
         for value in NO_BOOLEANS
     ],
-    *[({"retry": {"retryable": value}}, "retry.retryable", "give a list of up to 64") for value in NO_WORD_LISTS],
+    *[({"retry": {"retryable": value}}, "retry.retryable", "use a list of up to 64") for value in NO_WORD_LISTS],
 ]
 
 
 async def test_a_field_of_the_wrong_type_or_out_of_range_is_refused_by_its_path(conn: Connection, given: Given) -> None:
-    """Pitfall P16."""
     refusals = await refused(conn, given, [policy for policy, *_ in WRONG])
 
     for refusal, (policy, path, remedy) in zip(refusals, WRONG, strict=True):
@@ -211,10 +209,10 @@ async def test_a_policy_is_an_object(conn: Connection, given: Given, policy: Pol
     [refusal] = await refused(conn, given, [policy])
 
     assert refusal.fields == {"field": "policy"}
-    assert "give an object" in refusal.message
+    assert "use an object" in refusal.message
 
 
-async def test_the_message_shows_the_value_cut_to_a_line(conn: Connection, given: Given) -> None:
+async def test_the_message_shows_a_shortened_value(conn: Connection, given: Given) -> None:
     [refusal] = await refused(conn, given, [{"retry": "x" * 100_000}])
 
     assert "xxx" in refusal.message

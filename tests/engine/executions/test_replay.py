@@ -1,4 +1,4 @@
-"""Replaying: running an ended execution again."""
+"""Replay: run an ended execution again."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,8 +23,7 @@ from tests.given import Given
 RETRY = {"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 0}}}
 
 
-async def test_failed_work_runs_again_as_the_next_attempt(conn: Connection, given: Given) -> None:
-    """Behaviour 17."""
+async def test_a_replayed_execution_runs_as_the_next_attempt(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=RETRY, priority=7, tags={"a.b": "c"}, payload=b"\0")
     await attempts.fail(conn, claim.fence, "no")
     [claim] = await given.claim()
@@ -44,7 +43,7 @@ async def test_failed_work_runs_again_as_the_next_attempt(conn: Connection, give
 
 
 @pytest.mark.parametrize("ending", ["completed", "failed", "cancelled", "expired"])
-async def test_work_can_be_replayed_however_it_ended(conn: Connection, given: Given, ending: str) -> None:
+async def test_an_execution_can_be_replayed_after_any_outcome(conn: Connection, given: Given, ending: str) -> None:
     if ending == "expired":
         execution_id = await given.submitted(deadline=timedelta(minutes=1))
         await given.time_passes(minutes=1)
@@ -64,9 +63,7 @@ async def test_work_can_be_replayed_however_it_ended(conn: Connection, given: Gi
     assert row["by"] == "ops"
 
 
-async def test_work_that_was_cancelled_before_it_began_starts_with_the_first_attempt(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_replay_of_an_execution_that_never_started_has_attempt_1(conn: Connection, given: Given) -> None:
     execution_id = await given.cancelled()
     await executions.replay(conn, execution_id, by="ops")
     [claim] = await given.claim()
@@ -75,7 +72,7 @@ async def test_work_that_was_cancelled_before_it_began_starts_with_the_first_att
     assert (await executions.describe(conn, execution_id)).started_at == claim.attempt.started_at
 
 
-async def test_the_result_of_the_first_run_is_gone_and_the_second_counts(conn: Connection, given: Given) -> None:
+async def test_a_replay_replaces_the_result(conn: Connection, given: Given) -> None:
     execution_id = await given.completed(b"first")
     await executions.replay(conn, execution_id, by="ops")
 
@@ -119,8 +116,7 @@ async def test_the_old_deadline_is_dropped_and_a_new_one_can_be_given(conn: Conn
     assert (await executions.expire_executions(conn)).ended == [str(execution_id)]
 
 
-async def test_work_is_replayed_as_often_as_its_policy_allows(conn: Connection, given: Given) -> None:
-    """Behaviour 17."""
+async def test_an_execution_can_be_replayed_as_often_as_its_policy_allows(conn: Connection, given: Given) -> None:
     execution_id = await given.failed(policy={"max_replay_count": 2})
     for _ in range(2):
         await executions.replay(conn, execution_id, by="ops")
@@ -131,8 +127,7 @@ async def test_work_is_replayed_as_often_as_its_policy_allows(conn: Connection, 
             await executions.replay(conn, execution_id, by="ops")
 
 
-async def test_unfinished_work_cannot_be_replayed(conn: Connection, given: Given) -> None:
-    """Behaviour 17."""
+async def test_an_unfinished_execution_cannot_be_replayed(conn: Connection, given: Given) -> None:
     ids = [
         (await given.claimed()).execution_id,
         await given.submitted(),
@@ -148,7 +143,7 @@ async def test_unfinished_work_cannot_be_replayed(conn: Connection, given: Given
             await executions.replay(conn, mint_execution_id(), by="ops")
 
 
-async def test_a_replay_repeated_is_refused(conn: Connection, given: Given) -> None:
+async def test_a_repeated_replay_is_refused(conn: Connection, given: Given) -> None:
     execution_id = await given.completed()
     await executions.replay(conn, execution_id, by="ops")
 
@@ -157,7 +152,7 @@ async def test_a_replay_repeated_is_refused(conn: Connection, given: Given) -> N
             await executions.replay(conn, execution_id, by="ops")
 
 
-async def test_a_draining_lane_takes_no_replay_and_a_paused_one_does(conn: Connection, given: Given) -> None:
+async def test_a_draining_lane_refuses_a_replay_and_a_paused_one_accepts_it(conn: Connection, given: Given) -> None:
     execution_id = await given.completed()
     await lanes.drain_lane(conn, "default", by="ops")
 
@@ -173,7 +168,7 @@ async def test_a_draining_lane_takes_no_replay_and_a_paused_one_does(conn: Conne
     "deadline",
     [timedelta(0), timedelta(days=3_651), datetime(2001, 1, 1, tzinfo=UTC), datetime(2090, 1, 1, tzinfo=UTC), "1h"],
 )
-async def test_a_bad_deadline_is_refused(conn: Connection, given: Given, deadline: Any) -> None:
+async def test_an_invalid_deadline_is_refused(conn: Connection, given: Given, deadline: Any) -> None:
     execution_id = await given.completed()
 
     async with given.nothing_changes():
@@ -189,7 +184,7 @@ async def test_a_name_too_long_is_refused(conn: Connection, given: Given) -> Non
             await executions.replay(conn, execution_id, by="x" * 257)
 
 
-async def test_replayed_work_keeps_its_place_by_age(conn: Connection, given: Given) -> None:
+async def test_a_replayed_execution_keeps_its_age(conn: Connection, given: Given) -> None:
     execution_id = await given.completed()
     younger = await given.submitted()
     await executions.replay(conn, execution_id, by="ops")

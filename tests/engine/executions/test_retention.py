@@ -1,4 +1,4 @@
-"""Retention: what is removed when it has been over for long enough, and what stays."""
+"""Retention: which ended executions and idempotency keys are removed, and which are kept."""
 
 from datetime import timedelta
 
@@ -20,8 +20,7 @@ async def is_there(given: Given, execution_id: ExecutionId) -> bool:
     return bool(await given.rows("select from flowfabric.executions where id = $1", execution_id.uuid))
 
 
-async def test_what_ended_long_ago_is_removed_with_all_that_belongs_to_it(conn: Connection, given: Given) -> None:
-    """Behaviour 14."""
+async def test_an_ended_execution_is_removed_with_everything_that_belongs_to_it(conn: Connection, given: Given) -> None:
     execution_id = await given.completed(tags={"a.b": "c"})
     await given.time_passes(days=6.9)
     async with given.nothing_changes():
@@ -37,8 +36,7 @@ async def test_what_ended_long_ago_is_removed_with_all_that_belongs_to_it(conn: 
     assert "execution_completed" in await given.events(execution_id)
 
 
-async def test_unfinished_work_is_never_removed(conn: Connection, given: Given) -> None:
-    """Behaviour 14."""
+async def test_an_unfinished_execution_is_never_removed(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     ids = [claim.execution_id, await given.submitted(), await given.submitted(delay=DAY), await given.held()]
     await given.time_passes(days=1_000)
@@ -47,8 +45,7 @@ async def test_unfinished_work_is_never_removed(conn: Connection, given: Given) 
     assert all([await is_there(given, one) for one in ids])
 
 
-async def test_a_retention_of_its_own_goes_first(conn: Connection, given: Given) -> None:
-    """Behaviour 14."""
+async def test_the_retention_of_the_policy_takes_precedence(conn: Connection, given: Given) -> None:
     short = await given.completed(policy={"retention_ms": DAY_MS})
     usual = await given.completed()
     long = await given.completed(policy={"retention_ms": 30 * DAY_MS})
@@ -69,14 +66,14 @@ async def test_the_deployments_retention_is_a_setting(conn: Connection, given: G
     assert (await executions.remove_ended(conn, retention=DAY)).moved == 1
 
 
-async def test_nothing_may_be_kept_at_all(conn: Connection, given: Given) -> None:
+async def test_a_retention_of_zero_removes_immediately(conn: Connection, given: Given) -> None:
     await given.completed(policy={"retention_ms": 0})
 
     assert (await executions.remove_ended(conn)).moved == 1
     assert await given.count("executions") == 0
 
 
-async def test_replayed_work_stays_and_counts_from_its_new_end(conn: Connection, given: Given) -> None:
+async def test_the_retention_of_a_replayed_execution_starts_at_its_new_end(conn: Connection, given: Given) -> None:
     execution_id = await given.completed(tags={"a.b": "c"})
     await given.time_passes(days=6)
     await executions.replay(conn, execution_id, by="ops")
@@ -96,7 +93,7 @@ async def test_replayed_work_stays_and_counts_from_its_new_end(conn: Connection,
     assert await given.count("removals") == 0
 
 
-async def test_a_worker_learns_that_its_work_is_gone(conn: Connection, given: Given) -> None:
+async def test_a_late_call_about_a_removed_execution_is_refused(conn: Connection, given: Given) -> None:
     claim = await given.claimed()
     await attempts.complete(conn, claim.fence)
     with pytest.raises(ExecutionNotActive):
@@ -108,8 +105,7 @@ async def test_a_worker_learns_that_its_work_is_gone(conn: Connection, given: Gi
         await attempts.complete(conn, claim.fence)
 
 
-async def test_the_sweep_removes_the_oldest_first_and_so_many(conn: Connection, given: Given) -> None:
-    """Pitfall P32."""
+async def test_the_sweep_removes_the_oldest_first_up_to_its_limit(conn: Connection, given: Given) -> None:
     ids = []
     for at in range(6):
         ids.append(await given.completed(policy={"retention_ms": 7 * DAY_MS} if at % 2 else {}))
@@ -122,7 +118,7 @@ async def test_the_sweep_removes_the_oldest_first_and_so_many(conn: Connection, 
     assert (await executions.remove_ended(conn, limit=5)).moved == 2
 
 
-async def test_two_sweeps_at_once_do_not_wait_for_each_other(given: Given, connect: Connect) -> None:
+async def test_two_concurrent_sweeps_do_not_wait_for_each_other(given: Given, connect: Connect) -> None:
     for _ in range(3):
         await given.completed()
     await given.time_passes(days=7)
@@ -135,7 +131,7 @@ async def test_two_sweeps_at_once_do_not_wait_for_each_other(given: Given, conne
     assert await given.count("executions") == 0
 
 
-async def test_a_key_outlives_its_execution_when_its_window_does(conn: Connection, given: Given) -> None:
+async def test_a_key_stays_until_its_window_expires(conn: Connection, given: Given) -> None:
     execution_id = await given.completed(key="k", policy={"retention_ms": 0, "dedup_window_ms": 2 * DAY_MS})
     await executions.remove_ended(conn)
     assert (await executions.remove_idempotency_keys(conn)).moved == 0
@@ -146,7 +142,7 @@ async def test_a_key_outlives_its_execution_when_its_window_does(conn: Connectio
     assert not await is_there(given, execution_id)
 
 
-async def test_a_key_is_forgotten_when_window_and_execution_are_over(conn: Connection, given: Given) -> None:
+async def test_a_key_is_deleted_after_its_window_and_its_execution_have_ended(conn: Connection, given: Given) -> None:
     unfinished, ended = await given.submitted(key="a"), await given.cancelled(key="b")
     await given.time_passes(hours=23)
     assert (await executions.remove_idempotency_keys(conn)).moved == 0
@@ -159,7 +155,7 @@ async def test_a_key_is_forgotten_when_window_and_execution_are_over(conn: Conne
     assert (await executions.remove_idempotency_keys(conn)).moved == 1
 
 
-async def test_keys_are_forgotten_so_many_at_a_time(conn: Connection, given: Given) -> None:
+async def test_the_sweep_deletes_keys_up_to_its_limit(conn: Connection, given: Given) -> None:
     for number in range(5):
         await given.cancelled(key=f"k{number}")
         await given.time_passes(minutes=1)

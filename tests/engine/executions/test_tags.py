@@ -1,7 +1,4 @@
-"""Tags: their keys, their values, and changing them later."""
-
-import json
-from pathlib import Path
+"""Tags: their names, their values, and changing them later."""
 
 import pytest
 
@@ -13,44 +10,47 @@ from flowfabric.postgres.driver import Connection
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
 
-TAG_KEYS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["tag_keys"]
+NAMES = ["customer", "billing.customer", "Customer", "1st", "order-id", "a b", "größe", "{a,b}", "it's", '"', "\n", "."]
+NAMES += ["n" * 128, "ü" * 64]
+INVALID_NAMES = ["", "n" * 129, "ü" * 64 + "x"]
 SIXTY_FOUR = {f"shop.t{number}": str(number) for number in range(64)}
 
 
-async def test_every_good_key_is_accepted_with_a_submission_and_later(conn: Connection, given: Given) -> None:
-    for key in TAG_KEYS["valid"]:
-        execution_id = await given.submitted(tags={key: "v"})
-        assert (await executions.describe(conn, execution_id)).tags == {key: "v"}
-        assert await executions.set_tag(conn, execution_id, key, "w") is TagChange.SET
-        assert await executions.get_tag(conn, execution_id, key) == "w"
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_tag_may_have_any_name_of_1_to_128_bytes(conn: Connection, given: Given, name: str) -> None:
+    execution_id = await given.submitted(tags={name: "v"})
+
+    assert (await executions.describe(conn, execution_id)).tags == {name: "v"}
+    assert await executions.set_tag(conn, execution_id, name, "w") is TagChange.SET
+    assert await executions.get_tag(conn, execution_id, name) == "w"
+    [found] = (await executions.list_executions(conn, tag=(name, "w"))).items
+    assert found.execution_id == str(execution_id)
+    assert await executions.set_tag(conn, execution_id, name, None) is TagChange.REMOVED
+    assert await executions.get_tag(conn, execution_id, name) is None
 
 
-async def test_every_bad_key_is_refused_with_a_submission_and_writes_nothing(conn: Connection, given: Given) -> None:
-    """Behaviour 21."""
-    bad = [*TAG_KEYS["invalid"], "a.b\n", "ä.b", "a." + "b" * 127]
+async def test_an_invalid_name_is_refused_with_a_submission_and_writes_nothing(conn: Connection, given: Given) -> None:
     before = await stored(given)
 
-    answers = await executions.submit_many(conn, [submission(tags={"a.b": "v", key: "v"}) for key in bad])
+    answers = await executions.submit_many(conn, [submission(tags={"a": "v", name: "v"}) for name in INVALID_NAMES])
 
-    assert [type(answer) for answer in answers] == [InvalidTagKey] * len(bad)
+    assert [type(answer) for answer in answers] == [InvalidTagKey] * len(INVALID_NAMES)
     assert await stored(given) == before
 
 
-async def test_every_bad_key_is_refused_later_too(conn: Connection, given: Given) -> None:
-    """Behaviour 21."""
+async def test_an_invalid_name_is_refused_by_set_and_get(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
     before = await stored(given)
 
-    for key in TAG_KEYS["invalid"]:
+    for name in INVALID_NAMES:
         with pytest.raises(InvalidTagKey):
-            await executions.set_tag(conn, execution_id, key, "v")
+            await executions.set_tag(conn, execution_id, name, "v")
         with pytest.raises(InvalidTagKey):
-            await executions.get_tag(conn, execution_id, key)
+            await executions.get_tag(conn, execution_id, name)
     assert await stored(given) == before
 
 
-async def test_a_tag_is_set_once_however_often_it_is_said_and_removed_once(conn: Connection, given: Given) -> None:
-    """Behaviour 21."""
+async def test_setting_and_removing_a_tag_twice_changes_it_once(conn: Connection, given: Given) -> None:
     execution_id = await given.submitted()
 
     changes = [await executions.set_tag(conn, execution_id, "a.b", value) for value in ("v", "v", "w", None, None)]
@@ -61,8 +61,7 @@ async def test_a_tag_is_set_once_however_often_it_is_said_and_removed_once(conn:
     assert await given.count("tags") == 0
 
 
-async def test_a_missing_execution_has_no_tags_to_set_or_read(conn: Connection, given: Given) -> None:
-    """Behaviour 21."""
+async def test_tags_of_an_execution_that_does_not_exist_are_refused(conn: Connection, given: Given) -> None:
     missing = ids.mint_execution_id()
 
     with pytest.raises(errors.ExecutionNotFound):
@@ -70,7 +69,7 @@ async def test_a_missing_execution_has_no_tags_to_set_or_read(conn: Connection, 
     with pytest.raises(errors.ExecutionNotFound):
         await executions.get_tag(conn, missing, "a.b")
     with pytest.raises(InvalidTagKey):
-        await executions.set_tag(conn, missing, "plain", "v")
+        await executions.set_tag(conn, missing, "", "v")
     assert await given.events() == []
 
 
@@ -81,7 +80,7 @@ async def test_a_missing_tag_reads_as_none(conn: Connection, given: Given) -> No
     assert await executions.get_tag(conn, execution_id, "a.b") == ""
 
 
-async def test_tags_come_sorted_and_can_be_changed_after_the_end(conn: Connection, given: Given) -> None:
+async def test_tags_are_sorted_and_can_be_changed_after_the_end(conn: Connection, given: Given) -> None:
     execution_id = await given.cancelled(tags={"b.x": "1", "a.y": "2", "a.b": "größe ✓"})
 
     assert await executions.set_tag(conn, execution_id, "a.z", "3", by="ops") is TagChange.SET
@@ -94,7 +93,7 @@ async def test_an_execution_has_at_most_64_tags(conn: Connection, given: Given) 
     execution_id = await given.submitted(tags=SIXTY_FOUR)
     before = await stored(given)
 
-    with pytest.raises(errors.InvalidTag, match="65 tags"):
+    with pytest.raises(errors.InvalidTag, match="65"):
         await executions.set_tag(conn, execution_id, "shop.more", "v")
     assert await stored(given) == before
     assert await executions.set_tag(conn, execution_id, "shop.t0", "changed") is TagChange.SET
@@ -108,13 +107,12 @@ async def test_a_value_has_at_most_256_bytes(conn: Connection, given: Given) -> 
 
     with pytest.raises(errors.InvalidTag) as refusal:
         await executions.set_tag(conn, execution_id, "a.b", "ü" * 128 + "x")
-    assert "257 bytes; shorten it to 256" in refusal.value.message
+    assert "257 bytes" in refusal.value.message
     assert await stored(given) == before
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"])
 async def test_a_tag_that_postgres_cannot_store_is_refused(conn: Connection, given: Given, bad: str) -> None:
-    """Pitfall P19."""
     execution_id = await given.submitted()
     before = await stored(given)
 
@@ -127,10 +125,10 @@ async def test_a_tag_that_postgres_cannot_store_is_refused(conn: Connection, giv
     assert await stored(given) == before
 
 
-async def test_a_refused_tag_leaves_the_transaction_to_its_caller(conn: Connection, given: Given) -> None:
+async def test_a_refused_tag_does_not_abort_the_callers_transaction(conn: Connection, given: Given) -> None:
     async with conn.transaction():
         [refused, created] = await executions.submit_many(
-            conn, [submission(tags={"plain": "v"}), submission(tags={"a.b": "v"})]
+            conn, [submission(tags={"": "v"}), submission(tags={"a.b": "v"})]
         )
 
     assert isinstance(refused, InvalidTagKey)

@@ -1,4 +1,4 @@
-"""Submitting inside a transaction of the caller's: together with the caller's own rows, or not at all."""
+"""Submitting inside the caller's transaction: it commits or rolls back with the caller's own rows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,15 +21,14 @@ EVERYTHING: dict[str, object] = {"lane": "new", "needs": ["gpu"], "key": "k", "t
 
 @asynccontextmanager
 async def undone(conn: Any) -> AsyncIterator[None]:
-    """A transaction, or a savepoint inside one, that is rolled back."""
+    """Run a transaction, or a savepoint inside one, and roll it back."""
     transaction = conn.transaction()
     await transaction.start()
     yield
     await transaction.rollback()
 
 
-async def test_work_and_the_callers_own_row_are_committed_together(conn: Connection, connect: Connect) -> None:
-    """Behaviour 22."""
+async def test_the_execution_and_the_callers_row_are_committed_together(conn: Connection, connect: Connect) -> None:
     other = await connect()
     await conn.execute("create table orders (id int)")
     async with conn.transaction():
@@ -43,7 +42,6 @@ async def test_work_and_the_callers_own_row_are_committed_together(conn: Connect
 
 
 async def test_a_rollback_leaves_nothing_at_all(conn: Connection, given: Given) -> None:
-    """Behaviour 22."""
     await conn.execute("create table orders (id int)")
     before = await stored(given)
 
@@ -60,7 +58,6 @@ async def test_a_rollback_leaves_nothing_at_all(conn: Connection, given: Given) 
 
 
 async def test_a_rollback_to_a_savepoint_frees_the_key(conn: Connection, given: Given) -> None:
-    """Behaviour 22."""
     async with conn.transaction():
         async with undone(conn):
             await executions.submit(conn, submission(**EVERYTHING))
@@ -72,7 +69,6 @@ async def test_a_rollback_to_a_savepoint_frees_the_key(conn: Connection, given: 
 
 
 async def test_a_transaction_sees_its_own_submissions(conn: Connection, given: Given) -> None:
-    """Behaviours 2 and 3."""
     async with conn.transaction():
         first = await executions.submit(conn, submission(key="k"))
         by_key = await executions.submit(conn, submission(key="k"))
@@ -93,7 +89,6 @@ async def test_a_refusal_leaves_the_transaction_usable(conn: Connection, given: 
 
 
 async def test_submits_to_a_known_route_do_not_wait_for_each_other(connect: Connect, given: Given) -> None:
-    """Behaviour 23."""
     await given.submitted(lane="reports", needs=["gpu"])
     one, two = await connect(), await connect()
     await two.execute("set lock_timeout = '1ms'")
@@ -107,8 +102,8 @@ async def test_submits_to_a_known_route_do_not_wait_for_each_other(connect: Conn
     assert await given.count("tickets") == 3
 
 
-async def test_a_route_registered_beforehand_keeps_the_very_first_submits_apart(connect: Connect, given: Given) -> None:
-    """Behaviour 23. Pitfall P17."""
+async def test_first_submits_to_a_registered_route_do_not_wait_for_each_other(connect: Connect, given: Given) -> None:
+    """Inserting a new route blocks other submitters of it until the transaction ends."""
     await routes.register_route(given.conn, Options(task="any", lane="reports", needs=["gpu"]))
     one, two = await connect(), await connect()
     await two.execute("set lock_timeout = '1ms'")
@@ -121,10 +116,10 @@ async def test_a_route_registered_beforehand_keeps_the_very_first_submits_apart(
 
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("lane", ["new", "known"])
-async def test_only_the_very_first_submit_to_a_route_can_wait(
+async def test_only_the_first_submit_to_a_route_can_wait(
     connect: Connect, given: Given, lane: str, commits: bool
 ) -> None:
-    """Pitfall P17."""
+    """Inserting a new route blocks other submitters of it until the transaction ends."""
     await given.submitted(lane="known")
     one, two = await connect(), await connect()
     first = one.transaction()
@@ -161,10 +156,10 @@ async def test_a_refused_or_repeated_submit_to_a_new_route_does_not_wait_for_it(
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
-async def test_a_stricter_transaction_either_holds_or_says_that_it_collided(
+async def test_a_serializable_transaction_succeeds_or_reports_a_serialization_failure(
     connect: Connect, given: Given, isolation: str
 ) -> None:
-    """Pitfall P74."""
+    """A serialization failure is reported as such, not as another error."""
     await given.submitted()
     one, two = await connect(), await connect()
 
@@ -174,7 +169,7 @@ async def test_a_stricter_transaction_either_holds_or_says_that_it_collided(
             await executions.submit(two, submission(key="k"))
             await executions.submit(conn, submission(key="k", execution_id=ids.mint_execution_id()))
 
-    with pytest.raises(errors.DatabaseUnavailable, match="may be repeated"):
+    with pytest.raises(errors.DatabaseUnavailable, match="repeat the call"):
         await submit_late(one)
     assert await given.count("tickets") == 2
     async with one.transaction(isolation=isolation):

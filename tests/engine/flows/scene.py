@@ -1,4 +1,4 @@
-"""A flow to try things on, in one line each."""
+"""A flow with named members, for one-line setups."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from tests.given import submission
 
 
 class Graph:
-    """A flow whose members have names: each is of a lane and a kind called like it."""
+    """A flow with named members; the lane and the task of a member are its name."""
 
     def __init__(self, conn: Connection, flow_id: FlowId) -> None:
         self.conn, self.flow_id = conn, flow_id
@@ -51,7 +51,7 @@ class Graph:
 
 
 async def graph(conn: Connection, *names: str, **upstreams: str) -> Graph:
-    """A flow with these members; `d="b c"` lets d wait for b and c, which are then members too."""
+    """A flow with these members; `d="b c"` adds d, b and c, and makes d wait for b and c."""
     made = Graph(conn, (await flows.create_flow(conn, "report")).flow_id)
     for name in dict.fromkeys([*names, *" ".join(upstreams.values()).split(), *upstreams]):
         await made.add(name)

@@ -1,4 +1,4 @@
-"""Cancelling a flow."""
+"""Cancel flows."""
 
 from collections.abc import Awaitable, Callable
 
@@ -14,7 +14,7 @@ from tests.given import Given, submission
 
 
 async def of_every_kind(conn: Connection) -> Graph:
-    """A member that is done, one that runs, one that waits, one that is suspended, and two behind them."""
+    """Members that are completed, active, waiting and suspended, and members that depend on them."""
     flow = await graph(conn, "done", child="runs done", grandchild="child", other="waits suspended")
     await flow.complete("done")
     wish = Suspension(condition={"kind": "single", "waitpoint": "answer"}, waitpoints=["answer"])
@@ -24,7 +24,7 @@ async def of_every_kind(conn: Connection) -> Graph:
 
 
 async def test_all_members_end_cancelled_and_none_is_skipped(conn: Connection, given: Given) -> None:
-    """Behaviour 96. Pitfall P51."""
+    """Members end in one step, so that none is skipped because another was cancelled first."""
     flow = await of_every_kind(conn)
 
     answer = await flows.cancel_flow(conn, flow.flow_id, reason="not wanted", by="ops")
@@ -43,8 +43,7 @@ async def test_all_members_end_cancelled_and_none_is_skipped(conn: Connection, g
     }
 
 
-async def test_what_runs_can_be_spared_and_ends_as_it_would(conn: Connection, given: Given) -> None:
-    """Behaviour 96."""
+async def test_cancel_pending_lets_running_members_finish(conn: Connection, given: Given) -> None:
     flow = await of_every_kind(conn)
 
     answer = await flows.cancel_flow(conn, flow.flow_id, policy=CancelPolicy.CANCEL_PENDING)
@@ -54,8 +53,7 @@ async def test_what_runs_can_be_spared_and_ends_as_it_would(conn: Connection, gi
     assert "execution_skipped" not in await given.events()
 
 
-async def test_the_flow_alone_can_be_cancelled_and_its_edges_still_settle(conn: Connection, given: Given) -> None:
-    """Behaviour 96."""
+async def test_flow_only_ends_no_member_and_edges_still_settle(conn: Connection, given: Given) -> None:
     flow = await graph(conn, b="a")
     before = await flow.states()
 
@@ -65,8 +63,7 @@ async def test_the_flow_alone_can_be_cancelled_and_its_edges_still_settle(conn: 
     assert await flow.state("b") == "waiting"
 
 
-async def test_a_repeated_cancel_says_what_the_first_one_did(conn: Connection, given: Given) -> None:
-    """Behaviour 96."""
+async def test_a_repeated_cancel_returns_the_result_of_the_first(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "a")
     first = await flows.cancel_flow(conn, flow.flow_id, reason="not wanted", by="ops", policy="cancel_pending")
 
@@ -91,8 +88,7 @@ REFUSED: dict[str, Callable[[Graph], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_a_cancelled_flow_takes_nothing_more(conn: Connection, given: Given, what: str) -> None:
-    """Behaviour 96."""
+async def test_a_cancelled_flow_cannot_be_changed(conn: Connection, given: Given, what: str) -> None:
     flow = await graph(conn, "a", "b")
     await flows.cancel_flow(conn, flow.flow_id)
 
@@ -101,7 +97,7 @@ async def test_a_cancelled_flow_takes_nothing_more(conn: Connection, given: Give
             await REFUSED[what](flow)
 
 
-async def test_a_flow_that_is_not_there_or_a_policy_that_cannot_be_is_refused(conn: Connection, given: Given) -> None:
+async def test_an_unknown_flow_or_an_invalid_policy_is_refused(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "a")
     async with given.nothing_changes():
         with pytest.raises(errors.FlowNotFound):
@@ -112,8 +108,7 @@ async def test_a_flow_that_is_not_there_or_a_policy_that_cannot_be_is_refused(co
             await flows.cancel_flow(conn, flow.flow_id, by="x" * 257)
 
 
-async def test_a_member_that_waits_is_cancelled_like_any_other(conn: Connection, given: Given) -> None:
-    """Behaviour 10."""
+async def test_a_member_that_waits_for_its_dependencies_can_be_cancelled(conn: Connection, given: Given) -> None:
     flow = await graph(conn, b="a", c="b")
 
     assert await executions.cancel(conn, flow["b"], reason="not wanted", by="ada") is PublicState.CANCELLED

@@ -1,4 +1,4 @@
-"""Edges: who waits for whom, and what is refused."""
+"""Edges: dependencies between members."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -18,7 +18,9 @@ from tests.given import Given
 Act = Callable[[Graph], Awaitable[object]]
 
 
-async def test_an_edge_raises_the_revision_and_says_how_many_are_awaited(conn: Connection, given: Given) -> None:
+async def test_an_edge_raises_the_revision_and_returns_the_number_of_pending_upstreams(
+    conn: Connection, given: Given
+) -> None:
     flow = await graph(conn, "a", "b", "c")
     edge_id = uuid4()
 
@@ -30,7 +32,6 @@ async def test_an_edge_raises_the_revision_and_says_how_many_are_awaited(conn: C
 
 
 async def test_an_edge_is_added_once(conn: Connection, given: Given) -> None:
-    """Behaviour 91."""
     flow = await graph(conn, "a", "b")
     first = await flows.add_edge(conn, flow.flow_id, flow["a"], flow["b"], pass_as="x")
     async with given.nothing_changes():
@@ -45,7 +46,7 @@ async def test_an_edge_is_added_once(conn: Connection, given: Given) -> None:
 
 REFUSED: dict[str, tuple[Act, type[errors.FlowFabricError], object]] = {
     "itself": (lambda flow: flow.link("a", "a"), errors.SelfReferencingEdge, None),
-    "circle": (lambda flow: flow.link("c", "a"), errors.CycleDetected, None),
+    "cycle": (lambda flow: flow.link("c", "a"), errors.CycleDetected, None),
     "revision": (lambda flow: flow.link("a", "d", expected_revision=1), errors.StaleGraphRevision, None),
     "stranger": (
         lambda flow: flows.add_edge(flow.conn, flow.flow_id, flow["a"], mint_execution_id(beside=flow.flow_id)),
@@ -75,8 +76,7 @@ REFUSED: dict[str, tuple[Act, type[errors.FlowFabricError], object]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_cannot_be_an_edge_or_a_group_is_refused(conn: Connection, given: Given, what: str) -> None:
-    """Behaviours 91 and 94."""
+async def test_an_invalid_edge_or_group_is_refused(conn: Connection, given: Given, what: str) -> None:
     act, refusal, cause = REFUSED[what]
     flow = await graph(conn, "a", "b", "c", "d")
     await flow.link("a", "b", pass_as="payload")
@@ -89,8 +89,7 @@ async def test_what_cannot_be_an_edge_or_a_group_is_refused(conn: Connection, gi
         assert await counts(given) == before
 
 
-async def test_a_circle_is_found_however_long(conn: Connection, given: Given) -> None:
-    """Behaviour 91."""
+async def test_a_cycle_of_any_length_is_found(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "a", "b")
     await chain(given, flow, 1_498)
 
@@ -100,7 +99,7 @@ async def test_a_circle_is_found_however_long(conn: Connection, given: Given) ->
 
 
 async def chain(given: Given, flow: Graph, between: int) -> None:
-    """Let b wait for a through so many others that are there only as ends of edges."""
+    """Make b depend on a through `between` others, which exist only as ends of edges."""
     await given.rows(
         "with ids as (select i, case i when 0 then $3::uuid when $5::int + 1 then $4::uuid"
         " else gen_random_uuid() end as id from generate_series(0, $5::int + 1) i)"
@@ -114,7 +113,7 @@ async def chain(given: Given, flow: Graph, between: int) -> None:
     )
 
 
-async def test_who_has_started_cannot_be_made_to_wait(conn: Connection, given: Given) -> None:
+async def test_a_member_that_has_started_takes_no_more_edges(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "a", "b", "c")
     await flow.claim("b")
     await flow.complete("c")
@@ -126,8 +125,8 @@ async def test_who_has_started_cannot_be_made_to_wait(conn: Connection, given: G
 
 
 @pytest.mark.parametrize(("end", "state"), [("complete", "waiting"), ("fail", "skipped")])
-async def test_an_upstream_that_has_ended_settles_its_edge_at_once(conn: Connection, end: str, state: str) -> None:
-    """Behaviour 92. Pitfall P49."""
+async def test_an_edge_from_an_ended_upstream_is_settled_immediately(conn: Connection, end: str, state: str) -> None:
+    """Otherwise the downstream member would wait forever."""
     flow = await graph(conn, "a", "b")
     await getattr(flow, end)("a")
 
@@ -136,19 +135,19 @@ async def test_an_upstream_that_has_ended_settles_its_edge_at_once(conn: Connect
     assert await flow.state("b") == state
 
 
-async def test_another_edge_makes_a_child_wait_again(conn: Connection, given: Given) -> None:
+async def test_another_edge_makes_a_released_member_wait_again(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "c", b="a")
     await flow.complete("a")
     assert await flow.state("b") == "waiting"
 
     await flow.link("c", "b")
-    assert await flow.state("b") == "waiting_children"
+    assert await flow.state("b") == "waiting_dependencies"
     await flow.complete("c")
     assert await flow.state("b") == "waiting"
     assert (await given.events(flow["b"])).count("edge_group_satisfied") == 2
 
 
-async def test_a_group_that_is_decided_takes_no_more_edges(conn: Connection, given: Given) -> None:
+async def test_a_settled_group_takes_no_more_edges(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "a", "b", "c", "d")
     await flow.group("b", kind="any_of")
     await flow.link("a", "b")
@@ -162,7 +161,7 @@ async def test_a_group_that_is_decided_takes_no_more_edges(conn: Connection, giv
                 await flow.link("c" if downstream == "b" else "a", downstream)
 
 
-async def test_the_rule_of_a_group_is_set_once(conn: Connection, given: Given) -> None:
+async def test_the_policy_of_a_group_is_set_once(conn: Connection, given: Given) -> None:
     flow = await graph(conn, "a")
     rule = EdgePolicy(kind="quorum", k=2, on_satisfied="let_run")
 
@@ -175,11 +174,11 @@ async def test_the_rule_of_a_group_is_set_once(conn: Connection, given: Given) -
 
 
 async def test_a_delay_is_kept_when_its_group_is_satisfied_early(conn: Connection, given: Given) -> None:
-    """Behaviour 98. Pitfall P54."""
+    """Satisfying a group must not overwrite a due time in the future."""
     flow = await graph(conn, "a")
     await flow.add("b", delay=timedelta(hours=1))
     await flow.link("a", "b")
-    assert await flow.state("b") == "waiting_children"
+    assert await flow.state("b") == "waiting_dependencies"
     await flow.complete("a")
 
     assert await flow.state("b") == "delayed"
@@ -192,18 +191,17 @@ async def test_a_delay_is_over_when_its_group_is_satisfied_late(conn: Connection
     await flow.add("b", delay=timedelta(hours=1))
     await flow.link("a", "b")
     await given.time_passes(hours=2)
-    assert await flow.state("b") == "waiting_children"
+    assert await flow.state("b") == "waiting_dependencies"
 
     await flow.complete("a")
     assert await flow.state("b") == "waiting"
 
 
-async def test_a_member_that_is_held_goes_back_to_waiting_for_its_upstreams(conn: Connection) -> None:
-    """Behaviour 18."""
+async def test_a_member_that_was_held_waits_for_its_upstreams_again(conn: Connection) -> None:
     flow = await graph(conn, b="a", c="a")
     for name in "bc":
         await holds.hold(conn, flow[name], by="ops")
-    assert (await holds.unhold(conn, flow["b"], by="ops")).public_state == "waiting_children"
+    assert (await holds.unhold(conn, flow["b"], by="ops")).public_state == "waiting_dependencies"
     await flow.complete("a")
 
     assert (await executions.describe(conn, flow["c"])).state.eligibility_state == "blocked_by_operator"

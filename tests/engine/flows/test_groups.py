@@ -1,4 +1,4 @@
-"""Edge groups: how many upstreams must succeed, and what becomes of the others."""
+"""Edge groups: how many upstreams must succeed, and what happens to the others."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.given import Given
 
 
 async def group(conn: Connection, upstreams: str, **policy: object) -> Graph:
-    """A member d that waits for upstreams a, b, … by a rule."""
+    """A member d that waits for upstreams a, b, … with a policy."""
     flow = await graph(conn, *upstreams, "d")
     await flow.group("d", **policy)
     for name in upstreams:
@@ -19,7 +19,6 @@ async def group(conn: Connection, upstreams: str, **policy: object) -> Graph:
 
 
 async def test_the_first_success_is_enough_and_the_others_are_cancelled(conn: Connection, given: Given) -> None:
-    """Behaviour 93."""
     flow = await group(conn, "abc", kind="any_of")
     running = await flow.claim("b")
     await flow.complete("a")
@@ -33,8 +32,7 @@ async def test_the_first_success_is_enough_and_the_others_are_cancelled(conn: Co
         await attempts.complete(conn, running.fence)
 
 
-async def test_one_that_another_child_waits_for_is_spared(conn: Connection) -> None:
-    """Behaviour 93."""
+async def test_an_upstream_that_another_member_waits_for_is_not_cancelled(conn: Connection) -> None:
     flow = await group(conn, "abc", kind="any_of")
     await flow.add("e")
     await flow.link("b", "e")
@@ -45,12 +43,14 @@ async def test_one_that_another_child_waits_for_is_spared(conn: Connection) -> N
         "b": "waiting",
         "c": "cancelled",
         "d": "waiting",
-        "e": "waiting_children",
+        "e": "waiting_dependencies",
     }
 
 
-async def test_others_may_run_on_and_fire_nothing_again(conn: Connection, given: Given) -> None:
-    """Behaviour 93. Pitfall P50."""
+async def test_with_let_run_the_others_finish_and_the_group_is_not_satisfied_again(
+    conn: Connection, given: Given
+) -> None:
+    """A group leaves pending once; later ends only update its counts."""
     flow = await group(conn, "ab", kind="any_of", on_satisfied="let_run")
     await flow.complete("a")
     claim = await flow.claim("d")
@@ -62,18 +62,16 @@ async def test_others_may_run_on_and_fire_nothing_again(conn: Connection, given:
 
 
 async def test_a_quorum_of_two_in_three_survives_one_failure(conn: Connection) -> None:
-    """Behaviour 94."""
     flow = await group(conn, "abc", kind="quorum", k=2)
     await flow.complete("a")
     await flow.fail("b")
-    assert await flow.state("d") == "waiting_children"
+    assert await flow.state("d") == "waiting_dependencies"
     await flow.complete("c")
 
     assert await flow.state("d") == "waiting"
 
 
-async def test_a_quorum_of_two_in_three_does_not_survive_two(conn: Connection, given: Given) -> None:
-    """Behaviour 94."""
+async def test_a_quorum_of_two_in_three_does_not_survive_two_failures(conn: Connection, given: Given) -> None:
     flow = await group(conn, "abc", kind="quorum", k=2)
     await flow.fail("a")
     await flow.fail("b")
@@ -82,25 +80,25 @@ async def test_a_quorum_of_two_in_three_does_not_survive_two(conn: Connection, g
     assert (await given.event("execution_cancelled", flow["c"]))["reason"] == "sibling_quorum_impossible"
 
 
-async def test_a_quorum_with_too_few_edges_is_still_being_built(conn: Connection) -> None:
-    """Behaviour 94. Pitfall P52."""
+async def test_a_quorum_with_too_few_edges_stays_pending(conn: Connection) -> None:
+    """While a quorum has fewer edges than k it is under construction, not impossible."""
     flow = await group(conn, "ab", kind="quorum", k=2)
     other = await group(conn, "a", kind="quorum", k=2)
     await flow.fail("a")
     await other.complete("a")
 
     assert await flow.state("d") == "skipped"
-    assert await other.state("d") == "waiting_children"
+    assert await other.state("d") == "waiting_dependencies"
     await other.add("b")
     await other.link("b", "d")
     await other.complete("b")
     assert await other.state("d") == "waiting"
 
 
-async def test_the_edge_that_completes_a_lost_quorum_decides_it(conn: Connection) -> None:
+async def test_the_edge_that_completes_an_impossible_quorum_skips_the_member(conn: Connection) -> None:
     flow = await group(conn, "a", kind="quorum", k=2)
     await flow.fail("a")
-    assert await flow.state("d") == "waiting_children"
+    assert await flow.state("d") == "waiting_dependencies"
     await flow.add("b")
     await flow.link("b", "d")
 
@@ -109,19 +107,18 @@ async def test_the_edge_that_completes_a_lost_quorum_decides_it(conn: Connection
 
 @pytest.mark.parametrize(("end", "states"), [("complete", "waiting"), ("fail", "skipped")])
 async def test_a_diamond_works_on_both_paths(conn: Connection, end: str, states: str) -> None:
-    """Behaviour 97."""
     flow = await graph(conn, b="a", c="a", d="b c")
     await getattr(flow, end)("a")
     assert (await flow.state("b"), await flow.state("c")) == (states, states)
     if end == "complete":
         await flow.complete("b")
-        assert await flow.state("d") == "waiting_children"
+        assert await flow.state("d") == "waiting_dependencies"
         await flow.complete("c")
 
     assert await flow.state("d") == states
 
 
-async def test_a_cancelled_sibling_takes_what_hangs_on_it_along(conn: Connection) -> None:
+async def test_a_member_added_downstream_of_a_cancelled_sibling_is_skipped(conn: Connection) -> None:
     flow = await group(conn, "ab", kind="any_of")
     await flow.add("e")
     await flow.complete("a")
@@ -140,7 +137,7 @@ async def test_a_cascade_goes_through_groups_of_every_kind(conn: Connection) -> 
     await flow.fail("b")
     await flow.claim("x")
     await flow.fail("a")
-    assert await flow.state("race") == "waiting_children"
+    assert await flow.state("race") == "waiting_dependencies"
     await executions.cancel(conn, flow["y"])
 
     assert await flow.states() == {

@@ -1,4 +1,4 @@
-"""Inputs: what upstreams hand on comes with a claim as far as it has room, and is read otherwise."""
+"""Inputs: results that upstreams pass come with the claim if they fit, and are read separately otherwise."""
 
 import pytest
 
@@ -14,7 +14,7 @@ LARGE = Input(bytes(MIB))
 
 
 async def fed(conn: Connection, amount: int, *names: str) -> Graph:
-    """A flow in which `amount` upstreams each hand a megabyte on to `all`, and these hand a byte on to `one`."""
+    """A flow in which `amount` upstreams each pass a megabyte to `all`, and the named ones pass a byte to `one`."""
     flow = await graph(conn, "all", "one", *names)
     for number in range(amount):
         await flow.add(f"a{number:02}")
@@ -35,7 +35,7 @@ async def claim_all(conn: Connection) -> dict[str, Claim]:
     return {claim.lane: claim for claim in taken}
 
 
-async def test_who_is_handed_too_much_for_a_claim_reads_it(conn: Connection) -> None:
+async def test_inputs_too_large_for_a_claim_are_read_separately(conn: Connection) -> None:
     flow = await fed(conn, 17)
     claim = await flow.claim("all")
     assert (claim.inputs, claim.more_inputs) == ({}, True)
@@ -46,7 +46,7 @@ async def test_who_is_handed_too_much_for_a_claim_reads_it(conn: Connection) -> 
     assert (whole.inputs, whole.more_inputs, whole.fence) == (inputs, False, claim.fence)
 
 
-async def test_who_is_handed_too_much_takes_nothing_from_the_others_of_its_claim(conn: Connection) -> None:
+async def test_a_member_with_large_inputs_does_not_crowd_out_others_in_the_claim(conn: Connection) -> None:
     await fed(conn, 17, "x", "y")
 
     taken = await claim_all(conn)
@@ -54,7 +54,7 @@ async def test_who_is_handed_too_much_takes_nothing_from_the_others_of_its_claim
     assert (taken["one"].inputs, taken["one"].more_inputs) == ({"x": Input(b"1"), "y": Input(b"1")}, False)
 
 
-async def test_what_has_room_comes_with_the_claim(conn: Connection) -> None:
+async def test_inputs_that_fit_come_with_the_claim(conn: Connection) -> None:
     await fed(conn, 15, "x")
 
     taken = await claim_all(conn)
@@ -62,7 +62,7 @@ async def test_what_has_room_comes_with_the_claim(conn: Connection) -> None:
     assert taken["one"].inputs == {"x": Input(b"1")}
 
 
-async def test_a_grant_says_that_there_is_more_too(conn: Connection) -> None:
+async def test_a_grant_also_reports_more_inputs(conn: Connection) -> None:
     await fed(conn, 17)
     [grant] = await claims.issue_grant(conn, "pool", instance="pool-1", lanes=["all"])
 
@@ -70,7 +70,7 @@ async def test_a_grant_says_that_there_is_more_too(conn: Connection) -> None:
     assert (claim.inputs, claim.more_inputs) == ({}, True)
 
 
-async def test_only_what_is_asked_for_by_name_is_read(conn: Connection) -> None:
+async def test_only_the_inputs_with_the_given_names_are_read(conn: Connection) -> None:
     flow = await fed(conn, 0, "x", "y")
 
     assert await flows.read_inputs(conn, flow["one"], names=["y", "nobody"]) == {"y": Input(b"1")}
@@ -79,7 +79,7 @@ async def test_only_what_is_asked_for_by_name_is_read(conn: Connection) -> None:
     assert await flows.read_inputs(conn, mint_execution_id()) == {}
 
 
-async def test_a_payload_that_is_read_takes_the_place_of_the_own_one(conn: Connection) -> None:
+async def test_an_input_named_payload_replaces_the_payload(conn: Connection) -> None:
     flow = await graph(conn, "a", "x")
     await flow.add("b", payload=b'"own"')
     await flow.link("a", "b", pass_as="payload")
@@ -94,7 +94,7 @@ async def test_a_payload_that_is_read_takes_the_place_of_the_own_one(conn: Conne
 
 
 @pytest.mark.parametrize("result", [None, b"1"])
-async def test_an_upstream_that_hands_on_nothing_is_not_read(conn: Connection, result: bytes | None) -> None:
+async def test_an_upstream_that_passes_nothing_is_not_read(conn: Connection, result: bytes | None) -> None:
     flow = await graph(conn, "a", "b", "c")
     await flow.group("c", kind="any_of", on_satisfied="let_run")
     await flow.link("a", "c", pass_as="x")
@@ -106,9 +106,7 @@ async def test_an_upstream_that_hands_on_nothing_is_not_read(conn: Connection, r
     assert await flows.read_inputs(conn, flow["c"]) == expected
 
 
-async def test_a_claim_looks_at_so_many_edges_and_at_those_of_small_members_first(
-    conn: Connection, given: Given
-) -> None:
+async def test_a_claim_reads_a_bounded_number_of_edges_and_small_members_first(conn: Connection, given: Given) -> None:
     wide = [Member(name=f"d{number}", submission=submission(lane="all")) for number in range(105)]
     first = [Member(name=f"u{number}", submission=submission()) for number in range(200)]
     small = Member(name="small", submission=submission(lane="one"))

@@ -1,4 +1,4 @@
-"""Replaying members of a flow."""
+"""Replay members of a flow."""
 
 from flowfabric.engine import executions
 from flowfabric.postgres.driver import Connection
@@ -11,10 +11,9 @@ async def replay(flow: Graph, name: str) -> str:
 
 
 async def test_a_skipped_member_waits_again_until_its_upstream_was_replayed_and_succeeds(conn: Connection) -> None:
-    """Behaviour 97."""
     flow = await graph(conn, b="a")
     await flow.fail("a")
-    assert await replay(flow, "b") == "waiting_children"
+    assert await replay(flow, "b") == "waiting_dependencies"
 
     assert await replay(flow, "a") == "waiting"
     await flow.complete("a", b"1")
@@ -22,7 +21,7 @@ async def test_a_skipped_member_waits_again_until_its_upstream_was_replayed_and_
     assert await flow.states() == {"a": "completed", "b": "completed"}
 
 
-async def test_a_skipped_member_need_not_wait_for_what_has_succeeded_since(conn: Connection) -> None:
+async def test_a_skipped_member_does_not_wait_for_upstreams_that_have_succeeded_since(conn: Connection) -> None:
     flow = await graph(conn, b="a", c="b")
     await flow.fail("a")
     await replay(flow, "a")
@@ -30,7 +29,7 @@ async def test_a_skipped_member_need_not_wait_for_what_has_succeeded_since(conn:
     assert await flow.state("b") == "skipped"
 
     assert await replay(flow, "b") == "waiting"
-    assert await replay(flow, "c") == "waiting_children"
+    assert await replay(flow, "c") == "waiting_dependencies"
     await flow.complete("b")
     await flow.complete("c")
 
@@ -41,15 +40,15 @@ async def test_an_upstream_that_is_replayed_is_awaited_again(conn: Connection, g
     await replay(flow, "a")
     await flow.complete("b")
 
-    assert await flow.state("c") == "waiting_children"
+    assert await flow.state("c") == "waiting_dependencies"
     await flow.complete("a")
     assert await flow.state("c") == "waiting"
     [group] = await given.rows("select succeeded, failed, skipped, total from flowfabric.edge_groups")
     assert tuple(group.values()) == (2, 0, 0, 2)
 
 
-async def test_a_second_success_does_not_fire_a_group_again(conn: Connection, given: Given) -> None:
-    """Pitfall P50."""
+async def test_a_second_success_does_not_satisfy_a_group_again(conn: Connection, given: Given) -> None:
+    """An edge settles once, and a group leaves pending once."""
     flow = await graph(conn, b="a")
     await flow.complete("a")
     await flow.complete("b")
@@ -66,7 +65,7 @@ async def test_a_member_cancelled_while_it_waited_waits_again_when_replayed(conn
     await executions.cancel(conn, flow["d"])
     await flow.fail("c")
 
-    assert await replay(flow, "b") == "waiting_children"
-    assert await replay(flow, "d") == "waiting_children"
+    assert await replay(flow, "b") == "waiting_dependencies"
+    assert await replay(flow, "d") == "waiting_dependencies"
     await flow.complete("a")
     assert await flow.state("b") == "waiting"

@@ -1,4 +1,4 @@
-"""Retention of flows: whole, or not at all."""
+"""Retention: flows are removed whole or not at all."""
 
 from flowfabric.engine import executions, flows
 from flowfabric.postgres.driver import Connection
@@ -13,17 +13,19 @@ async def sizes(given: Given) -> list[int]:
     return [await given.count(table) for table in TABLES]
 
 
-async def test_an_upstream_stays_as_long_as_somebody_waits(conn: Connection, given: Given) -> None:
-    """Behaviour 15."""
+async def test_an_upstream_is_kept_while_a_member_of_its_flow_is_unfinished(conn: Connection, given: Given) -> None:
+    """An edge never refers to a removed execution."""
     flow = await graph(conn, c="a b")
     await flow.complete("a")
     await given.time_passes(days=30)
     await executions.remove_ended(conn)
 
-    assert await flow.states() == {"a": "completed", "b": "waiting", "c": "waiting_children"}
+    assert await flow.states() == {"a": "completed", "b": "waiting", "c": "waiting_dependencies"}
 
 
-async def test_a_flow_goes_with_all_its_members_when_the_last_may(conn: Connection, given: Given) -> None:
+async def test_a_flow_is_removed_with_all_its_members_when_the_last_retention_is_over(
+    conn: Connection, given: Given
+) -> None:
     flow = await graph(conn, b="a")
     await flow.complete("a")
     await given.time_passes(days=5)
@@ -51,7 +53,9 @@ async def test_the_longest_retention_among_the_members_counts(conn: Connection, 
     assert await sizes(given) == [0] * len(TABLES)
 
 
-async def test_an_empty_flow_goes_by_its_creation_and_its_key_with_it(conn: Connection, given: Given) -> None:
+async def test_retention_of_an_empty_flow_counts_from_its_creation_and_frees_its_key(
+    conn: Connection, given: Given
+) -> None:
     await flows.create_flow(conn, "report", key="tides")
     await given.time_passes(days=8)
     await executions.remove_ended(conn)
@@ -60,7 +64,7 @@ async def test_an_empty_flow_goes_by_its_creation_and_its_key_with_it(conn: Conn
     assert (await flows.create_flow(conn, "report", key="tides")).outcome == "created"
 
 
-async def test_a_flow_in_use_is_left_for_the_next_pass(conn: Connection, given: Given, connect: Connect) -> None:
+async def test_a_locked_flow_is_skipped_until_the_next_pass(conn: Connection, given: Given, connect: Connect) -> None:
     flow = await graph(conn, "a")
     await flow.complete("a")
     await given.time_passes(days=8)

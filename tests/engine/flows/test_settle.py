@@ -1,4 +1,4 @@
-"""Settling: what the end of a member means to those behind it."""
+"""Settle flows: the end of a member releases or skips its downstream members."""
 
 import pytest
 
@@ -10,8 +10,7 @@ from tests.engine.flows.scene import graph
 from tests.given import Given, submission
 
 
-async def test_a_flow_built_in_a_transaction_appears_whole(connect: Connect, given: Given) -> None:
-    """Behaviour 24."""
+async def test_a_flow_built_in_a_transaction_becomes_visible_at_once(connect: Connect, given: Given) -> None:
     one = await connect()
     async with one.transaction():
         flow_id = (await flows.create_flow(one, "report")).flow_id
@@ -24,10 +23,10 @@ async def test_a_flow_built_in_a_transaction_appears_whole(connect: Connect, giv
     assert await given.claim(take=10) == []
 
 
-async def test_a_child_waits_until_its_upstream_has_completed(conn: Connection, given: Given) -> None:
-    """Behaviour 89."""
+async def test_a_member_waits_until_its_upstream_has_completed(conn: Connection, given: Given) -> None:
     flow = await graph(conn, b="a")
-    assert await flow.state("b") == "waiting_children"
+    state = (await executions.describe(conn, flow["b"])).state
+    assert (state.public_state, state.blocking_reason) == ("waiting_dependencies", "waiting_for_dependencies")
     claim = await flow.claim("a")
     async with conn.transaction():
         await attempts.complete(conn, claim.fence)
@@ -37,8 +36,7 @@ async def test_a_child_waits_until_its_upstream_has_completed(conn: Connection, 
     assert (await flow.claim("b")).inputs == {}
 
 
-async def test_the_result_of_an_upstream_is_handed_on_under_its_name(conn: Connection) -> None:
-    """Behaviour 89."""
+async def test_the_result_of_an_upstream_is_passed_under_its_name(conn: Connection) -> None:
     flow = await graph(conn, "a", "b")
     await flow.link("a", "b", pass_as="x")
     await flow.complete("a", b'{"n": 1.0}\x00')
@@ -48,8 +46,7 @@ async def test_the_result_of_an_upstream_is_handed_on_under_its_name(conn: Conne
     assert claim.inputs == {"x": Input(b'{"n": 1.0}\x00')}
 
 
-async def test_a_result_can_be_the_payload_of_the_child(conn: Connection) -> None:
-    """Behaviour 89."""
+async def test_a_result_can_replace_the_payload_of_the_downstream_member(conn: Connection) -> None:
     flow = await graph(conn, "a")
     await flow.add("b", payload=b'"own"')
     await flow.link("a", "b", pass_as="payload")
@@ -61,8 +58,7 @@ async def test_a_result_can_be_the_payload_of_the_child(conn: Connection) -> Non
 
 
 @pytest.mark.parametrize("name", ["x", "payload"])
-async def test_an_upstream_without_a_result_hands_on_nothing(conn: Connection, name: str) -> None:
-    """Behaviour 89."""
+async def test_an_upstream_without_a_result_passes_nothing(conn: Connection, name: str) -> None:
     flow = await graph(conn, "a")
     await flow.add("b", payload=b'"own"')
     await flow.link("a", "b", pass_as=name)
@@ -72,7 +68,7 @@ async def test_an_upstream_without_a_result_hands_on_nothing(conn: Connection, n
     assert (claim.payload, claim.inputs) == (b'"own"', {})
 
 
-async def test_a_grant_hands_on_inputs_too(conn: Connection) -> None:
+async def test_a_grant_also_passes_inputs(conn: Connection) -> None:
     flow = await graph(conn, "a", "b")
     await flow.link("a", "b", pass_as="x")
     await flow.complete("a", b"1")
@@ -83,7 +79,6 @@ async def test_a_grant_hands_on_inputs_too(conn: Connection) -> None:
 
 
 async def test_those_behind_a_failure_are_skipped_however_far(conn: Connection, given: Given) -> None:
-    """Behaviour 90."""
     flow = await graph(conn, b="a", c="b")
     claim = await flow.claim("a")
     async with conn.transaction():

@@ -1,4 +1,4 @@
-"""Submitting a flow whole."""
+"""Submit a whole flow."""
 
 from itertools import pairwise
 from typing import Any
@@ -24,7 +24,7 @@ def edges(*pairs: tuple[str, str], **options: Any) -> list[Link]:
 
 
 def fourth(**options: Any) -> list[Member]:
-    """Three good members, and one that is as the options say."""
+    """Three valid members, and one with these options."""
     return [*members("abc"), *members("d", **options)]
 
 
@@ -37,7 +37,7 @@ async def submitted(conn: Connection, **options: Any) -> Graph:
 
 async def test_a_flow_submitted_whole_runs_like_one_built_step_by_step(conn: Connection, given: Given) -> None:
     flow = await submitted(conn)
-    assert await flow.states() == {"a": "waiting", **dict.fromkeys("bcd", "waiting_children")}
+    assert await flow.states() == {"a": "waiting", **dict.fromkeys("bcd", "waiting_dependencies")}
     [row] = await given.rows("select revision, node_count, edge_count from flowfabric.flows")
     assert tuple(row.values()) == (8, 4, 4)
     for name in "abcd":
@@ -48,8 +48,7 @@ async def test_a_flow_submitted_whole_runs_like_one_built_step_by_step(conn: Con
     assert set((await flow.states()).values()) == {"completed"}
 
 
-async def test_a_repeated_call_with_its_key_is_told_the_same_executions(conn: Connection, given: Given) -> None:
-    """Behaviour 99."""
+async def test_a_repeated_call_with_its_key_returns_the_same_executions(conn: Connection, given: Given) -> None:
     first = await flows.submit_flow(conn, "report", members(), edges(*DIAMOND), key="tides")
     async with given.nothing_changes():
         again = await flows.submit_flow(conn, "report", members(), edges(*DIAMOND), key="tides")
@@ -58,7 +57,7 @@ async def test_a_repeated_call_with_its_key_is_told_the_same_executions(conn: Co
     assert (again.flow_id, again.executions) == (first.flow_id, first.executions)
 
 
-async def test_a_rule_is_set_with_the_flow(conn: Connection) -> None:
+async def test_a_policy_is_set_with_the_flow(conn: Connection) -> None:
     rules = {"d": EdgePolicy(kind="any_of", on_satisfied="let_run")}
     flow = await submitted(conn, groups=rules)
     await flow.complete("a")
@@ -84,7 +83,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[errors.FlowFabricError], str]] = {
     "twice": ({"members": members("abca")}, errors.InvalidBody, "members[3].name"),
     "unknown": ({"edges": edges(("a", "z"))}, errors.InvalidDependency, "edges[0].downstream"),
     "itself": ({"edges": edges(("a", "b"), ("b", "b"))}, errors.SelfReferencingEdge, "edges[1]"),
-    "circle": ({"edges": edges(("a", "b"), ("b", "c"), ("c", "b"))}, errors.CycleDetected, "edges[1]"),
+    "cycle": ({"edges": edges(("a", "b"), ("b", "c"), ("c", "b"))}, errors.CycleDetected, "edges[1]"),
     "again": ({"edges": edges(("a", "b"), ("a", "b"))}, errors.DependencyAlreadyExists, "edges[1]"),
     "taken": ({"edges": edges(("a", "c"), ("b", "c"), pass_as="payload")}, errors.InvalidDependency, "edges[1]"),
     "name": ({"edges": edges(("a", "c"), pass_as="x" * 129)}, errors.InvalidName, "edges[0].pass_as"),
@@ -96,8 +95,10 @@ WRONG: dict[str, tuple[dict[str, Any], type[errors.FlowFabricError], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-async def test_one_bad_element_refuses_the_whole_call_and_is_named(conn: Connection, given: Given, what: str) -> None:
-    """Behaviour 99."""
+async def test_one_invalid_element_refuses_the_whole_call_and_is_named(
+    conn: Connection, given: Given, what: str
+) -> None:
+    """Nothing of the flow is written."""
     wrong, refusal, element = WRONG[what]
     whole = {"members": members(payload=b"1"), "edges": edges(*DIAMOND), **wrong}
     async with given.nothing_changes():
@@ -108,7 +109,7 @@ async def test_one_bad_element_refuses_the_whole_call_and_is_named(conn: Connect
 
 
 async def test_a_chain_of_a_thousand_settles_in_one_transaction(conn: Connection, given: Given) -> None:
-    """Behaviour 90. Pitfall P53."""
+    """Skipping has no maximum depth."""
     names = [f"m{number}" for number in range(1_000)]
     many = [Member(name=name, submission=submission(lane="first" if name == "m0" else "rest")) for name in names]
     made = await flows.submit_flow(conn, "report", many, edges(*pairwise(names)))
@@ -121,13 +122,13 @@ async def test_a_chain_of_a_thousand_settles_in_one_transaction(conn: Connection
     assert await claims.claim(conn, "pool", instance="pool-1", lanes=["rest"]) == []
 
 
-async def test_a_call_has_so_many_bytes_and_no_more(conn: Connection, given: Given) -> None:
+async def test_the_payloads_of_one_call_are_limited(conn: Connection, given: Given) -> None:
     large = [Member(name=str(number), submission=submission(payload=b"x" * 2**20)) for number in range(65)]
     async with given.nothing_changes():
         with pytest.raises(errors.PayloadTooLarge):
             await flows.submit_flow(conn, "report", large)
 
 
-async def test_a_flow_without_members_is_just_a_flow(conn: Connection) -> None:
+async def test_a_flow_can_be_submitted_without_members(conn: Connection) -> None:
     made = await flows.submit_flow(conn, "report", [])
     assert (made.outcome, made.executions) == ("created", {})

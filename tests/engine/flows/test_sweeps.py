@@ -1,4 +1,4 @@
-"""Every way to end that is not a report settles those behind it as well."""
+"""Sweeps and other ends without a report of a worker also settle the downstream members."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -18,7 +18,7 @@ ANSWER = {"kind": "single", "waitpoint": "answer"}
 
 
 async def behind(conn: Connection, **options: object) -> Graph:
-    """A member a as the options say, and b that waits for it."""
+    """A member a with these options, and b that waits for it."""
     flow = await graph(conn)
     await flow.add("a", **options)
     await flow.add("b")
@@ -37,7 +37,7 @@ async def late_claim(given: Given) -> Graph:
     flow = await behind(given.conn, deadline=HOUR)
     await given.time_passes(hours=2)
     assert await claims.claim(given.conn, "pool", instance="pool-1", lanes=["a"]) == []
-    assert await flow.state("a") == "waiting"  # left to its sweep
+    assert await flow.state("a") == "waiting"  # the sweep ends it
     await executions.expire_executions(given.conn)
     return flow
 
@@ -50,7 +50,7 @@ async def attempt_timeout(given: Given) -> Graph:
     return flow
 
 
-async def lapse(given: Given) -> Graph:
+async def lease_expiry(given: Given) -> Graph:
     flow = await behind(given.conn, policy=SPENT)
     await flow.claim("a")
     await given.time_passes(hours=1)
@@ -121,7 +121,7 @@ WAYS: dict[str, Callable[[Given], Awaitable[Graph]]] = {
         deadline,
         late_claim,
         attempt_timeout,
-        lapse,
+        lease_expiry,
         lost_worker,
         wait_timeout,
         breach,
@@ -133,7 +133,7 @@ WAYS: dict[str, Callable[[Given], Awaitable[Graph]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_whatever_ends_a_member_skips_those_behind_it(given: Given, way: str) -> None:
-    """Pitfall P48."""
+    """Edges settle in the transaction of the end, so that a crash cannot lose the cascade."""
     flow = await WAYS[way](given)
 
     assert await flow.state("a") in ("expired", "failed", "cancelled")
@@ -142,7 +142,6 @@ async def test_whatever_ends_a_member_skips_those_behind_it(given: Given, way: s
 
 
 async def test_a_blocked_member_past_its_deadline_expires(given: Given, conn: Connection) -> None:
-    """Behaviour 13."""
     flow = await graph(conn, "a")
     await flow.add("b", deadline=HOUR)
     await flow.link("a", "b")

@@ -1,4 +1,4 @@
-"""What quotas admit: so many per window, so many at once, and never more."""
+"""Admission by quotas: a limit per window, a limit of concurrent executions, and never more."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -16,7 +16,7 @@ ANSWER = Suspension(condition={"kind": "single", "waitpoint": "answer"}, waitpoi
 
 
 async def used(conn: Connection, name: str = "model") -> tuple[int, int, int]:
-    """How many are in the window, hold a slot, and fit in."""
+    """The admissions in the window, the slots in use, and the room."""
     shown: Quota = await quotas.describe_quota(conn, name)
     return shown.in_window, shown.held_count, shown.room
 
@@ -25,8 +25,9 @@ async def submitted(given: Given, count: int, **options: object) -> None:
     await executions.submit_many(given.conn, [submission(**{"quotas": ["model"], **options})] * count)
 
 
-async def test_the_third_of_two_per_window_waits_for_the_first_to_leave_it(conn: Connection, given: Given) -> None:
-    """Behaviour 110. Pitfall P5."""
+async def test_the_third_of_two_per_window_waits_until_the_first_leaves_the_window(
+    conn: Connection, given: Given
+) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=2)
     await submitted(given, 3)
 
@@ -42,7 +43,6 @@ async def test_the_third_of_two_per_window_waits_for_the_first_to_leave_it(conn:
 
 
 async def test_a_full_window_opens_when_its_oldest_entry_leaves(conn: Connection, given: Given) -> None:
-    """Behaviour 110."""
     await quotas.create_quota(conn, "model", max_requests_per_window=2, window_seconds=10)
     await submitted(given, 3)
     [first] = await given.claim()
@@ -55,10 +55,9 @@ async def test_a_full_window_opens_when_its_oldest_entry_leaves(conn: Connection
     assert shown.next_room_at - first.attempt.started_at == pytest.approx(timedelta(seconds=10), abs=SECOND / 1000)
 
 
-async def test_what_goes_on_after_a_wait_takes_no_second_entry_while_its_first_is_inside(
+async def test_a_resumed_attempt_takes_no_second_entry_while_its_first_is_in_the_window(
     conn: Connection, given: Given
 ) -> None:
-    """Behaviour 110."""
     await quotas.create_quota(conn, "model", max_requests_per_window=2)
     await submitted(given, 1)
     [claim] = await given.claim()
@@ -74,7 +73,6 @@ async def test_what_goes_on_after_a_wait_takes_no_second_entry_while_its_first_i
 
 
 async def test_a_retry_takes_an_entry_of_its_own(conn: Connection, given: Given) -> None:
-    """Behaviour 110."""
     await quotas.create_quota(conn, "model", max_requests_per_window=3)
     await submitted(given, 1, policy={"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 1}}})
     [claim] = await given.claim()
@@ -140,14 +138,14 @@ async def revoke(given: Given) -> None:
     await executions.cancel(given.conn, claim.execution_id, reason="not wanted")
 
 
-async def lapse(given: Given) -> None:
+async def expire_lease(given: Given) -> None:
     [claim] = await given.claim()
     await given.time_passes(minutes=1)
     await claims.expire_leases(given.conn)
     await executions.cancel(given.conn, claim.execution_id, reason="not wanted")
 
 
-async def lapse_grant(given: Given) -> None:
+async def expire_grant(given: Given) -> None:
     [grant] = await claims.issue_grant(given.conn, "pool", instance="pool-1", lanes=["default"])
     await given.time_passes(minutes=1)
     await claims.expire_grants(given.conn)
@@ -159,28 +157,27 @@ async def cancel_grant(given: Given) -> None:
     await executions.cancel(given.conn, grant.execution_id, reason="not wanted")
 
 
-GIVE_BACK = [complete, fail, retry, delay, suspend, cancel, expire, revoke, lapse, lapse_grant, cancel_grant]
+FREE = [complete, fail, retry, delay, suspend, cancel, expire, revoke, expire_lease, expire_grant, cancel_grant]
 
 
-@pytest.mark.parametrize("give_back", GIVE_BACK)
-async def test_a_slot_is_back_when_its_execution_no_longer_runs(
-    conn: Connection, given: Given, give_back: Callable[[Given], Awaitable[None]]
+@pytest.mark.parametrize("free", FREE)
+async def test_a_slot_is_free_when_its_execution_no_longer_runs(
+    conn: Connection, given: Given, free: Callable[[Given], Awaitable[None]]
 ) -> None:
-    """Behaviours 11 and 110. Pitfall P67."""
+    """A slot is held exactly as long as the lease or the grant."""
     await quotas.create_quota(conn, "model", max_concurrent=1)
     policy = {"retry": {"max_retries": 1, "backoff": {"type": "fixed", "delay_ms": 3_600_000}}}
     await submitted(given, 1, policy=policy, deadline=timedelta(minutes=20))
     await submitted(given, 2)
 
-    await give_back(given)
+    await free(given)
     assert (await used(conn))[1:] == (0, 1)
     assert len(await given.claim(take=10)) == 1
     assert (await used(conn))[1:] == (1, 0)
     assert await given.claim(take=10) == []
 
 
-async def test_what_was_given_back_cannot_be_given_back_again(conn: Connection, given: Given) -> None:
-    """Pitfall P67."""
+async def test_a_slot_is_not_freed_twice(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=1)
     await submitted(given, 3)
     [claim] = await given.claim()
@@ -196,7 +193,6 @@ async def test_what_was_given_back_cannot_be_given_back_again(conn: Connection, 
 
 
 async def test_a_granted_execution_holds_its_slot_and_its_entry(conn: Connection, given: Given) -> None:
-    """Behaviour 59."""
     await quotas.create_quota(conn, "model", max_requests_per_window=5, max_concurrent=1, window_seconds=3600)
     await submitted(given, 2)
     [grant] = await claims.issue_grant(conn, "pool", instance="pool-1", lanes=["default"], take=10)
@@ -209,8 +205,7 @@ async def test_a_granted_execution_holds_its_slot_and_its_entry(conn: Connection
     assert await used(conn) == (1, 0, 1)
 
 
-async def test_a_grant_that_lapses_gives_back_its_slot_and_its_entry(conn: Connection, given: Given) -> None:
-    """Behaviour 59."""
+async def test_an_expired_grant_frees_its_slot_and_its_entry(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=1, max_concurrent=1, window_seconds=3600)
     await submitted(given, 1)
     for _ in range(3):
@@ -225,7 +220,7 @@ async def test_a_grant_that_lapses_gives_back_its_slot_and_its_entry(conn: Conne
     assert await used(conn) == (1, 1, 0)
 
 
-async def test_a_lapsed_grant_takes_no_entry_that_is_not_its_own(conn: Connection, given: Given) -> None:
+async def test_an_expired_grant_frees_only_its_own_entry(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=3, window_seconds=3600)
     await submitted(given, 1)
     [claim] = await given.claim()
@@ -250,7 +245,7 @@ async def test_a_grant_that_outlives_its_entry_is_not_admitted_twice(conn: Conne
 
 
 async def test_two_routes_that_share_a_quota_share_its_room_in_turn(conn: Connection, given: Given) -> None:
-    """Behaviour 55. Pitfall P11."""
+    """Room is counted per quota, not per route."""
     await quotas.create_quota(conn, "model", max_concurrent=3)
     await submitted(given, 5, lane="a")
     await submitted(given, 5, lane="b")
@@ -273,8 +268,8 @@ async def test_the_smallest_room_of_several_quotas_decides(conn: Connection, giv
     assert (await used(conn), await used(conn, "slow")) == ((5, 5, 0), (2, 2, 0))
 
 
-async def test_a_full_quota_does_not_stop_what_has_none(conn: Connection, given: Given) -> None:
-    """Pitfall P4."""
+async def test_a_full_quota_does_not_block_work_without_a_quota(conn: Connection, given: Given) -> None:
+    """A closed route does not stop the scan for other work."""
     await quotas.create_quota(conn, "model", max_concurrent=1)
     await submitted(given, 3, priority=9)
     plain = [await given.submitted() for _ in range(2)]
@@ -286,8 +281,8 @@ async def test_a_full_quota_does_not_stop_what_has_none(conn: Connection, given:
     assert (await given.ticket(low))["eligibility"] == "eligible_now"
 
 
-async def test_what_is_not_admitted_is_not_written(conn: Connection, given: Given) -> None:
-    """Pitfall P8."""
+async def test_executions_that_are_not_admitted_are_not_written(conn: Connection, given: Given) -> None:
+    """A claim writes nothing on work it does not take."""
     await quotas.create_quota(conn, "model", max_concurrent=1)
     await submitted(given, 3)
     await given.claim()
@@ -297,7 +292,7 @@ async def test_what_is_not_admitted_is_not_written(conn: Connection, given: Give
         assert await claims.issue_grant(conn, "pool", instance="pool-1", lanes=["default"], take=10) == []
 
 
-async def test_a_change_acts_on_the_next_claim(conn: Connection, given: Given) -> None:
+async def test_a_change_applies_to_the_next_claim(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=3, max_requests_per_window=3)
     await submitted(given, 10)
     first = await given.claim(take=10)
@@ -314,7 +309,7 @@ async def test_a_change_acts_on_the_next_claim(conn: Connection, given: Given) -
     assert len(await given.claim(take=10)) == 3
 
 
-async def test_a_cap_that_comes_later_counts_what_runs_already(conn: Connection, given: Given) -> None:
+async def test_a_concurrency_limit_added_later_counts_running_executions(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=100)
     await submitted(given, 4)
     await given.claim(take=3)
@@ -324,7 +319,7 @@ async def test_a_cap_that_comes_later_counts_what_runs_already(conn: Connection,
     assert await given.claim(take=10) == []
 
 
-async def test_turns_go_on_behind_routes_that_are_closed(conn: Connection, given: Given) -> None:
+async def test_round_robin_continues_after_closed_routes(conn: Connection, given: Given) -> None:
     for number in range(10):
         await quotas.create_quota(conn, f"q{number}", max_concurrent=1)
         await submitted(given, 3, lane="many", namespace="default", quotas=[f"q{number}"])
@@ -337,7 +332,7 @@ async def test_turns_go_on_behind_routes_that_are_closed(conn: Connection, given
     assert await given.claim(lanes=["many"], take=100) == []
 
 
-async def test_an_open_route_gets_no_second_before_the_others_have_a_first(conn: Connection, given: Given) -> None:
+async def test_every_open_route_gets_one_execution_before_any_gets_a_second(conn: Connection, given: Given) -> None:
     for number in range(6):
         await quotas.create_quota(conn, f"q{number}", max_concurrent=1 if number < 3 else 9)
         await submitted(given, 3, lane="many", quotas=[f"q{number}"])
@@ -348,7 +343,7 @@ async def test_an_open_route_gets_no_second_before_the_others_have_a_first(conn:
     assert len({claim.route for claim in taken}) == 3
 
 
-async def test_work_below_many_closed_priorities_is_given_in_order(conn: Connection, given: Given) -> None:
+async def test_work_below_many_closed_priorities_is_claimed_in_order(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=1)
     for priority in range(10, 40):
         await submitted(given, 1, priority=priority)
@@ -363,7 +358,7 @@ async def test_work_below_many_closed_priorities_is_given_in_order(conn: Connect
     assert [claim.priority for claim in await given.claim(take=10)] == [38]
 
 
-async def test_admission_stops_where_the_payload_does(conn: Connection, given: Given) -> None:
+async def test_only_executions_within_the_payload_limit_are_admitted(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=100)
     await submitted(given, 20, payload=b"x" * 1_000_000)
 
@@ -373,7 +368,7 @@ async def test_admission_stops_where_the_payload_does(conn: Connection, given: G
     assert await used(conn) == (16, 16, 84)
 
 
-async def test_what_is_past_its_deadline_takes_no_room(conn: Connection, given: Given) -> None:
+async def test_an_execution_past_its_deadline_takes_no_room(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=1, max_concurrent=1)
     late = await given.submitted(quotas=["model"], deadline=timedelta(seconds=1))
     in_time = await given.submitted(quotas=["model"])
@@ -384,7 +379,7 @@ async def test_what_is_past_its_deadline_takes_no_room(conn: Connection, given: 
     assert await used(conn) == (1, 1, 0)
 
 
-async def test_a_quota_that_is_gone_closes_its_routes(conn: Connection, given: Given) -> None:
+async def test_a_missing_quota_closes_its_routes(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=100)
     execution_id = await given.submitted(quotas=["model"])
     await conn.execute("delete from flowfabric.quotas")
@@ -393,7 +388,7 @@ async def test_a_quota_that_is_gone_closes_its_routes(conn: Connection, given: G
     assert (await executions.describe(conn, execution_id)).state.eligibility_state == "blocked_by_quota"
 
 
-async def test_the_clock_set_back_admits_nothing_twice(conn: Connection, given: Given) -> None:
+async def test_a_clock_set_back_admits_nothing_twice(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=2)
     await submitted(given, 5)
     await given.claim()
@@ -404,7 +399,6 @@ async def test_the_clock_set_back_admits_nothing_twice(conn: Connection, given: 
 
 
 async def test_an_unknown_quota_is_refused(conn: Connection, given: Given) -> None:
-    """Behaviour 16."""
     await quotas.create_quota(conn, "model", max_concurrent=1)
 
     async with given.nothing_changes():
@@ -415,7 +409,7 @@ async def test_an_unknown_quota_is_refused(conn: Connection, given: Given) -> No
             await given.submitted(quotas=["model"], namespace="other")
 
 
-async def test_too_many_quotas_are_refused_and_16_are_taken(conn: Connection, given: Given) -> None:
+async def test_16_quotas_are_accepted_and_more_are_refused(conn: Connection, given: Given) -> None:
     names = [f"q{number}" for number in range(17)]
     for name in names:
         await quotas.create_quota(conn, name, max_concurrent=1)
@@ -427,7 +421,7 @@ async def test_too_many_quotas_are_refused_and_16_are_taken(conn: Connection, gi
     assert await given.count("quota_slots") == 16
 
 
-async def test_a_quota_is_part_of_the_route_whatever_it_is_called_by(conn: Connection, given: Given) -> None:
+async def test_a_quota_given_by_name_or_id_is_the_same_route(conn: Connection, given: Given) -> None:
     await lanes.configure_lane(conn, "default")
     made = await quotas.create_quota(conn, "model", max_concurrent=1)
     number = await routes.register_route(conn, Options(task="k", quotas=["model"]))
@@ -439,7 +433,7 @@ async def test_a_quota_is_part_of_the_route_whatever_it_is_called_by(conn: Conne
     assert await given.count("routes") == 1
 
 
-async def test_trimming_removes_what_counts_no_longer_and_nothing_else(conn: Connection, given: Given) -> None:
+async def test_trimming_deletes_only_rows_that_no_longer_count(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=10)
     await submitted(given, 5)
     for claim in await given.claim(take=2):

@@ -1,4 +1,4 @@
-"""Quotas: made, changed, described and listed."""
+"""Define quotas: create, change, describe and list them."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.given import Given
 MOST = 9_007_199_254_740_991
 
 
-async def test_a_quota_is_made_once_and_known_by_its_name(conn: Connection, given: Given) -> None:
+async def test_a_quota_is_created_once_and_its_id_is_derived_from_its_name(conn: Connection, given: Given) -> None:
     made = await quotas.create_quota(conn, "model", max_requests_per_window=100, max_concurrent=10, by="ops")
     again = await quotas.create_quota(conn, "model", max_requests_per_window=100, max_concurrent=10)
 
@@ -35,7 +35,7 @@ async def test_a_quota_is_made_once_and_known_by_its_name(conn: Connection, give
     }
 
 
-async def test_a_quota_of_that_name_with_other_limits_is_refused(conn: Connection, given: Given) -> None:
+async def test_another_quota_with_the_same_name_is_refused(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=10)
 
     async with given.nothing_changes():
@@ -70,15 +70,15 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_limits_that_cannot_be_are_refused(conn: Connection, given: Given) -> None:
+async def test_invalid_limits_are_refused(conn: Connection, given: Given) -> None:
     async with given.nothing_changes():
         for field, limits in REFUSED:
-            with pytest.raises(errors.InvalidQuota, match="give") as refused:
+            with pytest.raises(errors.InvalidQuota) as refused:
                 await quotas.create_quota(conn, "model", **limits)
             assert refused.value.fields["field"] == field, limits
 
 
-async def test_limits_at_their_ends_are_taken(conn: Connection) -> None:
+async def test_the_smallest_and_largest_limits_are_accepted(conn: Connection) -> None:
     await quotas.create_quota(conn, "often", max_requests_per_window=MOST, window_seconds=86_400)
     await quotas.create_quota(conn, "rarely", max_requests_per_window=1, window_seconds=1, max_concurrent=MOST)
 
@@ -87,14 +87,14 @@ async def test_limits_at_their_ends_are_taken(conn: Connection) -> None:
     assert (rarely.max_concurrent, rarely.window_seconds, rarely.room) == (MOST, 1, 1)
 
 
-async def test_a_name_that_cannot_be_is_refused(conn: Connection, given: Given) -> None:
+async def test_an_invalid_name_is_refused(conn: Connection, given: Given) -> None:
     async with given.nothing_changes():
         for name in ("", " model", "model ", "m" * 129, "mödel", "a\0b", str(uuid4()), "\ud800"):
             with pytest.raises(errors.InvalidName):
                 await quotas.create_quota(conn, name, max_concurrent=1)
 
 
-async def test_two_who_make_the_same_quota_at_once_make_one(connect: Connect, given: Given) -> None:
+async def test_concurrent_calls_create_the_same_quota_once(connect: Connect, given: Given) -> None:
     conns = [await connect() for _ in range(4)]
 
     made = await asyncio.gather(*(quotas.create_quota(conn, "model", max_concurrent=1) for conn in conns))
@@ -103,7 +103,7 @@ async def test_two_who_make_the_same_quota_at_once_make_one(connect: Connect, gi
     assert await given.events() == ["quota_created"]
 
 
-async def test_a_change_keeps_what_it_does_not_name(conn: Connection, given: Given) -> None:
+async def test_a_change_keeps_omitted_limits(conn: Connection, given: Given) -> None:
     made = await quotas.create_quota(conn, "model", max_requests_per_window=100, max_concurrent=10)
     await given.submitted(quotas=["model"], lane="reports")
 
@@ -116,7 +116,7 @@ async def test_a_change_keeps_what_it_does_not_name(conn: Connection, given: Giv
     assert (await given.event("quota_changed"))["max_concurrent"] == 5
 
 
-async def test_a_change_to_what_cannot_be_is_refused(conn: Connection, given: Given) -> None:
+async def test_an_invalid_change_is_refused(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=10)
 
     async with given.nothing_changes():
@@ -135,7 +135,7 @@ CALLS: dict[str, Callable[[Connection, str], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_quota_that_is_not_there_is_refused(conn: Connection, given: Given, call: str) -> None:
+async def test_an_unknown_quota_is_not_found(conn: Connection, given: Given, call: str) -> None:
     async with given.nothing_changes():
         for quota in ("", "nobody", "NOBODY'; --", "x" * 10_000, str(UUID(int=7))):
             with pytest.raises(errors.QuotaNotFound, match="create_quota"):
@@ -144,7 +144,7 @@ async def test_a_quota_that_is_not_there_is_refused(conn: Connection, given: Giv
             await CALLS[call](conn, "a\0b")
 
 
-async def test_a_fresh_quota_is_all_room(conn: Connection, given: Given) -> None:
+async def test_a_new_quota_is_empty(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=100, max_concurrent=10)
 
     shown = await quotas.describe_quota(conn, "model")

@@ -1,4 +1,4 @@
-"""What a quota keeps waiting says so, and is found by it."""
+"""Reading executions that a quota blocks: describe, explain and list."""
 
 from datetime import timedelta
 from typing import Any, Literal
@@ -29,8 +29,7 @@ async def listed(conn: Connection, *states: PublicState, **filters: str) -> set[
     return {parse_execution_id(str(shown.execution_id)) for shown in page.items}
 
 
-async def test_what_a_full_window_keeps_waiting_says_when_there_is_room(conn: Connection, given: Given) -> None:
-    """Behaviour 110."""
+async def test_explain_says_when_a_full_window_has_room(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=1, window_seconds=60)
     claim = await given.claimed(quotas=["model"])
     execution_id = await given.submitted(quotas=["model"])
@@ -47,8 +46,7 @@ async def test_what_a_full_window_keeps_waiting_says_when_there_is_room(conn: Co
     assert (await executions.describe(conn, execution_id)).state.public_state == PublicState.WAITING
 
 
-async def test_what_lacks_a_slot_says_how_many_run(conn: Connection, given: Given) -> None:
-    """Behaviour 110."""
+async def test_explain_says_how_many_executions_hold_the_slots(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=1, max_requests_per_window=1)
     claim = await given.claimed(quotas=["model"])
     execution_id = await given.submitted(quotas=["model"])
@@ -60,7 +58,9 @@ async def test_what_lacks_a_slot_says_how_many_run(conn: Connection, given: Give
     assert (await explained(conn, execution_id)).sentence.startswith("quota model admits 1 per 60 s")
 
 
-async def test_a_lowered_limit_says_when_enough_have_left_the_window(conn: Connection, given: Given) -> None:
+async def test_after_a_lowered_limit_room_is_when_enough_entries_have_left_the_window(
+    conn: Connection, given: Given
+) -> None:
     await quotas.create_quota(conn, "model", max_requests_per_window=5, window_seconds=60)
     for _ in range(3):
         last = await given.claimed(quotas=["model"])
@@ -72,7 +72,7 @@ async def test_a_lowered_limit_says_when_enough_have_left_the_window(conn: Conne
     assert opens_at == last.attempt.started_at + timedelta(seconds=60)
 
 
-async def test_every_state_lists_exactly_what_shows_it(conn: Connection, given: Given) -> None:
+async def test_a_state_filter_lists_exactly_the_executions_in_that_state(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "full", max_concurrent=1)
     await quotas.create_quota(conn, "open", max_concurrent=9)
     running = (await given.claimed(quotas=["full"])).execution_id
@@ -93,7 +93,7 @@ async def test_every_state_lists_exactly_what_shows_it(conn: Connection, given: 
     assert await listed(conn, PublicState.RATE_LIMITED, PublicState.COMPLETED) == {*limited, due}
 
 
-async def test_a_paused_lane_comes_before_a_full_quota(conn: Connection, given: Given) -> None:
+async def test_a_paused_lane_is_reported_before_a_full_quota(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "full", max_concurrent=1)
     await given.claimed(quotas=["full"])
     execution_id = await given.submitted(quotas=["full"])
@@ -107,8 +107,7 @@ async def test_a_paused_lane_comes_before_a_full_quota(conn: Connection, given: 
     assert await listed(conn, PublicState.WAITING) == {execution_id, needy}
 
 
-async def test_a_grant_is_waiting_until_it_lapses_whatever_its_quota(conn: Connection, given: Given) -> None:
-    """Behaviours 57 and 59."""
+async def test_a_granted_execution_is_waiting_until_the_grant_expires(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "model", max_concurrent=1)
     execution_id = await given.submitted(quotas=["model"])
     other = await given.submitted(quotas=["model"])
@@ -121,8 +120,7 @@ async def test_a_grant_is_waiting_until_it_lapses_whatever_its_quota(conn: Conne
     assert await listed(conn, PublicState.WAITING) == {execution_id, other}
 
 
-async def test_what_an_exhausted_budget_keeps_waiting_says_what_opens_it(conn: Connection, given: Given) -> None:
-    """Behaviour 105."""
+async def test_explain_says_what_opens_an_exhausted_budget(conn: Connection, given: Given) -> None:
     made = await given.rows("select flowfabric.clock() as at")
     for name, interval in (("monthly", timedelta(days=30)), ("once", None)):
         await budgets.create_budget(conn, name, hard_limits={"tokens": 10}, reset_interval=interval)
@@ -142,7 +140,7 @@ async def test_what_an_exhausted_budget_keeps_waiting_says_what_opens_it(conn: C
     assert await listed(conn, PublicState.RATE_LIMITED) == {monthly, once}
 
 
-async def test_what_is_rate_limited_is_listed_page_by_page(conn: Connection, given: Given) -> None:
+async def test_rate_limited_executions_are_listed_page_by_page(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "full", max_concurrent=1)
     await given.claimed(quotas=["full"])
     limited = {str(await given.submitted(quotas=["full"], tags={"a.b": "c"})) for _ in range(5)}
@@ -156,9 +154,7 @@ async def test_what_is_rate_limited_is_listed_page_by_page(conn: Connection, giv
         assert {str(shown.execution_id) for shown in [*first.items, *rest.items]} == limited
 
 
-async def test_what_is_submitted_replayed_or_resumed_to_a_closed_route_is_rate_limited_at_once(
-    conn: Connection, given: Given
-) -> None:
+async def test_submit_replay_and_resume_report_rate_limited_for_a_closed_route(conn: Connection, given: Given) -> None:
     await quotas.create_quota(conn, "full", max_concurrent=1)
     await budgets.create_budget(conn, "spent", hard_limits={"tokens": 1}, on_hard_limit="suspend")
     ended = await given.completed(quotas=["full"])

@@ -1,4 +1,4 @@
-"""The ticks of simple cron expressions, found in another way than the engine does: by walking through the minutes."""
+"""An independent way to find the ticks of simple cron expressions: check every minute."""
 
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ CRONS = ["30 2 * * *", "0 * * * *", "*/15 * * * *", "*/20 1-3 * * *", "0 0 * * *
 
 
 def expected(cron: str, tz: str, begin: datetime, end: datetime) -> list[datetime]:
-    """The ticks after one moment, up to another, for expressions that leave every day in."""
+    """The ticks after one time, up to another, for expressions that match every day."""
     zone = ZoneInfo(tz)
     first: dict[datetime, datetime] = {}
     minute = begin.replace(second=0, microsecond=0) - 26 * 60 * MINUTE

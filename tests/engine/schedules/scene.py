@@ -1,4 +1,4 @@
-"""Schedules to test with, and what has come of them."""
+"""Create schedules for tests, and read which ticks fired."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,13 +17,13 @@ OPTIONS = {"paused", "declared", "by", "payload_limit"}
 
 
 class Tick(msgspec.Struct):
-    """What the log says of a tick."""
+    """A tick as the log records it."""
 
     tick: datetime
 
 
 def moment(text: str) -> datetime:
-    """A moment in UTC: `2026-03-29 01:00`."""
+    """A time in UTC: `2026-03-29 01:00`."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -33,7 +33,7 @@ async def at(given: Given, text: str) -> None:
 
 
 async def create(conn: Connection, name: str = "nightly", **options: Any) -> ScheduleChange:
-    """Make a schedule, hourly unless told otherwise; options of its timing and of what it submits may be mixed."""
+    """Create a schedule, hourly by default; pass options of its timing and of its submission together."""
     timing = {field: options.pop(field) for field in FIELDS & options.keys()}
     own = {field: options.pop(field) for field in OPTIONS & options.keys()}
     if not {"cron", "every"} & timing.keys():
@@ -46,7 +46,7 @@ async def sweep(conn: Connection, **options: Any) -> Swept:
 
 
 async def fired(given: Given, name: str = "nightly") -> list[datetime]:
-    """The ticks that were submitted, in order, as the log tells."""
+    """The ticks that fired, in order, from the log."""
     found = await given.rows(
         "select detail::text from flowfabric.events where kind = 'schedule_fired' and subject = $1 order by id", name
     )

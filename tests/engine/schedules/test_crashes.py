@@ -1,4 +1,4 @@
-"""One execution per tick, whoever sweeps and whatever crashes, also where clocks change."""
+"""One execution per tick, whichever process sweeps and whatever crashes, also across clock changes."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -23,7 +23,7 @@ SWEEPERS = 3
 
 
 class Move(NamedTuple):
-    """Some minutes pass, and then somebody sweeps: in this way, which goes wrong at that statement."""
+    """Some minutes pass, then a process sweeps in this way and fails at that statement."""
 
     minutes: int
     how: str
@@ -31,7 +31,7 @@ class Move(NamedTuple):
 
 
 class Wire:
-    """A connection on which something happens at one statement."""
+    """A connection that calls a function at one statement."""
 
     def __init__(self, conn: Any, statement: int, instead: Callable[[Awaitable[Sequence[Row]]], Any]) -> None:
         self._conn, self._left, self._instead = conn, statement, instead
@@ -57,7 +57,7 @@ async def dies_after(fetching: Awaitable[Sequence[Row]]) -> None:
 
 
 class Play:
-    """A schedule whose ticks are all to be run, and sweepers that do badly."""
+    """A schedule that catches up all ticks, and sweepers that fail."""
 
     def __init__(self, conns: Sequence[Any]) -> None:
         self.conns = conns
@@ -90,7 +90,7 @@ class Play:
         await schedules.delete_schedule(self.conns[0], name, by="test")
 
     async def forget(self) -> None:
-        """Where retention is short, no id is left to find by what has been submitted."""
+        """With a short retention, no id remains that shows what was submitted."""
         if self.forgetful:
             await self.conns[2].execute("delete from flowfabric.executions; delete from flowfabric.tickets")
 
@@ -132,6 +132,6 @@ def test_every_tick_is_run_exactly_once_whatever_crashes_and_however_clocks_chan
     def story(change: tuple[str, str], cron: str, forgetful: bool, moves: list[Move]) -> None:
         asyncio.run(play(database_url, *change, cron, forgetful, moves))
 
-    for way in WAYS:  # at the statement that fires, whatever chance brings besides
+    for way in WAYS:  # at the statement that fires, besides the random ones
         story = example(CHANGES[0], "*/15 * * * *", True, [Move(90, way, 2)])(story)
     story()

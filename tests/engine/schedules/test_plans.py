@@ -1,4 +1,4 @@
-"""What a sweep reads: what is due, however many schedules there are."""
+"""A sweep reads only due schedules, however many exist."""
 
 from flowfabric.postgres.driver import Connection
 from tests.engine.schedules.scene import create, fired, sweep
@@ -20,7 +20,7 @@ where c.oid = 'flowfabric.schedules'::regclass
 """
 
 
-async def test_a_sweep_reads_what_is_due_and_none_of_the_others(conn: Connection, given: Given) -> None:
+async def test_a_sweep_reads_only_due_schedules(conn: Connection, given: Given) -> None:
     await create(conn)
     await conn.execute(OTHERS)
     await given.time_passes(hours=1)

@@ -1,4 +1,4 @@
-"""Ticks: which moments a timing names, also where clocks change, and what can be no timing."""
+"""Ticks: when a timing fires, also across clock changes, and which timings are invalid."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ def berlin(cron: str, begin: str, end: str) -> list[str]:
     return [tick.astimezone(ZoneInfo("Europe/Berlin")).strftime("%d. %H:%M %z") for tick in found]
 
 
-def test_a_local_time_that_does_not_exist_ticks_at_the_next_that_does() -> None:
+def test_a_skipped_local_time_ticks_at_the_next_existing_one() -> None:
     assert berlin("30 2 * * *", "2026-03-27 12:00", "2026-03-30 12:00") == [
         "28. 02:30 +0100",
         "29. 03:00 +0200",
@@ -44,7 +44,7 @@ def test_a_local_time_that_does_not_exist_ticks_at_the_next_that_does() -> None:
     ]  # fmt: skip
 
 
-def test_a_local_time_that_comes_twice_ticks_once() -> None:
+def test_a_repeated_local_time_ticks_once() -> None:
     assert berlin("30 2 * * *", "2026-10-24 12:00", "2026-10-26 12:00") == ["25. 02:30 +0200", "26. 02:30 +0100"]
     assert berlin("*/30 * 25 10 *", "2026-10-25 00:00", "2026-10-25 02:00") == ["25. 02:30 +0200", "25. 03:00 +0100"]
 
@@ -57,7 +57,7 @@ def test_a_local_time_that_comes_twice_ticks_once() -> None:
     length=st.integers(1, 720),
     second=st.integers(0, 59),
 )
-def test_forwards_and_backwards_the_ticks_are_those_that_a_walk_through_the_minutes_finds(
+def test_following_and_latest_agree_with_a_scan_of_every_minute(
     change: tuple[str, str], cron: str, begin: int, length: int, second: int
 ) -> None:
     tz, around = change
@@ -72,7 +72,7 @@ def test_forwards_and_backwards_the_ticks_are_those_that_a_walk_through_the_minu
 
 @settings(deadline=None, max_examples=60)
 @given(every=st.integers(1, 5_000), anchor=st.integers(-9_999, 9_999), now=st.integers(-9_999, 9_999))
-def test_every_ticks_at_multiples_of_its_span_from_the_anchor_on(every: int, anchor: int, now: int) -> None:
+def test_every_ticks_at_multiples_of_its_interval_from_the_anchor(every: int, anchor: int, now: int) -> None:
     noon = moment("2026-06-01 12:00")
     ticks = Ticks(Timing(every=every * SECOND, anchor=noon + anchor * SECOND), noon)
     following, latest = ticks.following(noon + now * SECOND), ticks.latest(noon + now * SECOND)
@@ -95,7 +95,7 @@ def test_a_leap_day_is_found_years_ahead() -> None:
     )
 
 
-def test_jitter_is_the_same_for_the_same_tick_and_never_more_than_its_span() -> None:
+def test_jitter_is_the_same_for_the_same_tick_and_never_more_than_its_limit() -> None:
     ticks = [moment("2026-06-01 12:00") + number * HOUR for number in range(200)]
     late = [put_off("default", "nightly", tick, MINUTE) - tick for tick in ticks]
 
@@ -125,14 +125,14 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("field", "timing"), BAD)
-def test_what_can_be_no_timing_is_refused_with_its_field(field: str, timing: dict[str, Any]) -> None:
+def test_an_invalid_timing_is_refused_with_its_field(field: str, timing: dict[str, Any]) -> None:
     with pytest.raises(InvalidSchedule) as refused:
         check_timing(Timing(**timing))
     assert refused.value.fields == {"field": field}
     assert len(refused.value.message) < 300
 
 
-def test_the_words_of_a_good_timing_pass() -> None:
+def test_a_valid_timing_passes() -> None:
     for cron in ("0 9 * * MON-FRI", "*/5 8-18 1,15 JAN *", "0 0 L * *", "0 0 * * 1#1"):
         timing = Timing(cron=cron, tz="America/New_York", until=datetime(2030, 1, 1, tzinfo=UTC))
         assert check_timing(timing) is timing

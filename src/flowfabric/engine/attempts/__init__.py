@@ -1,4 +1,4 @@
-"""Attempts: how each try at running an execution ends."""
+"""Attempts: complete, fail, delay and list the runs of an execution."""
 
 from flowfabric.engine.attempts.end import complete, complete_many, delay, delay_many, fail, fail_many
 from flowfabric.engine.attempts.list import list_attempts

@@ -1,4 +1,4 @@
-"""Ending an attempt: done, failed, or put off; many in one call, each under its fence."""
+"""Ending an attempt: complete, fail or delay; many in one call, each checked against its fence."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -19,10 +19,10 @@ TRACEBACK_BYTES = 16_384
 
 
 async def complete(conn: Connection, fence: Fence, result: bytes | None = None, *, encoding: str = "json") -> Completed:
-    """Report that the work is done, with its result.
+    """Complete an execution with its result.
 
-    Repeated, it raises `ExecutionNotActive` with the outcome, epoch and attempt that counted, which may be the
-    caller's own. Raises `LeaseLost`, and `PayloadTooLarge` or `InvalidBody` without giving the lease up.
+    A repeated call raises `ExecutionNotActive` with the outcome, epoch and attempt that ended the execution, which may
+    be the caller's own. Raises `LeaseLost`, and `PayloadTooLarge` or `InvalidBody`, which keep the lease.
     """
     return calls.only(await complete_many(conn, [Completion(fence=fence, result=result, encoding=encoding)]))
 
@@ -30,7 +30,7 @@ async def complete(conn: Connection, fence: Fence, result: bytes | None = None, 
 async def complete_many(
     conn: Connection, completions: Sequence[Completion], *, result_limit: int = RESULT_LIMIT
 ) -> list[Completed | FlowFabricError]:
-    """Report many pieces of work done, as if one after the other, and answer each in its place."""
+    """Complete many executions, as if one after the other, and return one result per item, in order."""
     read = partial(_completion, result_limit=result_limit)
     return await calls.each_fenced(conn, "complete", completions, read, Completed, ends=True, result_limit=result_limit)
 
@@ -45,10 +45,10 @@ async def fail(
     traceback: str | None = None,
     retry_after: timedelta | None = None,
 ) -> Failed:
-    """Report that the attempt failed; the stored policy decides whether it is tried again.
+    """Fail an attempt; the execution's policy decides whether it is retried.
 
-    Reason and traceback are made storable and cut, so that recording a failure cannot fail. Raises `LeaseLost`,
-    `ExecutionNotActive`, `InvalidBody`, `InvalidTime`.
+    Reason and traceback are truncated, and characters that Postgres cannot store are replaced, so that recording a
+    failure never fails. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidBody`, `InvalidTime`.
     """
     report = FailureReport(
         fence=fence, class_=class_, reason=reason, category=category, traceback=traceback, retry_after=retry_after
@@ -57,33 +57,34 @@ async def fail(
 
 
 async def fail_many(conn: Connection, reports: Sequence[FailureReport]) -> list[Failed | FlowFabricError]:
-    """Report many failed attempts, as if one after the other, and answer each in its place."""
+    """Fail many attempts, as if one after the other, and return one result per item, in order."""
     return await calls.each_fenced(conn, "fail", reports, _failure, Failed, ends=True)
 
 
 async def delay(conn: Connection, fence: Fence, until: timedelta | datetime | None = None) -> Delayed:
-    """Give the lease up and go on with the same attempt later, or at once when no moment is given.
+    """Release the lease and continue the same attempt at `until`, or immediately if it is `None`.
 
-    This is also how work is handed back: no retry and no reclaim is counted. Raises `LeaseLost`, `ExecutionNotActive`,
-    `InvalidTime`.
+    Also used to release an unfinished execution: no retry and no reclaim is counted. Raises `LeaseLost`,
+    `ExecutionNotActive`, `InvalidTime`.
     """
     return calls.only(await delay_many(conn, [Delay(fence=fence, until=until)]))
 
 
 async def delay_many(conn: Connection, delays: Sequence[Delay]) -> list[Delayed | FlowFabricError]:
-    """Put many attempts off, as if one after the other, and answer each in its place."""
+    """Delay many attempts, as if one after the other, and return one result per item, in order."""
     return await calls.each_fenced(conn, "delay", delays, _delay, Delayed)
 
 
 def _completion(completion: Completion, *, result_limit: int) -> Act:
     size = len(calls.expect(bytes, completion.result, "result") or b"")
-    if size > max(result_limit, calls.MOST_BYTES):  # no statement could carry it; SQL judges the others
+    if size > max(result_limit, calls.MOST_BYTES):  # too large for any statement; SQL checks smaller ones
         raise PayloadTooLarge(
-            f"the result has {size} bytes and may have {result_limit}; keep large data elsewhere and pass a reference",
+            f"the result has {size} bytes, more than the limit of {result_limit}; "
+            "store large data elsewhere and pass a reference",
             limit=result_limit,
         )
     encoding: str | None = calls.expect(str, completion.encoding, "encoding")
-    # JSON is the rule and stored as nothing.
+    # JSON is the default, stored as null.
     stored = check_text(encoding, "encoding") if encoding not in (None, "json") else None
     return Act(completion.fence, {"results": completion.result, "encodings": stored}, size)
 
@@ -107,6 +108,6 @@ def _delay(delay: Delay) -> Act:
         "delays_until": moment,
         "names": name,
         "occurrences": delay.occurrence,
-        "whys": delay.why and kept_text(str(delay.why)),
+        "reasons": delay.reason and kept_text(str(delay.reason)),
     }
     return Act(delay.fence, values)

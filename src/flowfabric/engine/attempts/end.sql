@@ -1,9 +1,9 @@
--- Ending an attempt: done, failed, or put off; many in one call, each under its fence.
+-- Ending an attempt: complete, fail or delay; many in one call, each checked against its fence.
 
--- Keep the attempts under way as attempts that are over, and give back what they had set aside of budgets. The caller has
--- locked the tickets and moves them next.
+-- Record the current attempts as ended and release their reservations. The caller has locked the tickets and updates
+-- them next.
 --
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    reservation_released
 create or replace function flowfabric._close_attempts(
     partitions smallint[], ids uuid[], lifecycle flowfabric.lifecycle, failures jsonb[])
@@ -11,24 +11,24 @@ returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
-                                     started_at, ended_at, failure)
-    select t.partition, t.id, t.attempt, t.attempt_type, _close_attempts.lifecycle, t.worker, t.instance, t.attempt_epoch, t.epoch,
-           t.attempt_started_at, flowfabric.clock(), x.failure
+    insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,
+                                     last_epoch, started_at, ended_at, failure)
+    select t.partition, t.id, t.attempt, t.attempt_type, _close_attempts.lifecycle, t.worker, t.instance,
+           t.attempt_epoch, t.epoch, t.attempt_started_at, flowfabric.clock(), x.failure
     from unnest(_close_attempts.partitions, _close_attempts.ids, _close_attempts.failures) as x (partition, id, failure)
     cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
     where t.attempt_state in ('running_attempt', 'attempt_interrupted');
     perform flowfabric._return_reservations(_close_attempts.partitions, _close_attempts.ids);
 end $$;
 
--- Report that the work is done, with its result. `flows` is the flow each item was claimed with, and empty when none was in one;
--- left out, it is looked up.
+-- Complete executions with their results. `flows` is the flow of each item as the claim returned it, and empty if no
+-- item is in a flow; if it is null, the flows are looked up.
 --
 --   moves    active → ended: success
 --   locks    the flows, in key order; the tickets, in key order
 --   emits    execution_completed
---   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, payload_too_large,
---            invalid_body
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            payload_too_large, invalid_body
 --   returns  per item 'completed', or its refusal
 create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
@@ -38,25 +38,30 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    rounds int[] := flowfabric._rounds(partitions, ids);
+    rounds int[] := flowfabric._rounds(complete.partitions, complete.ids);
     judged record;
 begin
-    if flows is null or flows <> '{}' then
+    if complete.flows is null or complete.flows <> '{}' then
         perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows);
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(x.item) as items, array_agg(x.fault) as faults, array_agg(x.place) filter (where x.fault is null) as places,
-               array_agg(x.result) filter (where x.fault is null) as results, array_agg(x.encoding) filter (where x.fault is null) as encodings
+        select array_agg(x.item) as items, array_agg(x.fault) as faults,
+               array_agg(x.place) filter (where x.fault is null) as places,
+               array_agg(x.result) filter (where x.fault is null) as results,
+               array_agg(x.encoding) filter (where x.fault is null) as encodings
         into judged
         from (
             select f.item, f.place, r.result, r.encoding,
                    case when f.fault is not null then f.fault
-                        when octet_length(r.result) > complete.result_limit or octet_length(r.encoding) not between 1 and 64
-                        then flowfabric._result_fault(octet_length(r.result), r.encoding, complete.result_limit) end as fault
-            from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs, complete.attempts, rounds, round, now) f
+                        when octet_length(r.result) > complete.result_limit
+                             or octet_length(r.encoding) not between 1 and 64
+                        then flowfabric._result_fault(octet_length(r.result), r.encoding,
+                                                      complete.result_limit) end as fault
+            from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs,
+                                    complete.attempts, rounds, round, now) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
-            offset 0) x; -- judged once each, not once for every array
+            offset 0) x; -- `offset 0`: each item is checked once, not once per aggregate
         if round = 1 and 2 = any (rounds) then
             perform flowfabric._lock_at_stake(complete.partitions, complete.ids);
         end if;
@@ -69,59 +74,67 @@ begin
     end loop;
 end $$;
 
--- What is wrong with a result.
+-- Check a result.
 --
 --   refuses  payload_too_large, invalid_body, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null if the result is valid
 create or replace function flowfabric._result_fault(bytes int, encoding text, most int)
 returns jsonb
 language plpgsql immutable as $$
 begin
-    if bytes > most then
-        return flowfabric._oversize_fault('result', bytes, most);
-    elsif octet_length(encoding) not between 1 and 64 then
-        return flowfabric._fault('invalid_body', format('encoding %s: an encoding is 1 to 64 bytes', flowfabric._shown(encoding)), '{"field": "encoding"}');
+    if _result_fault.bytes > _result_fault.most then
+        return flowfabric._oversize_fault('result', _result_fault.bytes, _result_fault.most);
+    elsif octet_length(_result_fault.encoding) not between 1 and 64 then
+        return flowfabric._fault('invalid_body',
+            format('encoding %s is invalid; use 1 to 64 bytes', flowfabric._shown(_result_fault.encoding)),
+            '{"field": "encoding"}');
     end if;
     return null;
 end $$;
 
--- Report that an attempt failed. The stored policy decides whether it is tried again. `flows` is as for complete.
+-- Fail attempts. The policy of each execution decides whether it is retried. `flows` is as for complete.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff; or → ended: failed
 --   locks    the flows, in key order; the tickets, in key order
 --   emits    attempt_failed, execution_failed
---   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_body,
---            invalid_time
---   returns  per item 'retry_scheduled' {due_at, next_attempt} or 'failed', or its refusal
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            invalid_body, invalid_time
+--   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal
 create or replace function flowfabric.fail(
-    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[], reasons text[] default null,
-    categories text[] default null, tracebacks text[] default null, retry_afters_ms bigint[] default null, flows uuid[] default null)
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[],
+    reasons text[] default null, categories text[] default null, tracebacks text[] default null,
+    retry_afters_ms bigint[] default null, flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    rounds int[] := flowfabric._rounds(partitions, ids);
+    rounds int[] := flowfabric._rounds(fail.partitions, fail.ids);
     judged record;
 begin
-    if flows is null or flows <> '{}' then
+    if fail.flows is null or fail.flows <> '{}' then
         perform flowfabric._lock_for_end(fail.partitions, fail.ids, fail.flows);
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
         select array_agg(x.item) as items, array_agg(x.fault) as faults,
                array_agg(x.item) filter (where x.fault is null) as good,
-               array_agg(x.partition) filter (where x.fault is null) as partitions, array_agg(x.id) filter (where x.fault is null) as ids,
+               array_agg(x.partition) filter (where x.fault is null) as partitions,
+               array_agg(x.id) filter (where x.fault is null) as ids,
                array_agg(x.failure) filter (where x.fault is null) as failures,
                array_agg(fail.retry_afters_ms[x.item]) filter (where x.fault is null) as retry_afters_ms
         into judged
         from (
             select f.item, fail.partitions[f.item] as partition, fail.ids[f.item] as id,
                    jsonb_strip_nulls(jsonb_build_object(
-                       'class', fail.classes[f.item], 'category', coalesce(fail.categories[f.item], fail.classes[f.item]),
-                       'reason', flowfabric._kept_text(fail.reasons[f.item]), 'traceback', left(fail.tracebacks[f.item], 16384))) as failure,
-                   coalesce(f.fault, flowfabric._failure_fault(fail.classes[f.item], fail.categories[f.item], fail.retry_afters_ms[f.item])) as fault
-            from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds, round, now) f
+                       'class', fail.classes[f.item],
+                       'category', coalesce(fail.categories[f.item], fail.classes[f.item]),
+                       'reason', flowfabric._kept_text(fail.reasons[f.item]),
+                       'traceback', left(fail.tracebacks[f.item], 16384))) as failure,
+                   coalesce(f.fault, flowfabric._failure_fault(
+                       fail.classes[f.item], fail.categories[f.item], fail.retry_afters_ms[f.item])) as fault
+            from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds,
+                                    round, now) f
             offset 0) x;
         if round = 1 and 2 = any (rounds) then
             perform flowfabric._lock_at_stake(fail.partitions, fail.ids);
@@ -132,66 +145,84 @@ begin
         from unnest(judged.items, judged.faults) as x (item, fault) where x.fault is not null
         union all
         select judged.good[s.item], s.outcome, null, s.detail
-        from flowfabric._settle_failures(judged.partitions::smallint[], judged.ids, judged.failures, judged.retry_afters_ms, 'failed', now) s;
+        from flowfabric._settle_failures(judged.partitions::smallint[], judged.ids, judged.failures,
+                                         judged.retry_afters_ms, 'failed', now) s;
     end loop;
 end $$;
 
--- What is wrong with the report of a failure.
+-- Check the report of a failure.
 --
 --   refuses  invalid_body, invalid_time, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null if the report is valid
 create or replace function flowfabric._failure_fault(class text, category text, retry_after_ms bigint)
 returns jsonb
 language sql immutable as $$
     select case
-        when class is null or class not in ('transient', 'permanent', 'infra_crash', 'timeout', 'cancelled') then
-            flowfabric._fault('invalid_body', format('class %s: a failure is transient, permanent, infra_crash, timeout or cancelled',
-                                                     flowfabric._shown(class)), '{"field": "class"}')
-        when octet_length(category) not between 1 and 64 then
-            flowfabric._fault('invalid_body', format('category %s: a category is 1 to 64 bytes', flowfabric._shown(category)), '{"field": "category"}')
-        when retry_after_ms not between 0 and 2592000000 then
-            flowfabric._fault('invalid_time', format('retry_after of %s ms: give 0 to 2 592 000 000', retry_after_ms))
+        when _failure_fault.class is null
+             or _failure_fault.class not in ('transient', 'permanent', 'infra_crash', 'timeout', 'cancelled') then
+            flowfabric._fault('invalid_body',
+                format('failure class %s does not exist; use transient, permanent, infra_crash, timeout or cancelled',
+                       flowfabric._shown(_failure_fault.class)), '{"field": "class"}')
+        when octet_length(_failure_fault.category) not between 1 and 64 then
+            flowfabric._fault('invalid_body',
+                format('category %s is invalid; use 1 to 64 bytes', flowfabric._shown(_failure_fault.category)),
+                '{"field": "category"}')
+        when _failure_fault.retry_after_ms not between 0 and 2592000000 then
+            flowfabric._fault('invalid_time',
+                format('retry_after of %s ms is invalid; use 0 to 2 592 000 000 ms (30 days)',
+                       _failure_fault.retry_after_ms))
     end
 $$;
 
--- Put an attempt off: the lease is given up and the same attempt goes on later, at once if the moment has passed. With a
--- name and occurrence it stands in the journal, so that a handler that sleeps is not put to sleep there again. This is
--- also how a worker hands back what it has not finished: no retry and no reclaim is counted.
+-- Delay attempts: release the lease and continue the same attempt at a later time, or immediately if that time has
+-- passed. With a name and an occurrence the delay is recorded in the journal, so that a sleeping handler does not sleep
+-- there again. A worker also uses it to release unfinished executions: no retry and no reclaim is counted.
 --
 --   moves    active → runnable: attempt_interrupted, not_eligible_until_time / waiting_for_delay or eligible_now
 --   locks    the tickets, in key order
 --   emits    execution_delayed
---   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_time
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            invalid_time
 --   returns  per item 'delayed' {due_at}, or its refusal
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,
-    delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null, whys text[] default null)
+    delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null,
+    reasons text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    rounds int[] := flowfabric._rounds(partitions, ids);
+    rounds int[] := flowfabric._rounds(delay.partitions, delay.ids);
     judged record;
 begin
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(x.item) filter (where x.fault is null) as items, array_agg(x.place) filter (where x.fault is null) as places,
-               array_agg(x.item) filter (where x.fault is not null) as refused, array_agg(x.fault) filter (where x.fault is not null) as faults
+        select array_agg(x.item) filter (where x.fault is null) as items,
+               array_agg(x.place) filter (where x.fault is null) as places,
+               array_agg(x.item) filter (where x.fault is not null) as refused,
+               array_agg(x.fault) filter (where x.fault is not null) as faults
         into judged from (
-            select f.item, f.place, coalesce(f.fault, flowfabric._delay_fault(delay.delays_ms[f.item], delay.delays_until[f.item], now)) as fault
-            from flowfabric._fenced(delay.partitions, delay.ids, delay.lease_ids, delay.epochs, delay.attempts, rounds, round, now) f) x;
+            select f.item, f.place,
+                   coalesce(f.fault, flowfabric._delay_fault(
+                       delay.delays_ms[f.item], delay.delays_until[f.item], now)) as fault
+            from flowfabric._fenced(delay.partitions, delay.ids, delay.lease_ids, delay.epochs, delay.attempts, rounds,
+                                    round, now) f) x;
 
         return query
         with delayed as (
             update flowfabric.tickets t
             set phase = 'runnable', attempt_state = 'attempt_interrupted', due_at = nullif(d.due_at, now),
-                eligibility = case when d.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
-                reason = case when d.due_at > now then 'waiting_for_delay' else 'waiting_for_worker' end::flowfabric.reason,
+                eligibility = case when d.due_at > now then 'not_eligible_until_time'
+                                   else 'eligible_now' end::flowfabric.eligibility,
+                reason = case when d.due_at > now then 'waiting_for_delay'
+                              else 'waiting_for_worker' end::flowfabric.reason,
                 attempt_left = t.attempt_deadline - now, attempt_deadline = null
-            from (select x.* from unnest(judged.items, judged.places) as x (item, place) limit cardinality(judged.items)) x
+            from (select x.* from unnest(judged.items, judged.places) as x (item, place)
+                  limit cardinality(judged.items)) x
             cross join lateral (
-                select greatest(coalesce(delay.delays_until[x.item], now + delay.delays_ms[x.item] * interval '1 ms', now), now)) d (due_at)
+                select greatest(now, coalesce(
+                    delay.delays_until[x.item], now + delay.delays_ms[x.item] * interval '1 ms', now))) d (due_at)
             where t.ctid = x.place
             returning x.item, t.partition, t.id, t.route, t.attempt, t.epoch, d.due_at
         ), journalled as (
@@ -200,29 +231,36 @@ begin
             from delayed d where delay.names[d.item] is not null
             on conflict do nothing
         ), noted as (
-            select flowfabric._append_each('execution_delayed', array_agg(d.partition), array_agg(d.id), array_agg(d.route), array_agg(e.tags),
+            select flowfabric._append_each('execution_delayed', array_agg(d.partition), array_agg(d.id),
+                                           array_agg(d.route), array_agg(e.tags),
                                            array_agg(jsonb_strip_nulls(jsonb_build_object(
-                                               'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch, 'why', delay.whys[d.item]))),
+                                               'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch,
+                                               'reason', delay.reasons[d.item]))),
                                            flows => array_agg(e.flow))
             from delayed d
-            cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = d.partition and e.id = d.id offset 0) e
+            cross join lateral (select e.tags, e.flow from flowfabric.executions e
+                                where e.partition = d.partition and e.id = d.id offset 0) e
             having count(*) > 0
         )
-        select d.item, 'delayed', null, jsonb_build_object('due_at', d.due_at)::text from delayed d left join noted n on true
+        select d.item, 'delayed', null, jsonb_build_object('due_at', d.due_at)::text from delayed d
+        left join noted n on true
         union all
-        select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text from unnest(judged.refused, judged.faults) as x (item, fault);
+        select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
+        from unnest(judged.refused, judged.faults) as x (item, fault);
     end loop;
 end $$;
 
--- What is wrong with the time until which work is put off.
+-- Check the time of a delay.
 --
 --   refuses  invalid_time, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null if the time is valid
 create or replace function flowfabric._delay_fault(delay_ms bigint, delay_until timestamptz, now timestamptz)
 returns jsonb
 language sql stable as $$
-    select case when delay_ms not between 0 and 315360000000 or delay_until > now + interval '10 years' then
+    select case when _delay_fault.delay_ms not between 0 and 315360000000
+                     or _delay_fault.delay_until > _delay_fault.now + interval '10 years' then
         flowfabric._fault('invalid_time',
-            format('delay %s: give a span from 0, or a moment, at most ten years ahead', coalesce(delay_ms::text || ' ms', delay_until::text)))
+            format('delay %s is invalid; use a duration from 0, or a time, at most ten years ahead',
+                   coalesce(_delay_fault.delay_ms::text || ' ms', _delay_fault.delay_until::text)))
     end
 $$;

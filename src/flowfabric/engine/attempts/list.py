@@ -1,4 +1,4 @@
-"""Reading attempts: those that are over, and the one under way."""
+"""Listing attempts: the ended ones and the current one."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ from flowfabric.postgres.driver import Connection, Row
 async def list_attempts(
     conn: Connection, execution_id: ExecutionId, *, cursor: str | None = None, limit: int = 50
 ) -> Page[Attempt]:
-    """The attempts of an execution, by number. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
+    """List the attempts of an execution, by number. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`."""
     found = await call.rows(
         conn, "list_attempts", **calls.about(execution_id), after=_number(cursor), take=call.take(limit)
     )

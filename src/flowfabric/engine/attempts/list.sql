@@ -1,25 +1,27 @@
--- Reading attempts: those that are over, and the one under way.
+-- Listing attempts: the ended ones and the current one.
 
--- The attempts of an execution, by number.
+-- List the attempts of an execution, by number. Keyset pagination.
 --
 --   refuses  execution_not_found, invalid_limit
---   returns  a row each; the one under way is `started`, or `suspended` while it waits
+--   returns  one row per attempt; the current one is `started`, or `suspended` while it waits
 create or replace function flowfabric.list_attempts(partition int, id uuid, after int default 0, take int default 50)
 returns table (number int, type text, lifecycle text, worker text, instance text, first_epoch bigint, last_epoch bigint,
                started_at timestamptz, ended_at timestamptz, failure text)
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e where e.partition = list_attempts.partition and e.id = list_attempts.id) then
+    if not exists (select from flowfabric.executions e
+                   where e.partition = list_attempts.partition and e.id = list_attempts.id) then
         perform flowfabric._refuse_missing(list_attempts.partition, list_attempts.id);
     end if;
     return query
-    select a.number, a.type::text, a.lifecycle::text, a.worker, a.instance, a.first_epoch, a.last_epoch, a.started_at, a.ended_at, a.failure::text
+    select a.number, a.type::text, a.lifecycle::text, a.worker, a.instance, a.first_epoch, a.last_epoch, a.started_at,
+           a.ended_at, a.failure::text
     from flowfabric.attempts a
     where a.partition = list_attempts.partition and a.execution = list_attempts.id and a.number > list_attempts.after
     union all
-    select t.attempt, t.attempt_type::text, case when t.phase = 'active' then 'started' else 'suspended' end, t.worker, t.instance,
-           t.attempt_epoch, t.epoch, t.attempt_started_at, null, null
+    select t.attempt, t.attempt_type::text, case when t.phase = 'active' then 'started' else 'suspended' end, t.worker,
+           t.instance, t.attempt_epoch, t.epoch, t.attempt_started_at, null, null
     from flowfabric.tickets t
     where t.partition = list_attempts.partition and t.id = list_attempts.id and t.attempt > list_attempts.after
       and t.attempt_state in ('running_attempt', 'attempt_interrupted')

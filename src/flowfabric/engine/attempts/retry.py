@@ -1,4 +1,4 @@
-"""Retrying: whether a failed attempt is tried again, and when."""
+"""Retries: whether and when a failed attempt is retried."""
 
 from flowfabric import calls
 from flowfabric.model import Swept
@@ -6,5 +6,5 @@ from flowfabric.postgres.driver import Connection
 
 
 async def time_out_attempts(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Fail the attempts that have used up their time under a lease: retried if the policy allows, else expired."""
+    """Fail attempts that exceeded their timeout: retry them if the policy allows it, else expire the execution."""
     return await calls.sweep(conn, "time_out_attempts", limit, passing)

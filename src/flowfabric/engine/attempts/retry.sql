@@ -1,14 +1,14 @@
--- Retrying: whether a failed attempt is tried again, and when.
+-- Retries: whether and when a failed attempt is retried.
 
--- How long to wait before the next retry, from the policy's retry object. Exact decimal arithmetic, rounded down to whole
--- milliseconds; with jitter a whole number from half of it up.
+-- Compute the backoff before the next retry from the policy's retry object. Uses exact decimal arithmetic, rounded down
+-- to whole milliseconds. With jitter the result is a random integer between half of the backoff and the backoff.
 --
 --   returns  milliseconds
 create or replace function flowfabric._backoff_ms(retry jsonb, retries_made int)
 returns bigint
 language plpgsql volatile as $$
 declare
-    backoff jsonb := coalesce(retry -> 'backoff', '{}');
+    backoff jsonb := coalesce(_backoff_ms.retry -> 'backoff', '{}');
     most numeric := coalesce((backoff ->> 'max_delay_ms')::numeric, 60000);
     multiplier numeric := coalesce((backoff ->> 'multiplier')::numeric, 2);
     wait numeric := coalesce((backoff ->> 'initial_delay_ms')::numeric, 1000);
@@ -17,7 +17,7 @@ begin
     if backoff ->> 'type' = 'fixed' then
         wait := coalesce((backoff ->> 'delay_ms')::numeric, 1000);
     else
-        for made in 1 .. retries_made loop
+        for made in 1 .. _backoff_ms.retries_made loop
             exit when wait >= most or multiplier = 1 or wait = 0;
             wait := wait * multiplier;
         end loop;
@@ -30,71 +30,79 @@ begin
     return trunc(wait);
 end $$;
 
--- When a failed attempt is tried again. All must hold: the class may be retried, class or category is in the policy's
--- list, a retry is left, and the next start lies before the deadline.
+-- Compute when a failed attempt is retried. It is retried if its class is retryable, its class or category is in the
+-- policy's list, a retry is left, and the retry starts before the deadline.
 --
---   returns  the moment, or null when this failure is final
+--   returns  the time of the retry, or null if the failure is final
 create or replace function flowfabric._retry_at(
     policy jsonb, failure jsonb, retries_made int, retry_after_ms bigint, deadline_at timestamptz, now timestamptz)
 returns timestamptz
 language plpgsql volatile as $$
 declare
-    retry jsonb := policy -> 'retry';
+    retry jsonb := _retry_at.policy -> 'retry';
     retryable jsonb := coalesce(retry -> 'retryable', '["transient", "infra_crash", "timeout"]');
     due_at timestamptz;
 begin
-    if retry is null or failure ->> 'class' in ('permanent', 'cancelled')
-       or not (retryable ? (failure ->> 'class') or retryable ? (failure ->> 'category'))
-       or retries_made >= coalesce((retry ->> 'max_retries')::int, 3) then
+    if retry is null or _retry_at.failure ->> 'class' in ('permanent', 'cancelled')
+       or not (retryable ? (_retry_at.failure ->> 'class') or retryable ? (_retry_at.failure ->> 'category'))
+       or _retry_at.retries_made >= coalesce((retry ->> 'max_retries')::int, 3) then
         return null;
     end if;
-    due_at := now + coalesce(retry_after_ms, flowfabric._backoff_ms(retry, retries_made)) * interval '1 ms';
-    return case when due_at < coalesce(deadline_at, 'infinity') then due_at end;
+    due_at := _retry_at.now + coalesce(_retry_at.retry_after_ms,
+                                       flowfabric._backoff_ms(retry, _retry_at.retries_made)) * interval '1 ms';
+    return case when due_at < coalesce(_retry_at.deadline_at, 'infinity') then due_at end;
 end $$;
 
--- Let failed attempts wait for their retry. The caller has locked the tickets.
+-- Schedule the retries of failed attempts. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt, retries + 1
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    attempt_failed, reservation_released
-create or replace function flowfabric._schedule_retries(partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
+create or replace function flowfabric._schedule_retries(partitions smallint[], ids uuid[], failures jsonb[],
+                                                        dues timestamptz[])
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     failed record;
 begin
-    perform flowfabric._close_attempts(_schedule_retries.partitions, _schedule_retries.ids, 'ended_failure', _schedule_retries.failures);
+    perform flowfabric._close_attempts(_schedule_retries.partitions, _schedule_retries.ids, 'ended_failure',
+                                       _schedule_retries.failures);
     with moved as (
         update flowfabric.tickets t
         set phase = 'runnable', eligibility = 'not_eligible_until_time', reason = 'waiting_for_retry_backoff',
             attempt_state = 'pending_retry_attempt', retries = t.retries + 1, due_at = x.due_at, attempt_deadline = null
         from (
             select x.*, t.place from (
-                select x.* from unnest(_schedule_retries.partitions, _schedule_retries.ids, _schedule_retries.failures, _schedule_retries.dues)
+                select x.* from unnest(_schedule_retries.partitions, _schedule_retries.ids, _schedule_retries.failures,
+                                       _schedule_retries.dues)
                                 as x (partition, id, failure, due_at)
                 limit cardinality(_schedule_retries.ids)) x
-            cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t) x
+            cross join lateral (select t.ctid as place from flowfabric.tickets t
+                                where t.partition = x.partition and t.id = x.id offset 0) t) x
         where t.ctid = x.place
         returning t.partition, t.id, t.route, t.attempt, t.epoch, x.due_at, x.failure
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
-           array_agg(e.flow) as flows,
-           array_agg((m.failure - 'traceback') || jsonb_build_object('due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch)) as details
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes,
+           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+           array_agg((m.failure - 'traceback')
+                     || jsonb_build_object('due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch)) as details
     into failed from moved m
-    cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = m.partition and e.id = m.id offset 0) e;
-    perform flowfabric._append_each('attempt_failed', failed.partitions, failed.ids, failed.routes, failed.tags, failed.details,
-                                    flows => failed.flows);
+    cross join lateral (select e.tags, e.flow from flowfabric.executions e
+                        where e.partition = m.partition and e.id = m.id offset 0) e;
+    perform flowfabric._append_each('attempt_failed', failed.partitions, failed.ids, failed.routes, failed.tags,
+                                    failed.details, flows => failed.flows);
 end $$;
 
--- Settle attempts that failed: those with a retry left wait for it, the others end. The caller has locked the tickets.
+-- Settle failed attempts: schedule a retry if one is left, else end the execution. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt; or → ended
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    attempt_failed, execution_failed, execution_expired, reservation_released
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'
 create or replace function flowfabric._settle_failures(
-    partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome, now timestamptz)
+    partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome,
+    now timestamptz)
 returns table (item int, outcome text, detail text)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -103,18 +111,22 @@ declare
     retried record;
     final record;
 begin
-    -- Of all at once, since budgets are locked in order: tried again or not, the attempt is over.
+    -- For all attempts in one call, because budgets must be locked in key order. Retried or not, the attempt has ended.
     perform flowfabric._return_reservations(_settle_failures.partitions, _settle_failures.ids);
-    select array_agg(flowfabric._retry_at(e.policy, x.failure, t.retries, x.retry_after_ms, t.deadline_at, _settle_failures.now)
+    select array_agg(flowfabric._retry_at(e.policy, x.failure, t.retries, x.retry_after_ms, t.deadline_at,
+                                          _settle_failures.now)
                      order by x.item) as dues,
            array_agg(t.attempt order by x.item) as attempts
     into judged
-    from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, _settle_failures.retry_afters_ms)
+    from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures,
+                _settle_failures.retry_afters_ms)
          with ordinality as x (partition, id, failure, retry_after_ms, item)
     cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-    cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e;
+    cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id
+                        offset 0) e;
 
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures, array_agg(x.due_at) as dues
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures,
+           array_agg(x.due_at) as dues
     into retried from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, judged.dues)
                       as x (partition, id, failure, due_at)
     where x.due_at is not null;
@@ -132,17 +144,21 @@ begin
 
     return query
     select x.item::int, case when x.due_at is null then 'failed' else 'retry_scheduled' end,
-           case when x.due_at is not null then jsonb_build_object('due_at', x.due_at, 'next_attempt', x.attempt + 1)::text end
+           case when x.due_at is not null
+               then jsonb_build_object('due_at', x.due_at, 'next_attempt', x.attempt + 1)::text end
     from unnest(judged.dues, judged.attempts) with ordinality as x (due_at, attempt, item);
 end $$;
 
--- Fail the attempts that have used up their time under a lease: retried if the policy allows, else the execution expires.
+-- Sweep: fail attempts that exceeded their timeout. They are retried if the policy allows it, else the execution
+-- expires.
 --
 --   moves    active → runnable: pending_retry_attempt; or → ended: expired
---   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
+--   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
+--            order
 --   emits    attempt_failed, execution_expired
---   returns  how many were moved, no lane (a retry is due later), the executions that ended
-create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many were moved, no lanes (a retry is due later), the ids of the executions that ended
+create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int,
+                                                        out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -152,7 +168,8 @@ declare
 begin
     held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
         select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.attempt_deadline <= now
-        order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d where d.flow is not null);
+        order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d
+            where d.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
         select t.partition, t.id from flowfabric.tickets t
         where t.phase = 'active' and t.attempt_deadline <= now and (t.flow is null or t.flow = any (held))
@@ -162,7 +179,8 @@ begin
     moved := coalesce(cardinality(late.ids), 0);
     if moved > 0 then
         perform flowfabric._lock_budgets_at_stake(late.partitions, late.ids, held);
-        select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed') into ended
+        select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed')
+        into ended
         from flowfabric._settle_failures(
             late.partitions, late.ids,
             array_fill('{"class": "timeout", "category": "timeout", "reason": "attempt_timeout"}'::jsonb, array[moved]),

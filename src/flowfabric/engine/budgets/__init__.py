@@ -1,4 +1,4 @@
-"""Budgets: how much may be spent."""
+"""Budgets: spending limits and usage."""
 
 from flowfabric.engine.budgets.amounts import exhausted
 from flowfabric.engine.budgets.define import change_budget, create_budget, describe_budget, list_budgets

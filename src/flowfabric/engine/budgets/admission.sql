@@ -1,6 +1,7 @@
--- Admission by budgets: whether work is kept waiting because what it would spend is spent.
+-- Admission by budgets: whether an exhausted budget blocks a route.
 
--- A budget as it counts now, whatever has been written: a due reset is done, reservations that have lapsed are gone.
+-- The effective state of a budget at a moment: a due reset is applied and expired reservations are subtracted, whether
+-- or not they have been stored.
 --
 --   returns  the budget, not stored
 create or replace function flowfabric._standing(budget flowfabric.budgets, now timestamptz)
@@ -10,15 +11,15 @@ language plpgsql stable as $$
 declare
     lapsed record;
 begin
-    if budget.first_expiry <= now then
-        for lapsed in select r.estimate from flowfabric._lapsed(budget.id, now) r loop
+    if budget.first_expiry <= _standing.now then
+        for lapsed in select r.estimate from flowfabric._lapsed(budget.id, _standing.now) r loop
             budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
         end loop;
     end if;
-    return flowfabric._rolled(budget, now);
+    return flowfabric._rolled(_standing.budget, _standing.now);
 end $$;
 
--- Whether some strict budget of these is exhausted. One that cannot be found counts as exhausted.
+-- Whether any of these strict budgets is exhausted. A budget that does not exist counts as exhausted.
 --
 --   returns  true or false
 create or replace function flowfabric._budgets_closed(budgets uuid[], now timestamptz)
@@ -29,7 +30,7 @@ declare
     wanted uuid;
     full_until timestamptz;
 begin
-    foreach wanted in array budgets loop
+    foreach wanted in array _budgets_closed.budgets loop
         select b.full_until into full_until from flowfabric.budgets b where b.id = wanted;
         if not found or full_until > _budgets_closed.now
            or full_until is not null and (select flowfabric._is_full(flowfabric._standing(b, _budgets_closed.now))
@@ -40,15 +41,16 @@ begin
     return false;
 end $$;
 
--- The first of these budgets that is exhausted, and by how much.
+-- The first of these budgets that is exhausted, with its figures.
 --
---   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null when none is
+--   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null when none is exhausted
 create or replace function flowfabric._budget_words(budgets uuid[], now timestamptz)
 returns jsonb
 language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
         'name', s.name, 'dimension', h.key, 'used', coalesce((s.used ->> h.key)::bigint, 0),
-        'reserved', coalesce((s.reserved ->> h.key)::bigint, 0), 'hard_limit', h.value::bigint, 'next_reset_at', s.next_reset_at))
+        'reserved', coalesce((s.reserved ->> h.key)::bigint, 0), 'hard_limit', h.value::bigint,
+        'next_reset_at', s.next_reset_at))
     from unnest(_budget_words.budgets) with ordinality as x (id, place)
     cross join lateral (select b as budget from flowfabric.budgets b where b.id = x.id offset 0) b
     cross join lateral flowfabric._standing(b.budget, _budget_words.now) s

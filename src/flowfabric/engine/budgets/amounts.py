@@ -1,4 +1,4 @@
-"""Amounts: {dimension: whole number}, as they are sent and as a refusal tells of them."""
+"""Amounts: {dimension: whole number}, encoded for SQL and shown in errors."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ MOST = 9_007_199_254_740_991
 
 
 def budget_id(budget: str | UUID, namespace: str) -> UUID:
-    """The id of the budget that is meant. Raises `InvalidNamespace`; no budget has a name that cannot be one."""
+    """The id of a budget given by name or id. Raises `InvalidNamespace`, and `BudgetNotFound` for an invalid name."""
     try:
         return ids.resolve_named_id("budget", namespace, str(budget))
     except InvalidName:
@@ -23,16 +23,16 @@ def budget_id(budget: str | UUID, namespace: str) -> UUID:
 
 
 def not_found(budget: str | UUID, namespace: str) -> BudgetNotFound:
-    """The refusal of a budget that is not there, in the words of whoever asked for it: SQL knows its id alone."""
+    """The error for a budget that does not exist, with the name the caller used: SQL knows only the id."""
     return BudgetNotFound(
-        f"no budget {shown(str(budget))} in namespace {shown(namespace)}; make it with create_budget, or look at its "
-        "name and namespace"
+        f"budget {shown(str(budget))} does not exist in namespace {shown(namespace)}; check its name and namespace, "
+        "or create it with create_budget"
     )
 
 
 @contextmanager
 def named(budget: str | UUID, namespace: str) -> Iterator[UUID]:
-    """The id of the budget that is meant, for a call that says by its name when it is not there."""
+    """The id of a budget given by name or id; a `BudgetNotFound` raised inside shows that name."""
     try:
         yield budget_id(budget, namespace)
     except BudgetNotFound:
@@ -40,17 +40,19 @@ def named(budget: str | UUID, namespace: str) -> Iterator[UUID]:
 
 
 def amounts_text(amounts: object, refusal: type[Invalid] = InvalidUsage, **fields: object) -> str:
-    """Amounts as JSON; SQL says what is wrong with them, save what Postgres could not even read."""
+    """Encode amounts as JSON; SQL validates them, except for values that Postgres could not read."""
     if not isinstance(amounts, Mapping):
-        raise refusal(f"{shown(str(amounts))} are no amounts; give a whole number per dimension", **fields)
+        raise refusal(
+            f"amounts {shown(str(amounts))} are invalid; use a mapping with a whole number per dimension", **fields
+        )
     return msgspec.json.encode({_dimension(name, refusal, fields): _plain(n) for name, n in amounts.items()}).decode()
 
 
 def exhausted(budget: str, answer: Usage | Reserved | Settled) -> BudgetExhausted:
-    """A hard breach as the exception for those who did not plan for it."""
+    """A hard breach as an exception, for callers that do not check the outcome."""
     return BudgetExhausted(
-        f"budget {shown(budget)} has {answer.dimension} {answer.used} used and {answer.reserved} set aside of "
-        f"{answer.hard_limit}, and this does not fit; raise or reset it",
+        f"budget {shown(budget)} has used {answer.used} and reserved {answer.reserved} of {answer.hard_limit} "
+        f"{answer.dimension}, and this amount does not fit; raise or reset the budget",
         budget=budget,
         dimension=answer.dimension,
         used=answer.used,
@@ -62,13 +64,13 @@ def exhausted(budget: str, answer: Usage | Reserved | Settled) -> BudgetExhauste
 def _dimension(name: object, refusal: type[Invalid], fields: Mapping[str, object]) -> str:
     if isinstance(name, str):
         return check_text(name, "dimension")
-    raise refusal(f"dimension {shown(str(name))} is no text; give one", **fields)
+    raise refusal(f"dimension {shown(str(name))} is invalid; use a string", **fields)
 
 
 def _plain(amount: object) -> object:
-    """An amount as JSON can say it: what is beyond all limits is just that, and what is no number is no number."""
+    """Make an amount encodable as JSON; invalid values stay invalid, so that SQL refuses them."""
     if isinstance(amount, int) and not isinstance(amount, bool):
         return max(min(amount, MOST + 1), -1)
     if isinstance(amount, float) and amount.is_integer():
         return _plain(int(amount))
-    return amount if isinstance(amount, float) else "no number"
+    return amount if isinstance(amount, float) else "not a number"

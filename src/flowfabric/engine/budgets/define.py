@@ -1,4 +1,4 @@
-"""Defining budgets: making, changing and reading them."""
+"""Define budgets: create, change and read them."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -31,10 +31,10 @@ async def create_budget(
     by: str | None = None,
     partitions: int = 32,
 ) -> CreatedBudget:
-    """Make a budget; safe to repeat with the same definition.
+    """Create a budget; safe to repeat with the same definition.
 
-    A dimension without a limit is counted and not limited. Raises `InvalidName`, `InvalidNamespace`, `InvalidBudget`,
-    `InvalidBody`, and `BudgetAlreadyExists` when there is one of that name with another definition.
+    A dimension without a limit is counted but not limited. Raises `InvalidName`, `InvalidNamespace`, `InvalidBudget`,
+    `InvalidBody`, and `BudgetAlreadyExists` if a budget with this name has another definition.
     """
     created_id = ids.budget_id(namespace, name)
     outcome = await call.value(
@@ -72,10 +72,11 @@ async def change_budget(
     scope_id: str | None = None,
     namespace: str = "default",
 ) -> ChangedBudget:
-    """Change what a budget allows; what is left out stays. Safe to repeat.
+    """Change the definition of a budget; omitted fields keep their values. Safe to repeat.
 
-    Limits replace all the ones before. A new interval counts from now, and one of zero ends the resets. A raised limit
-    lets work go on at once, a lowered one stops it. Raises `BudgetNotFound`, `InvalidBudget`, `InvalidBody`.
+    New limits replace all previous limits. A new interval counts from now, and an interval of zero ends the resets. A
+    raised limit unblocks work immediately, a lowered limit blocks it. Raises `BudgetNotFound`, `InvalidBudget`,
+    `InvalidBody`.
     """
     words = {
         "mode": mode,
@@ -96,7 +97,7 @@ async def change_budget(
 
 
 async def describe_budget(conn: Connection, budget: str | UUID, *, namespace: str = "default") -> Budget:
-    """Show a budget, by its name or id: its limits and what of them is used. Raises `BudgetNotFound`."""
+    """Describe a budget, by name or id: its limits and its usage. Raises `BudgetNotFound`."""
     with named(budget, namespace) as found_id:
         return call.read(Budget, await call.value(conn, "describe_budget", id=found_id))
 
@@ -104,7 +105,7 @@ async def describe_budget(conn: Connection, budget: str | UUID, *, namespace: st
 async def list_budgets(
     conn: Connection, *, namespace: str = "default", cursor: str | None = None, limit: int = 50
 ) -> Page[Budget]:
-    """The budgets of a namespace, by name. Raises `InvalidLimit`."""
+    """List the budgets of a namespace by name. Raises `InvalidLimit`."""
     found = await call.rows(
         conn,
         "list_budgets",

@@ -1,9 +1,9 @@
--- Defining budgets: making, changing and reading them.
+-- Define budgets: create, change and read them.
 
--- What is wrong with the definition of a budget.
+-- Validate the definition of a budget.
 --
 --   refuses  invalid_budget, as a value
---   returns  the fault, or null when it is good
+--   returns  the error, or null when the definition is valid
 create or replace function flowfabric._budget_fault(budget flowfabric.budgets)
 returns jsonb
 language plpgsql immutable as $$
@@ -11,7 +11,9 @@ declare
     field text := case
         when not flowfabric._are_limits(budget.hard_limits) then 'hard_limits'
         when not flowfabric._are_limits(budget.soft_limits) then 'soft_limits'
-        when exists (select from jsonb_each_text(budget.soft_limits) s where s.value::bigint > (budget.hard_limits ->> s.key)::bigint) then 'soft_limits'
+        when exists (
+            select from jsonb_each_text(budget.soft_limits) s
+            where s.value::bigint > (budget.hard_limits ->> s.key)::bigint) then 'soft_limits'
         when (budget.mode in ('strict', 'observe')) is not true then 'mode'
         when (budget.on_hard_limit in ('refuse', 'fail', 'cancel', 'suspend')) is not true then 'on_hard_limit'
         when (budget.on_soft_limit in ('warn', 'ignore')) is not true then 'on_soft_limit'
@@ -22,47 +24,57 @@ begin
     if field is null then
         return null;
     end if;
-    return flowfabric._fault('invalid_budget', format('%s %s: %s', field, flowfabric._shown(to_jsonb(budget) ->> field), case field
-        when 'hard_limits' then 'give up to 32 dimensions, each a whole number from 1 to 9 007 199 254 740 991; leave one out for no limit'
-        when 'soft_limits' then 'give up to 32 dimensions, each a whole number from 1 to its hard limit'
-        when 'mode' then 'give strict or observe' when 'on_hard_limit' then 'give refuse, fail, cancel or suspend'
-        when 'on_soft_limit' then 'give warn or ignore' when 'reset_interval_ms' then 'give 1 ms to ten years'
-        else 'give 1 to 256 bytes' end), jsonb_build_object('field', field));
+    return flowfabric._fault('invalid_budget',
+        format('%s %s is invalid; %s', field, flowfabric._shown(to_jsonb(_budget_fault.budget) ->> field), case field
+            when 'hard_limits' then 'use up to 32 dimensions, each with a whole number from 1 to 9007199254740991; '
+                                    'omit a dimension for no limit'
+            when 'soft_limits' then 'use up to 32 dimensions, each with a whole number from 1 to its hard limit'
+            when 'mode' then 'use strict or observe'
+            when 'on_hard_limit' then 'use refuse, fail, cancel or suspend'
+            when 'on_soft_limit' then 'use warn or ignore'
+            when 'reset_interval_ms' then 'use 1 ms to ten years'
+            else 'use 1 to 256 bytes' end),
+        jsonb_build_object('field', field));
 end $$;
 
--- Whether a JSON value can be the limits of a budget. Zero is none, because it has been read both as nothing and as no limit.
+-- Whether a JSON value is valid as the limits of a budget. A limit of zero is invalid because it is ambiguous: it could
+-- mean nothing or unlimited.
 --
 --   returns  true or false
 create or replace function flowfabric._are_limits(limits jsonb)
 returns boolean
 language sql immutable as $$
-    select case when jsonb_typeof(limits) = 'object' then
-        (select count(*) <= 32 and coalesce(bool_and(flowfabric._is_dimension(l.key) and flowfabric._is_amount(l.value, 1)), true)
-         from jsonb_each(limits) l) else false end
+    select case when jsonb_typeof(_are_limits.limits) = 'object' then (
+        select count(*) <= 32
+               and coalesce(bool_and(flowfabric._is_dimension(l.key) and flowfabric._is_amount(l.value, 1)), true)
+        from jsonb_each(_are_limits.limits) l) else false end
 $$;
 
--- What makes a budget the one it is, in words that can be compared and shown.
+-- The definition of a budget as JSON, to compare and to show.
 --
 --   returns  {hard_limits, soft_limits, mode, on_hard_limit, on_soft_limit, reset_interval_ms?, scope_type?, scope_id?}
 create or replace function flowfabric._definition(budget flowfabric.budgets)
 returns jsonb
 language sql immutable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'hard_limits', (budget).hard_limits, 'soft_limits', (budget).soft_limits, 'mode', (budget).mode,
-        'on_hard_limit', (budget).on_hard_limit, 'on_soft_limit', (budget).on_soft_limit,
-        'reset_interval_ms', (budget).reset_interval_ms, 'scope_type', (budget).scope_type, 'scope_id', (budget).scope_id))
+        'hard_limits', (_definition.budget).hard_limits, 'soft_limits', (_definition.budget).soft_limits,
+        'mode', (_definition.budget).mode, 'on_hard_limit', (_definition.budget).on_hard_limit,
+        'on_soft_limit', (_definition.budget).on_soft_limit,
+        'reset_interval_ms', (_definition.budget).reset_interval_ms, 'scope_type', (_definition.budget).scope_type,
+        'scope_id', (_definition.budget).scope_id))
 $$;
 
--- Make a budget. Its id follows from namespace and name.
+-- Create a budget. Its id is derived from namespace and name.
 --
 --   moves    budget – → open, nothing used
 --   emits    budget_created
 --   refuses  invalid_budget, invalid_body, budget_already_exists
---   returns  'created', or 'exists' when there is one of that name with the same definition
+--   returns  'created', or 'exists' when a budget with this name and the same definition exists
 create or replace function flowfabric.create_budget(
     partition int, id uuid, namespace text, name text, hard_limits text default '{}', soft_limits text default '{}',
     mode text default 'strict', on_hard_limit text default 'refuse', on_soft_limit text default 'warn',
-    reset_interval_ms bigint default null, scope_type text default null, scope_id text default null, by text default null)
+    reset_interval_ms bigint default null, scope_type text default null, scope_id text default null,
+    by text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -82,28 +94,32 @@ begin
     wanted.scope_id := create_budget.scope_id;
     perform flowfabric._raise(flowfabric._budget_fault(wanted));
 
-    insert into flowfabric.budgets (partition, id, namespace, name, created_at, next_reset_at, hard_limits, soft_limits, mode, on_hard_limit,
-                                    on_soft_limit, reset_interval_ms, scope_type, scope_id)
+    insert into flowfabric.budgets (
+        partition, id, namespace, name, created_at, next_reset_at, hard_limits, soft_limits, mode, on_hard_limit,
+        on_soft_limit, reset_interval_ms, scope_type, scope_id)
     values (create_budget.partition, create_budget.id, create_budget.namespace, create_budget.name, now,
-            now + wanted.reset_interval_ms * interval '1 ms', flowfabric._plus('{}', wanted.hard_limits), flowfabric._plus('{}', wanted.soft_limits),
-            wanted.mode, wanted.on_hard_limit, wanted.on_soft_limit, wanted.reset_interval_ms, wanted.scope_type, wanted.scope_id)
+            now + wanted.reset_interval_ms * interval '1 ms', flowfabric._plus('{}', wanted.hard_limits),
+            flowfabric._plus('{}', wanted.soft_limits), wanted.mode, wanted.on_hard_limit, wanted.on_soft_limit,
+            wanted.reset_interval_ms, wanted.scope_type, wanted.scope_id)
     on conflict do nothing;
     if found then
-        select b.* into known from flowfabric.budgets b where b.partition = create_budget.partition and b.id = create_budget.id;
+        select b.* into known from flowfabric.budgets b
+        where b.partition = create_budget.partition and b.id = create_budget.id;
         perform flowfabric._append_budget('budget_created', known, create_budget.by, flowfabric._definition(known));
         return 'created';
     end if;
-    select b.* into known from flowfabric.budgets b where b.partition = create_budget.partition and b.id = create_budget.id;
+    select b.* into known from flowfabric.budgets b
+    where b.partition = create_budget.partition and b.id = create_budget.id;
     if flowfabric._definition(known) <> flowfabric._definition(wanted) then
         perform flowfabric._refuse('budget_already_exists', format(
-            'budget %s of namespace %s is defined otherwise: %s; change_budget changes it', flowfabric._shown(create_budget.name),
-            create_budget.namespace, flowfabric._definition(known)));
+            'budget %s already exists in namespace %s with another definition: %s; use change_budget to change it',
+            flowfabric._shown(create_budget.name), create_budget.namespace, flowfabric._definition(known)));
     end if;
     return 'exists';
 end $$;
 
--- A budget with what a change says of it. What is left out stays; limits replace the ones before, all of them; an interval
--- of 0 ends the resets.
+-- A budget with changes applied. Omitted fields keep their values, new limits replace all previous limits, and an
+-- interval of 0 ends the resets.
 --
 --   returns  the budget, not yet stored
 create or replace function flowfabric._with_changes(budget flowfabric.budgets, changes jsonb, now timestamptz)
@@ -112,28 +128,30 @@ language plpgsql immutable as $$
 declare
     before bigint := budget.reset_interval_ms;
 begin
-    budget.hard_limits := coalesce(changes -> 'hard_limits', budget.hard_limits);
-    budget.soft_limits := coalesce(changes -> 'soft_limits', budget.soft_limits);
-    budget.mode := coalesce(changes ->> 'mode', budget.mode);
-    budget.on_hard_limit := coalesce(changes ->> 'on_hard_limit', budget.on_hard_limit);
-    budget.on_soft_limit := coalesce(changes ->> 'on_soft_limit', budget.on_soft_limit);
-    budget.scope_type := coalesce(changes ->> 'scope_type', budget.scope_type);
-    budget.scope_id := coalesce(changes ->> 'scope_id', budget.scope_id);
-    budget.reset_interval_ms := nullif(coalesce((changes ->> 'reset_interval_ms')::bigint, before), 0);
+    budget.hard_limits := coalesce(_with_changes.changes -> 'hard_limits', budget.hard_limits);
+    budget.soft_limits := coalesce(_with_changes.changes -> 'soft_limits', budget.soft_limits);
+    budget.mode := coalesce(_with_changes.changes ->> 'mode', budget.mode);
+    budget.on_hard_limit := coalesce(_with_changes.changes ->> 'on_hard_limit', budget.on_hard_limit);
+    budget.on_soft_limit := coalesce(_with_changes.changes ->> 'on_soft_limit', budget.on_soft_limit);
+    budget.scope_type := coalesce(_with_changes.changes ->> 'scope_type', budget.scope_type);
+    budget.scope_id := coalesce(_with_changes.changes ->> 'scope_id', budget.scope_id);
+    budget.reset_interval_ms := nullif(coalesce((_with_changes.changes ->> 'reset_interval_ms')::bigint, before), 0);
     if budget.reset_interval_ms is distinct from before then
-        budget.next_reset_at := case when budget.reset_interval_ms > 0 then now + least(budget.reset_interval_ms, 315360000000) * interval '1 ms' end;
+        budget.next_reset_at := case
+            when budget.reset_interval_ms > 0
+                then _with_changes.now + least(budget.reset_interval_ms, 315360000000) * interval '1 ms' end;
     end if;
-    return budget;
+    return _with_changes.budget;
 end $$;
 
--- Change what a budget allows. A raised limit opens its routes at once, a lowered one closes them; no execution is written
--- but those that wait for this budget and fit now.
+-- Change the definition of a budget. A raised limit opens its routes immediately, a lowered limit closes them. The only
+-- executions written are those that wait for this budget and fit now.
 --
---   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
---   locks    the budget; tickets it moves, skipping those that are locked
+--   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
+--   locks    the budget; the tickets it moves, skipping locked ones
 --   emits    budget_changed, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
 --   refuses  budget_not_found, invalid_budget, invalid_body
---   returns  the lanes that may have work again
+--   returns  the lanes that may have claimable work again
 create or replace function flowfabric.change_budget(id uuid, changes text, by text, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -151,28 +169,29 @@ begin
     budget.soft_limits := flowfabric._plus('{}', budget.soft_limits);
 
     update flowfabric.budgets b
-    set hard_limits = budget.hard_limits, soft_limits = budget.soft_limits, mode = budget.mode, on_hard_limit = budget.on_hard_limit,
-        on_soft_limit = budget.on_soft_limit, reset_interval_ms = budget.reset_interval_ms, scope_type = budget.scope_type,
-        scope_id = budget.scope_id
+    set hard_limits = budget.hard_limits, soft_limits = budget.soft_limits, mode = budget.mode,
+        on_hard_limit = budget.on_hard_limit, on_soft_limit = budget.on_soft_limit,
+        reset_interval_ms = budget.reset_interval_ms, scope_type = budget.scope_type, scope_id = budget.scope_id
     where b.partition = budget.partition and b.id = budget.id;
     perform flowfabric._store_budget(budget);
     perform flowfabric._append_budget('budget_changed', budget, change_budget.by, given);
     lanes := flowfabric._make_use_of_room(before, budget, now);
 end $$;
 
--- A budget as people see it.
+-- The description of a budget, in its effective state.
 --
---   returns  all there is to know of it, as it counts now
+--   returns  the definition, the figures and the number of waiting executions
 create or replace function flowfabric._budget_text(budget flowfabric.budgets, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    standing flowfabric.budgets := flowfabric._standing(budget, now);
+    standing flowfabric.budgets := flowfabric._standing(_budget_text.budget, _budget_text.now);
 begin
     return flowfabric._definition(standing) || jsonb_strip_nulls(jsonb_build_object(
-        'budget_id', standing.id, 'namespace', standing.namespace, 'name', standing.name, 'created_at', standing.created_at,
-        'used', standing.used, 'reserved', standing.reserved, 'overrun', standing.overrun, 'is_full', flowfabric._is_full(standing),
+        'budget_id', standing.id, 'namespace', standing.namespace, 'name', standing.name,
+        'created_at', standing.created_at, 'used', standing.used, 'reserved', standing.reserved,
+        'overrun', standing.overrun, 'is_full', flowfabric._is_full(standing),
         'breach_count', standing.breach_count, 'soft_breach_count', standing.soft_breach_count,
         'last_breach', case when standing.last_breach is not null then
             jsonb_build_object('at', standing.last_breach_at, 'dimension', standing.last_breach) end,
@@ -183,7 +202,7 @@ begin
             order by (s.condition ->> 'asked_us')::bigint limit 10001) w)));
 end $$;
 
--- Read a budget.
+-- Describe a budget.
 --
 --   refuses  budget_not_found
 --   returns  the budget as JSON
@@ -201,11 +220,12 @@ begin
     return flowfabric._budget_text(budget, flowfabric.clock());
 end $$;
 
--- The budgets of a namespace, by name, behind a name.
+-- List the budgets of a namespace by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  a budget as JSON per row, one more than asked for when more follow
-create or replace function flowfabric.list_budgets(namespace text default 'default', after text default '', take int default 50)
+--   returns  one budget as JSON per row, and one more row than asked for when more follow
+create or replace function flowfabric.list_budgets(
+    namespace text default 'default', after text default '', take int default 50)
 returns table (budget text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column

@@ -1,4 +1,4 @@
-"""The ledger: what each execution has spent of each budget, period by period, and how to take it back."""
+"""The ledger: what each execution has spent of each budget in each period, and how to undo it."""
 
 from uuid import UUID
 
@@ -15,9 +15,9 @@ from flowfabric.postgres.driver import Connection
 async def release_usage(
     conn: Connection, budget: str | UUID, execution_id: ExecutionId, *, by: str, namespace: str = "default"
 ) -> Released:
-    """Take back what an execution has spent of a budget since its last reset.
+    """Undo what an execution has spent of a budget since the budget's last reset.
 
-    Safe to repeat: the second time answers `noop`. Raises `BudgetNotFound`, `InvalidBody`.
+    Safe to repeat: the second call returns `noop`. Raises `BudgetNotFound`, `InvalidBody`.
     """
     with named(budget, namespace) as found_id:
         released = await call.row(
@@ -31,7 +31,7 @@ async def release_usage(
 
 
 async def list_spending(conn: Connection, execution_id: ExecutionId) -> list[Spending]:
-    """What an execution has spent, budget by budget and period by period. Raises `ExecutionNotFound`."""
+    """List what an execution has spent, by budget and period. Raises `ExecutionNotFound`."""
     found = await call.rows(conn, "list_spending", **calls.about(execution_id))
     return [
         Spending(

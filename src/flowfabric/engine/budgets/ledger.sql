@@ -1,23 +1,25 @@
--- The ledger: what each execution has spent of each budget, period by period, and how to take it back.
+-- The ledger: what each execution has spent of each budget in each period, and how to undo it.
 
--- Add to what an execution has spent. The caller holds the budget.
-create or replace function flowfabric._note_spending(partition int, execution uuid, budget flowfabric.budgets, amounts jsonb)
+-- Add amounts to what an execution has spent. The caller has locked the budget.
+create or replace function flowfabric._note_spending(
+    partition int, execution uuid, budget flowfabric.budgets, amounts jsonb)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
     insert into flowfabric.spending (partition, execution, budget, period, spent)
-    values (_note_spending.partition, _note_spending.execution, budget.id, budget.period, amounts)
+    values (_note_spending.partition, _note_spending.execution, budget.id, budget.period, _note_spending.amounts)
     on conflict on constraint spending_pkey do update set spent = flowfabric._plus(spending.spent, excluded.spent);
 end $$;
 
--- Take back what an execution has spent of a budget in its present period.
+-- Undo what an execution has spent of a budget in the current period.
 --
---   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
---   locks    the budget; tickets it moves, skipping those that are locked
+--   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
+--   locks    the budget; the tickets it moves, skipping locked ones
 --   emits    usage_released, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
 --   refuses  budget_not_found, invalid_body
---   returns  'released' with the amounts, or 'noop' when there is nothing to take back; and the lanes that may have work again
+--   returns  'released' with the amounts, or 'noop' when nothing was spent; and the lanes that may have claimable work
+--            again
 create or replace function flowfabric.release_usage(
     budget uuid, partition int, id uuid, by text, out outcome text, out amounts text, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -31,7 +33,8 @@ begin
     perform flowfabric._check_by(release_usage.by);
     before := flowfabric._lock_budget(release_usage.budget, now);
     delete from flowfabric.spending s
-    where s.partition = release_usage.partition and s.execution = release_usage.id and s.budget = before.id and s.period = before.period
+    where s.partition = release_usage.partition and s.execution = release_usage.id and s.budget = before.id
+      and s.period = before.period
     returning s.spent into spent;
     outcome := case when found then 'released' else 'noop' end;
     amounts := coalesce(spent, '{}');
@@ -46,21 +49,24 @@ begin
     lanes := flowfabric._make_use_of_room(before, after, now);
 end $$;
 
--- What an execution has spent in all, budget by budget and period by period.
+-- List what an execution has spent, by budget and period.
 --
 --   refuses  execution_not_found
---   returns  a row each: the budget, its name, its period, and the amounts
+--   returns  one row per budget and period: the budget, its name, the period and the amounts
 create or replace function flowfabric.list_spending(partition int, id uuid)
 returns table (budget_id uuid, name text, period int, spent text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e where e.partition = list_spending.partition and e.id = list_spending.id) then
+    if not exists (
+        select from flowfabric.executions e
+        where e.partition = list_spending.partition and e.id = list_spending.id) then
         perform flowfabric._refuse_missing(list_spending.partition, list_spending.id);
     end if;
     return query
     select s.budget, b.name, s.period, s.spent::text
-    from flowfabric.spending s cross join lateral (select b.name from flowfabric.budgets b where b.id = s.budget offset 0) b
+    from flowfabric.spending s
+    cross join lateral (select b.name from flowfabric.budgets b where b.id = s.budget offset 0) b
     where s.partition = list_spending.partition and s.execution = list_spending.id
     order by b.name, s.budget, s.period;
 end $$;

@@ -1,34 +1,39 @@
--- Holding budgets: the one way to lock them, and the one way to write what they have used.
+-- Lock budgets: the only functions that lock budgets and store what is used of them.
 
--- A budget whose reset is due, as it is after that.
+-- Apply a due reset to a budget.
 --
 --   returns  the budget, not yet stored
 create or replace function flowfabric._rolled(budget flowfabric.budgets, now timestamptz)
 returns flowfabric.budgets
 language plpgsql immutable as $$
 begin
-    if budget.next_reset_at <= now then
+    if budget.next_reset_at <= _rolled.now then
         budget.used := '{}';
         budget.period := budget.period + 1;
         budget.last_breach := null;
         budget.last_breach_at := null;
-        budget.next_reset_at := budget.next_reset_at + make_interval(secs =>
-            ((floor(extract(epoch from now - budget.next_reset_at) * 1000 / budget.reset_interval_ms) + 1) * budget.reset_interval_ms / 1000)::float8);
+        budget.next_reset_at := budget.next_reset_at + make_interval(secs => (
+            (floor(extract(epoch from _rolled.now - budget.next_reset_at) * 1000 / budget.reset_interval_ms) + 1)
+            * budget.reset_interval_ms / 1000)::float8);
     end if;
-    return budget;
+    return _rolled.budget;
 end $$;
 
--- Add a line to the log about a budget.
+-- Append an event about a budget.
 --
 --   locks    the log, shared, until the transaction ends
 --   emits    kind
-create or replace function flowfabric._append_budget(kind text, budget flowfabric.budgets, by text default null, detail jsonb default '{}')
+create or replace function flowfabric._append_budget(
+    kind text, budget flowfabric.budgets, by text default null, detail jsonb default '{}')
 returns void
 language sql as $$
-    select flowfabric._append(kind, (budget).name, by, jsonb_build_object('budget_id', (budget).id, 'namespace', (budget).namespace) || detail)
+    select flowfabric._append(_append_budget.kind, (_append_budget.budget).name, _append_budget.by,
+        jsonb_build_object('budget_id', (_append_budget.budget).id, 'namespace', (_append_budget.budget).namespace)
+        || _append_budget.detail)
 $$;
 
--- Write what a budget has used and set aside, and whether it closes its routes by that. The caller holds it.
+-- Store the used and reserved amounts of a budget, and until when it closes its routes. The caller has locked the
+-- budget.
 create or replace function flowfabric._store_budget(budget flowfabric.budgets)
 returns void
 language plpgsql as $$
@@ -36,17 +41,18 @@ language plpgsql as $$
 begin
     update flowfabric.budgets b
     set used = budget.used, reserved = budget.reserved, overrun = budget.overrun, period = budget.period,
-        breach_count = budget.breach_count, soft_breach_count = budget.soft_breach_count, last_breach = budget.last_breach,
-        last_breach_at = budget.last_breach_at, next_reset_at = budget.next_reset_at, first_expiry = budget.first_expiry,
-        full_until = case when flowfabric._is_full(budget) then
+        breach_count = budget.breach_count, soft_breach_count = budget.soft_breach_count,
+        last_breach = budget.last_breach, last_breach_at = budget.last_breach_at,
+        next_reset_at = budget.next_reset_at, first_expiry = budget.first_expiry,
+        full_until = case when flowfabric._is_full(_store_budget.budget) then
             least(budget.next_reset_at, case when budget.reserved <> '{}' then budget.first_expiry end, 'infinity') end
     where b.partition = budget.partition and b.id = budget.id;
 end $$;
 
--- The open reservations of a budget that lapse until a moment, the first ones first. In an order that only the right index has: in
--- an empty table all indexes of what is open look alike.
+-- The open reservations of a budget that expire by a moment, the earliest first. The row comparison and the order match
+-- one index only, because the planner cannot tell the partial indexes apart while the table is empty.
 --
---   returns  a row each, with its place
+--   returns  one row per reservation, with its ctid
 create or replace function flowfabric._lapsed(budget uuid, until timestamptz, most int default null)
 returns table (place tid, estimate jsonb, expires_at timestamptz)
 language plpgsql stable rows 1 set enable_seqscan = off set enable_sort = off as $$
@@ -54,17 +60,19 @@ language plpgsql stable rows 1 set enable_seqscan = off set enable_sort = off as
 begin
     return query
     select r.ctid, r.estimate, r.expires_at from flowfabric.reservations r
-    where (r.budget, r.expires_at) >= (_lapsed.budget, '-infinity') and (r.budget, r.expires_at) <= (_lapsed.budget, _lapsed.until)
+    where (r.budget, r.expires_at) >= (_lapsed.budget, '-infinity')
+      and (r.budget, r.expires_at) <= (_lapsed.budget, _lapsed.until)
       and r.ended_at is null
     order by r.budget, r.expires_at limit _lapsed.most;
 end $$;
 
--- End the reservations of a budget that have lapsed. The caller holds it and stores what comes back.
+-- End the expired reservations of a budget. The caller has locked the budget and stores the returned one.
 --
 --   moves    reservation open → expired
 --   emits    reservation_expired
---   returns  the budget without them, and how many there were
-create or replace function flowfabric._lapse_reservations(inout budget flowfabric.budgets, now timestamptz, out lapsed_count int)
+--   returns  the budget without these reservations, and their number
+create or replace function flowfabric._lapse_reservations(
+    inout budget flowfabric.budgets, now timestamptz, out lapsed_count int)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -72,8 +80,8 @@ declare
 begin
     lapsed_count := 0;
     for lapsed in
-        update flowfabric.reservations r set ended_at = now, ended_by = 'expired'
-        where r.ctid = any (array(select o.place from flowfabric._lapsed(budget.id, now) o))
+        update flowfabric.reservations r set ended_at = _lapse_reservations.now, ended_by = 'expired'
+        where r.ctid = any (array(select o.place from flowfabric._lapsed(budget.id, _lapse_reservations.now) o))
         returning r.id, r.estimate, r.execution_partition, r.execution
     loop
         budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
@@ -85,12 +93,12 @@ begin
     budget.first_expiry := (select min(o.expires_at) from flowfabric._lapsed(budget.id, 'infinity', 1) o);
 end $$;
 
--- Lock budgets, and write what their time has brought: a reset that is due, reservations that have lapsed.
+-- Lock budgets, and store the changes that are due: resets and expired reservations.
 --
 --   moves    reservation open → expired
 --   locks    the budgets, in key order
 --   emits    budget_reset, reservation_expired
---   returns  those that exist, as they are now
+--   returns  the budgets that exist, up to date
 create or replace function flowfabric._lock_budgets(ids uuid[], now timestamptz)
 returns flowfabric.budgets[]
 language plpgsql set enable_seqscan = off as $$
@@ -100,17 +108,18 @@ declare
     budget flowfabric.budgets;
 begin
     select array_agg(x.budget) into held from (
-        -- + 0: so that they are looked up by id and sorted, instead of picked out of all in their order.
+        -- + 0 makes the planner look the budgets up by id and sort them, instead of scanning all budgets in key order.
         select b as budget from flowfabric.budgets b where b.id = any (_lock_budgets.ids)
         order by b.partition + 0, b.id for update) x;
     for place in 1 .. coalesce(cardinality(held), 0) loop
         budget := held[place];
-        continue when (budget.next_reset_at <= now or budget.first_expiry <= now) is not true;
-        if budget.first_expiry <= now then
-            budget := (flowfabric._lapse_reservations(budget, now)).budget;
+        continue when (
+            budget.next_reset_at <= _lock_budgets.now or budget.first_expiry <= _lock_budgets.now) is not true;
+        if budget.first_expiry <= _lock_budgets.now then
+            budget := (flowfabric._lapse_reservations(budget, _lock_budgets.now)).budget;
         end if;
-        if budget.next_reset_at <= now then
-            budget := flowfabric._rolled(budget, now);
+        if budget.next_reset_at <= _lock_budgets.now then
+            budget := flowfabric._rolled(budget, _lock_budgets.now);
             perform flowfabric._append_budget('budget_reset', budget, detail => jsonb_build_object(
                 'used', held[place].used, 'next_reset_at', budget.next_reset_at));
         end if;
@@ -139,50 +148,54 @@ begin
     return held[1];
 end $$;
 
--- The budget that is meant by a word: a text that is a UUID is its id, any other its name.
+-- Find a budget by a text: a UUID is taken as its id, any other text as its name.
 --
---   returns  its id, or null when there is none
+--   returns  the id, or null when the budget does not exist
 create or replace function flowfabric._find_budget(namespace text, word text)
 returns uuid
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if word ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
+    if _find_budget.word ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
         return (select b.id from flowfabric.budgets b where b.id = _find_budget.word::uuid);
     end if;
-    return (select b.id from flowfabric.budgets b where b.namespace = _find_budget.namespace and b.name = _find_budget.word);
+    return (
+        select b.id from flowfabric.budgets b
+        where b.namespace = _find_budget.namespace and b.name = _find_budget.word);
 end $$;
 
--- The refusal of a budget that is not there.
+-- The error for a budget that does not exist.
 --
 --   refuses  budget_not_found, as a value
---   returns  the fault
+--   returns  the error
 create or replace function flowfabric._no_budget_fault(id uuid)
 returns jsonb
 language sql immutable as $$
-    select flowfabric._fault('budget_not_found', format('no budget with id %s; make it with create_budget, or look at its name and namespace', _no_budget_fault.id))
+    select flowfabric._fault('budget_not_found',
+        format('budget %s does not exist; check its name and namespace, or create it with create_budget',
+               _no_budget_fault.id))
 $$;
 
--- Which budgets a call under leases may have to lock: those it names, and those in which these executions have something set
--- aside, which goes back when the call ends them.
+-- The budgets that a call under leases may have to lock: the budgets it names, and those in which its executions have
+-- open reservations, which are released if the call ends the executions.
 --
---   returns  their ids
+--   returns  the ids
 create or replace function flowfabric._budgets_at_stake(named uuid[], partitions int[], executions uuid[])
 returns uuid[]
 language plpgsql stable set enable_sort = off as $$
 #variable_conflict use_column
 begin
-    return named || array(
+    return _budgets_at_stake.named || array(
         select r.budget from unnest(_budgets_at_stake.partitions, _budgets_at_stake.executions) as x (partition, id)
         cross join lateral (
-            -- In an order that only the right index has: in an empty table all indexes of what is open look alike.
+            -- The row comparison and the order match one index only, as in _lapsed.
             select o.budget from flowfabric.reservations o
             where (o.execution_partition, o.execution) >= (x.partition::smallint, x.id)
               and (o.execution_partition, o.execution) <= (x.partition::smallint, x.id) and o.ended_at is null
             order by o.execution_partition, o.execution offset 0) r);
 end $$;
 
--- Lock the budgets in which some executions have something set aside, for a call that ends those in several steps.
+-- Lock the budgets in which executions have open reservations, for a call that ends the executions in several steps.
 --
 --   locks    the budgets, in key order
 create or replace function flowfabric._lock_at_stake(partitions int[], executions uuid[])
@@ -195,15 +208,15 @@ begin
     perform from flowfabric.budgets b where b.id = any (at_stake) order by b.partition + 0, b.id for update;
 end $$;
 
--- The lanes that may have work again because a budget has room: those of its routes.
+-- The lanes that may have claimable work again because a budget has room: the lanes of its routes.
 --
---   returns  their names, or null when the budget closed nothing before, or still does
+--   returns  the names, or null when the budget closed no routes before, or still does
 create or replace function flowfabric._opened_lanes(before flowfabric.budgets, after flowfabric.budgets)
 returns text[]
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if before.full_until is null or flowfabric._is_full(after) then
+    if before.full_until is null or flowfabric._is_full(_opened_lanes.after) then
         return null;
     end if;
     return array(select distinct r.lane from flowfabric.routes r where r.budgets @> array[after.id] order by 1);

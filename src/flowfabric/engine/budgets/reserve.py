@@ -1,4 +1,4 @@
-"""Reserving: setting aside what something will cost at most, and settling when it is known."""
+"""Reservations: reserve an estimated amount of a budget, to be settled when the actual amount is known."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -22,7 +22,7 @@ async def reserve(
     dedup_key: str | None = None,
     namespace: str = "default",
 ) -> Reserved:
-    """Set aside what something will cost at most, until it is settled, released, or lapses.
+    """Reserve an estimated amount of a budget until the reservation is settled, released or expires.
 
     Under a lease it ends with the attempt at the latest. Safe to repeat with a `dedup_key` while the reservation is
     open. Raises `BudgetNotFound`, `InvalidUsage`, `InvalidTime`, `InvalidBody`, `LeaseLost`, `ExecutionNotActive`.

@@ -1,9 +1,9 @@
--- Reserving: setting aside what something will cost at most, and settling when it is known.
+-- Reservations: reserve an estimated amount of a budget, to be settled when the actual amount is known.
 
--- Give back what executions have set aside, because their attempts are over. The caller holds the tickets.
+-- Release the open reservations of executions whose attempts are over. The caller has locked the tickets.
 --
 --   moves    reservation open → released
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of the reservations, in key order
 --   emits    reservation_released
 create or replace function flowfabric._return_reservations(partitions smallint[], ids uuid[])
 returns void
@@ -24,9 +24,10 @@ begin
         for returned in
             update flowfabric.reservations r set ended_at = now, ended_by = 'attempt'
             from (
-                select o.place from unnest(_return_reservations.partitions, _return_reservations.ids) as x (partition, id)
+                select o.place
+                from unnest(_return_reservations.partitions, _return_reservations.ids) as x (partition, id)
                 cross join lateral (
-                    -- In an order that only the right index has, as _budgets_at_stake.
+                    -- The row comparison and the order match one index only, as in _lapsed.
                     select o.ctid as place, o.budget from flowfabric.reservations o
                     where (o.execution_partition, o.execution) >= (x.partition::smallint, x.id)
                       and (o.execution_partition, o.execution) <= (x.partition::smallint, x.id) and o.ended_at is null
@@ -44,8 +45,8 @@ begin
     end loop;
 end $$;
 
--- The open reservation of a budget that was made with a key. In an order that only the right index has: in an empty table all
--- indexes of what is open look alike.
+-- Find the open reservation of a budget by its dedup key. The row comparison and the order match one index only, as in
+-- _lapsed.
 --
 --   returns  the reservation, or null when there is none
 create or replace function flowfabric._known_reservation(budget flowfabric.budgets, dedup_key text)
@@ -63,18 +64,21 @@ begin
     return known;
 end $$;
 
--- Set aside what something will cost at most.
+-- Reserve an estimated amount of a budget.
 --
---   moves    reservation – → open; at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget
+--   moves    reservation – → open; at a hard breach active → ended: failed, cancelled; or → suspended:
+--            waiting_for_budget
 --   locks    the ticket; then the budgets, in key order
---   emits    reservation_made, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended,
---            waitpoint_closed, budget_reset, reservation_expired, reservation_released
---   refuses  budget_not_found, invalid_usage, invalid_time, invalid_body, fence_required, partial_fence, lease_lost, execution_not_active,
---            execution_not_found
---   returns  {outcome: reserved, soft_breach or already_applied, reservation_id, expires_at, …figures}, or {outcome: hard_breach, …figures}
+--   emits    reservation_made, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled,
+--            execution_suspended, waitpoint_closed, budget_reset, reservation_expired, reservation_released
+--   refuses  budget_not_found, invalid_usage, invalid_time, invalid_body, fence_required, partial_fence, lease_lost,
+--            execution_not_active, execution_not_found
+--   returns  {outcome: reserved, soft_breach or already_applied, reservation_id, expires_at, …figures}, or {outcome:
+--            hard_breach, …figures}
 create or replace function flowfabric.reserve(
-    budget uuid, estimate text, reservation_id uuid, ttl_ms bigint default 3600000, dedup_key text default null, partition int default null,
-    id uuid default null, lease_id uuid default null, epoch bigint default null, attempt int default null)
+    budget uuid, estimate text, reservation_id uuid, ttl_ms bigint default 3600000, dedup_key text default null,
+    partition int default null, id uuid default null, lease_id uuid default null, epoch bigint default null,
+    attempt int default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -90,13 +94,15 @@ begin
     perform flowfabric._raise(coalesce(
         flowfabric._amounts_fault(reserve.estimate::jsonb, 1), flowfabric._dedup_key_fault(reserve.dedup_key),
         case when (reserve.ttl_ms between 1 and 86400000) is not true then flowfabric._fault(
-            'invalid_time', format('ttl of %s ms: give 1 to 86 400 000', reserve.ttl_ms)) end));
-    held := flowfabric._lock_for_call(reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
+            'invalid_time', format('ttl of %s ms is invalid; use 1 ms to 24 hours', reserve.ttl_ms)) end));
+    held := flowfabric._lock_for_call(
+        reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
     if reserve.dedup_key <> '' then
         known := flowfabric._known_reservation(held, reserve.dedup_key);
     end if;
     if known.id is not null then
-        return jsonb_build_object('outcome', 'already_applied', 'reservation_id', known.id, 'expires_at', known.expires_at);
+        return jsonb_build_object(
+            'outcome', 'already_applied', 'reservation_id', known.id, 'expires_at', known.expires_at);
     end if;
 
     amounts := flowfabric._amounts_counted(reserve.estimate::jsonb);
@@ -108,9 +114,10 @@ begin
         perform flowfabric._store_budget(held);
         return flowfabric._answer_breach(held, verdict, reserve.partition, reserve.id, amounts, now);
     end if;
-    insert into flowfabric.reservations (partition, id, budget, estimate, created_at, expires_at, execution_partition, execution, attempt, dedup_key)
-    values (held.partition, reserve.reservation_id, held.id, amounts, now, expires_at, reserve.partition, reserve.id, reserve.attempt,
-            nullif(reserve.dedup_key, ''));
+    insert into flowfabric.reservations (
+        partition, id, budget, estimate, created_at, expires_at, execution_partition, execution, attempt, dedup_key)
+    values (held.partition, reserve.reservation_id, held.id, amounts, now, expires_at, reserve.partition, reserve.id,
+            reserve.attempt, nullif(reserve.dedup_key, ''));
     if reserve.id is not null then
         perform flowfabric._tie(reserve.partition, reserve.id);
     end if;
@@ -123,10 +130,11 @@ begin
         || case when verdict ->> 'outcome' = 'ok' then '{"outcome": "reserved"}'::jsonb else '{}' end;
 end $$;
 
--- Judge the fence of a call that may show one, and lock its budget with all that it may have to lock besides.
+-- Check the fence of a call that may carry one, and lock the budget together with everything else the call may have to
+-- lock.
 --
 --   moves    reservation open → expired
---   locks    the flow of what a breach may end; the ticket; then the budgets, in key order
+--   locks    the flow of the execution, if a breach may end it; the ticket; then the budgets, in key order
 --   emits    budget_reset, reservation_expired
 --   refuses  budget_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found
 --   returns  the budget
@@ -138,12 +146,14 @@ declare
     held flowfabric.budgets;
 begin
     if _lock_for_call.id is not null then
-        perform flowfabric._lock_flows_at_stake(array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]);
+        perform flowfabric._lock_flows_at_stake(
+            array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]);
         perform flowfabric._raise((flowfabric._lock_fenced(
-            _lock_for_call.partition, _lock_for_call.id, _lock_for_call.lease_id, _lock_for_call.epoch, _lock_for_call.attempt, now)).fault);
+            _lock_for_call.partition, _lock_for_call.id, _lock_for_call.lease_id, _lock_for_call.epoch,
+            _lock_for_call.attempt, _lock_for_call.now)).fault);
     end if;
     select h.* into held from unnest(flowfabric._lock_budgets(flowfabric._budgets_at_stake(
-        array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]), now)) h
+        array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]), _lock_for_call.now)) h
     where h.id = _lock_for_call.budget;
     if not found then
         perform flowfabric._raise(flowfabric._no_budget_fault(_lock_for_call.budget));
@@ -151,10 +161,11 @@ begin
     return held;
 end $$;
 
--- Answer a hard breach, and do to the execution, if there is one, what the budget says. The budget is held and stored.
+-- Complete the answer to a hard breach, and apply the action of the budget to the execution, if there is one. The
+-- caller has locked and stored the budget.
 --
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
---   locks    the budgets of what it had set aside, in key order
+--   locks    the budgets of its reservations, in key order
 --   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
 --   returns  the verdict with the action taken
 create or replace function flowfabric._answer_breach(
@@ -162,8 +173,11 @@ create or replace function flowfabric._answer_breach(
 returns jsonb
 language plpgsql as $$
 begin
-    if execution is not null then
-        perform flowfabric._act_on_breach(budget, partition, execution, amounts, verdict ->> 'dimension', now);
+    if _answer_breach.execution is not null then
+        perform flowfabric._act_on_breach(
+            _answer_breach.budget, _answer_breach.partition, _answer_breach.execution, _answer_breach.amounts,
+            _answer_breach.verdict ->> 'dimension', _answer_breach.now);
     end if;
-    return verdict || jsonb_build_object('action', case when execution is null then 'refuse' else budget.on_hard_limit end);
+    return _answer_breach.verdict || jsonb_build_object(
+        'action', case when _answer_breach.execution is null then 'refuse' else budget.on_hard_limit end);
 end $$;

@@ -1,4 +1,4 @@
-"""Resets: a budget begins anew, when its time comes or when an operator says so."""
+"""Resets: start a new period of a budget, on schedule or by an operator."""
 
 from uuid import UUID
 
@@ -11,9 +11,9 @@ from flowfabric.postgres.driver import Connection
 
 
 async def reset_budget(conn: Connection, budget: str | UUID, *, by: str, namespace: str = "default") -> ResetBudget:
-    """Begin a new period: nothing is used, and counters and reservations stay.
+    """Start a new period: the used amounts are cleared; counters and reservations are kept.
 
-    The next reset by itself is a whole interval away. Raises `BudgetNotFound`, `InvalidBody`.
+    The next automatic reset is a whole interval away. Raises `BudgetNotFound`, `InvalidBody`.
     """
     with named(budget, namespace) as found_id:
         found = await call.row(conn, "reset_budget", id=found_id, by=check_text(by, "by"))
@@ -21,5 +21,5 @@ async def reset_budget(conn: Connection, budget: str | UUID, *, by: str, namespa
 
 
 async def reset_budgets(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Write the resets that are due; they count from their moment, written or not."""
+    """Store the resets that are due; they take effect at their due time, stored or not."""
     return await calls.sweep(conn, "reset_budgets", limit, passing)

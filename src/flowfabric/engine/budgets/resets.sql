@@ -1,12 +1,12 @@
--- Resets: a budget begins anew, when its time comes or when an operator says so.
+-- Resets: start a new period of a budget, on schedule or by an operator.
 
--- Begin a new period: nothing is used, the last breach is forgotten. Counters and reservations stay.
+-- Start a new period: the used amounts and the last breach are cleared. Counters and reservations are kept.
 --
---   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
---   locks    the budget; tickets it moves, skipping those that are locked
+--   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
+--   locks    the budget; the tickets it moves, skipping locked ones
 --   emits    budget_reset, execution_resumed, waitpoint_closed, reservation_expired
 --   refuses  budget_not_found, invalid_body
---   returns  when it resets next by itself, and the lanes that may have work again
+--   returns  the time of the next automatic reset, and the lanes that may have claimable work again
 create or replace function flowfabric.reset_budget(id uuid, by text, out next_reset_at timestamptz, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -30,13 +30,14 @@ begin
     next_reset_at := after.next_reset_at;
 end $$;
 
--- Write the resets that are due. They count from their moment, written or not.
+-- Store the resets that are due (a sweep). Resets take effect at their due time, stored or not.
 --
---   moves    suspended → runnable, for those that waited and fit now; reservation open → expired
---   locks    the budgets, skipping those that are locked; tickets it moves, skipping those that are locked
+--   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
+--   locks    the budgets, skipping locked ones; the tickets it moves, skipping locked ones
 --   emits    budget_reset, execution_resumed, waitpoint_closed, reservation_expired
---   returns  how many were reset, and the lanes that may have work again
-create or replace function flowfabric.reset_budgets(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many budgets were reset, and the lanes that may have claimable work again
+create or replace function flowfabric.reset_budgets(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -51,6 +52,8 @@ begin
     moved := coalesce(cardinality(due), 0);
     for place in 1 .. moved loop
         held := flowfabric._lock_budgets(array[due[place].id], now);
-        lanes := array(select distinct l from unnest(lanes || flowfabric._make_use_of_room(due[place], held[1], now)) l order by 1);
+        lanes := array(
+            select distinct l from unnest(lanes || flowfabric._make_use_of_room(due[place], held[1], now)) l
+            order by 1);
     end loop;
 end $$;

@@ -1,4 +1,4 @@
-"""Settling: what was set aside becomes what was spent, or comes back."""
+"""Settle reservations: count the actual amount, or release the reservation."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -15,10 +15,10 @@ from flowfabric.postgres.driver import Connection
 async def settle(
     conn: Connection, reservation_id: UUID, actual: Mapping[str, int], *, fence: Fence | None = None
 ) -> Settled:
-    """Say what a reservation has cost. What was set aside and not spent is free again at once.
+    """Settle a reservation with the actual amounts; reserved amounts that were not spent are free immediately.
 
-    Above the estimate it counts if it fits; if not, the estimate counts as used and the rest as overrun. Safe to
-    repeat: that answers `already_applied` with the first answer. Raises `ReservationNotFound`, `InvalidUsage`,
+    Amounts above the estimate count if they fit; otherwise the estimate counts as used and the rest as overrun. Safe
+    to repeat: returns `already_applied` with the first answer. Raises `ReservationNotFound`, `InvalidUsage`,
     `FenceRequired`, `LeaseLost`, `ExecutionNotActive`.
     """
     under = calls.under(fence) if fence else {}
@@ -27,9 +27,9 @@ async def settle(
 
 
 async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None = None) -> Released:
-    """Give back what was set aside.
+    """Release a reservation.
 
-    Safe to repeat: a reservation that has ended answers `noop`. Raises `ReservationNotFound`, `FenceRequired`,
+    Safe to repeat: returns `noop` if the reservation has ended. Raises `ReservationNotFound`, `FenceRequired`,
     `LeaseLost`, `ExecutionNotActive`.
     """
     under = calls.under(fence) if fence else {}
@@ -42,5 +42,5 @@ async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None
 
 
 async def expire_reservations(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """End reservations that have lapsed, and forget those that ended a day ago."""
+    """End expired reservations, and delete those that ended a day ago."""
     return await calls.sweep(conn, "expire_reservations", limit, passing)

@@ -1,12 +1,13 @@
--- Settling: what was set aside becomes what was spent, or comes back.
+-- Settle reservations: count the actual amount, or release the reservation.
 
--- Find a reservation, judge the fence of whoever wants to end it, and lock its budget.
+-- Find a reservation, check the fence of the caller that ends it, and lock its budget.
 --
 --   moves    reservation open → expired
 --   locks    the ticket; then the budgets, in key order
 --   emits    budget_reset, reservation_expired
---   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, budget_not_found
---   returns  the reservation as it is now, and its budget
+--   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active,
+--            execution_not_found, budget_not_found
+--   returns  the current reservation, and its budget
 create or replace function flowfabric._lock_reservation(
     reservation_id uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz,
     out reservation flowfabric.reservations, out budget flowfabric.budgets)
@@ -14,47 +15,54 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
     select r.* into reservation from flowfabric.reservations r where r.id = _lock_reservation.reservation_id;
-    if not found or (reservation.execution_partition, reservation.execution) <> (_lock_reservation.partition, _lock_reservation.id) then
+    if not found
+       or (reservation.execution_partition, reservation.execution)
+          <> (_lock_reservation.partition, _lock_reservation.id) then
         perform flowfabric._raise(flowfabric._no_reservation_fault(_lock_reservation.reservation_id, null));
     end if;
     if reservation.execution is not null and _lock_reservation.id is null then
-        perform flowfabric._refuse('fence_required', format('reservation %s belongs to an execution; show its lease', reservation.id));
+        perform flowfabric._refuse('fence_required',
+            format('reservation %s belongs to an execution; pass the fence of its claim', reservation.id));
     end if;
     budget := flowfabric._lock_for_call(
-        reservation.budget, _lock_reservation.partition, _lock_reservation.id, _lock_reservation.lease_id, _lock_reservation.epoch,
-        _lock_reservation.attempt, now);
-    -- A statement after the lock: only whoever holds the budget may have ended it.
+        reservation.budget, _lock_reservation.partition, _lock_reservation.id, _lock_reservation.lease_id,
+        _lock_reservation.epoch, _lock_reservation.attempt, _lock_reservation.now);
+    -- Re-check under the lock: only the session that has locked the budget can end its reservations.
     select r.* into reservation from flowfabric.reservations r where r.id = _lock_reservation.reservation_id;
     if not found then
         perform flowfabric._raise(flowfabric._no_reservation_fault(_lock_reservation.reservation_id, null));
     end if;
 end $$;
 
--- The refusal of a reservation that is not there, or no longer open.
+-- The error for a reservation that does not exist or is no longer open.
 --
 --   refuses  reservation_not_found, as a value
---   returns  the fault
+--   returns  the error
 create or replace function flowfabric._no_reservation_fault(id uuid, ended_by text)
 returns jsonb
 language sql immutable as $$
-    select flowfabric._fault('reservation_not_found', format('reservation %s %s; report_usage says what was spent without it', _no_reservation_fault.id,
-        case _no_reservation_fault.ended_by when 'expired' then 'has lapsed' when 'attempt' then 'ended with its attempt'
-            when 'release' then 'was released' else 'is not there, or not this execution''s' end))
+    select flowfabric._fault('reservation_not_found',
+        format('reservation %s %s; use report_usage to count what was spent without it', _no_reservation_fault.id,
+               case _no_reservation_fault.ended_by when 'expired' then 'has expired'
+                   when 'attempt' then 'ended with its attempt' when 'release' then 'was released'
+                   else 'does not exist, or belongs to another execution' end))
 $$;
 
--- Say what a reservation has cost. What fits is used; when not all of it does, the estimate is, and the rest is overrun.
+-- Settle a reservation with the actual amounts. If they fit, they count as used; otherwise the estimate counts as used
+-- and the rest as overrun.
 --
---   moves    reservation open → settled; suspended → runnable, for those that waited and fit now; at a hard breach active → ended:
---            failed, cancelled; or → suspended: waiting_for_budget
---   locks    the ticket; then the budgets, in key order; then tickets it moves, skipping those that are locked
---   emits    reservation_settled, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended,
---            execution_resumed, waitpoint_closed, budget_reset, reservation_expired, reservation_released
---   refuses  reservation_not_found, invalid_usage, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            budget_not_found
+--   moves    reservation open → settled; suspended → runnable, for executions that waited for the budget and fit now;
+--            at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget
+--   locks    the ticket; then the budgets, in key order; then the tickets it moves, skipping locked ones
+--   emits    reservation_settled, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled,
+--            execution_suspended, execution_resumed, waitpoint_closed, budget_reset, reservation_expired,
+--            reservation_released
+--   refuses  reservation_not_found, invalid_usage, fence_required, partial_fence, lease_lost, execution_not_active,
+--            execution_not_found, budget_not_found
 --   returns  {outcome: settled, soft_breach, hard_breach or already_applied with the first answer, …figures, lanes}
 create or replace function flowfabric.settle(
-    reservation_id uuid, actual text, partition int default null, id uuid default null, lease_id uuid default null, epoch bigint default null,
-    attempt int default null)
+    reservation_id uuid, actual text, partition int default null, id uuid default null, lease_id uuid default null,
+    epoch bigint default null, attempt int default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -68,9 +76,11 @@ declare
     lanes text[];
 begin
     perform flowfabric._raise(flowfabric._amounts_fault(settle.actual::jsonb, 0));
-    held := flowfabric._lock_reservation(settle.reservation_id, settle.partition, settle.id, settle.lease_id, settle.epoch, settle.attempt, now);
+    held := flowfabric._lock_reservation(
+        settle.reservation_id, settle.partition, settle.id, settle.lease_id, settle.epoch, settle.attempt, now);
     if (held.reservation).ended_by = 'settle' then
-        return (held.reservation).answer || jsonb_build_object('outcome', 'already_applied', 'first', (held.reservation).answer -> 'outcome');
+        return (held.reservation).answer || jsonb_build_object(
+            'outcome', 'already_applied', 'first', (held.reservation).answer -> 'outcome');
     elsif (held.reservation).ended_at is not null then
         perform flowfabric._raise(flowfabric._no_reservation_fault(settle.reservation_id, (held.reservation).ended_by));
     end if;
@@ -80,44 +90,46 @@ begin
     verdict := settled.verdict;
     if verdict ->> 'outcome' = 'hard_breach' then
         verdict := flowfabric._answer_breach(after, verdict, settle.partition, settle.id, verdict -> 'overrun', now);
-        -- Ended, the execution has given back what else it had set aside.
+        -- If the action ended the execution, its other reservations were released: read the budget again.
         select b.* into after from flowfabric.budgets b where b.partition = after.partition and b.id = after.id;
     end if;
-    update flowfabric.reservations r set answer = verdict where r.partition = (held.reservation).partition and r.id = (held.reservation).id;
+    update flowfabric.reservations r set answer = verdict
+    where r.partition = (held.reservation).partition and r.id = (held.reservation).id;
     lanes := flowfabric._make_use_of_room(held.budget, after, now);
     return verdict || jsonb_build_object('lanes', lanes);
 end $$;
 
--- Count what a reservation has cost into its budget, store that, and close the reservation. The caller holds the budget.
+-- Count the actual amounts of a reservation in its budget, store the budget and close the reservation. The caller has
+-- locked the budget.
 --
 --   moves    reservation open → settled
 --   emits    reservation_settled, budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage
 --   returns  the budget, and the verdict: {outcome, …figures}
 create or replace function flowfabric._settled(
-    inout budget flowfabric.budgets, reservation flowfabric.reservations, actual jsonb, partition int, execution uuid, now timestamptz,
-    out verdict jsonb)
+    inout budget flowfabric.budgets, reservation flowfabric.reservations, actual jsonb, partition int, execution uuid,
+    now timestamptz, out verdict jsonb)
 language plpgsql as $$
 #variable_conflict use_column
 declare
     charged record;
     limits jsonb := budget.hard_limits;
-    counted jsonb := actual;
-    overrun jsonb := flowfabric._minus(flowfabric._plus('{}', actual), reservation.estimate);
+    counted jsonb := _settled.actual;
+    overrun jsonb := flowfabric._minus(flowfabric._plus('{}', _settled.actual), reservation.estimate);
     execution_id text := flowfabric._id(_settled.partition, _settled.execution);
 begin
     budget.reserved := flowfabric._minus(budget.reserved, reservation.estimate);
     if overrun = '{}' and budget.mode = 'strict' then
-        -- All of it was set aside: it fits, though the limit may have been lowered since.
+        -- The whole amount was reserved, so it fits even if the limit has been lowered since.
         budget.hard_limits := '{}';
     end if;
-    charged := flowfabric._charge(budget, actual, false, execution_id, now);
+    charged := flowfabric._charge(budget, _settled.actual, false, execution_id, _settled.now);
     budget := charged.budget;
     budget.hard_limits := limits;
     verdict := charged.verdict;
     perform flowfabric._raise(case when verdict ? 'code' then verdict end);
     if verdict ->> 'outcome' = 'hard_breach' then
-        counted := flowfabric._minus(actual, overrun);
+        counted := flowfabric._minus(_settled.actual, overrun);
         budget.used := flowfabric._plus(budget.used, counted);
         budget.overrun := flowfabric._plus(budget.overrun, overrun);
         perform flowfabric._raise(flowfabric._amounts_fault(budget.overrun, 0));
@@ -130,23 +142,25 @@ begin
     if _settled.execution is not null and counted <> '{}' then
         perform flowfabric._note_spending(_settled.partition, _settled.execution, budget, counted);
     end if;
-    update flowfabric.reservations r set ended_at = now, ended_by = 'settle'
+    update flowfabric.reservations r set ended_at = _settled.now, ended_by = 'settle'
     where r.partition = reservation.partition and r.id = reservation.id;
     perform flowfabric._append_budget('reservation_settled', budget, detail => jsonb_strip_nulls(jsonb_build_object(
-        'reservation_id', reservation.id, 'estimate', reservation.estimate, 'actual', actual, 'overrun', nullif(overrun, '{}'),
-        'execution_id', execution_id)));
+        'reservation_id', reservation.id, 'estimate', reservation.estimate, 'actual', _settled.actual,
+        'overrun', nullif(overrun, '{}'), 'execution_id', execution_id)));
 end $$;
 
--- Give back what was set aside.
+-- Release a reservation.
 --
---   moves    reservation open → released; suspended → runnable, for those that waited and fit now
---   locks    the ticket; then the budgets, in key order; then tickets it moves, skipping those that are locked
+--   moves    reservation open → released; suspended → runnable, for executions that waited for the budget and fit now
+--   locks    the ticket; then the budgets, in key order; then the tickets it moves, skipping locked ones
 --   emits    reservation_released, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
---   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, budget_not_found
---   returns  'released' with the amounts, or 'noop' when it has ended already; and the lanes that may have work again
+--   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active,
+--            execution_not_found, budget_not_found
+--   returns  'released' with the amounts, or 'noop' when the reservation has already ended; and the lanes that may have
+--            claimable work again
 create or replace function flowfabric.release(
-    reservation_id uuid, partition int default null, id uuid default null, lease_id uuid default null, epoch bigint default null,
-    attempt int default null, out outcome text, out amounts text, out lanes text[])
+    reservation_id uuid, partition int default null, id uuid default null, lease_id uuid default null,
+    epoch bigint default null, attempt int default null, out outcome text, out amounts text, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -154,7 +168,8 @@ declare
     held record;
     after flowfabric.budgets;
 begin
-    held := flowfabric._lock_reservation(release.reservation_id, release.partition, release.id, release.lease_id, release.epoch, release.attempt, now);
+    held := flowfabric._lock_reservation(
+        release.reservation_id, release.partition, release.id, release.lease_id, release.epoch, release.attempt, now);
     if (held.reservation).ended_at is not null then
         outcome := 'noop';
         amounts := '{}';
@@ -173,12 +188,14 @@ begin
     lanes := flowfabric._make_use_of_room(held.budget, after, now);
 end $$;
 
--- End reservations that have lapsed, and forget those that ended a day ago. They count for nothing from their moment on.
+-- End expired reservations, and delete reservations that ended a day ago (a sweep). A reservation stops counting at its
+-- expiry, swept or not.
 --
---   moves    reservation open → expired
---   locks    the budgets, skipping those that are locked
+--   moves    reservation open → expired; suspended → runnable, for executions that waited for the budget and fit now
+--   locks    the budgets, skipping locked ones; the tickets it moves and the reservations it deletes, skipping locked
+--            ones
 --   emits    reservation_expired, execution_resumed, waitpoint_closed
---   returns  how many ended or were forgotten, and the lanes that may have work again
+--   returns  how many reservations ended or were deleted, and the lanes that may have claimable work again
 create or replace function flowfabric.expire_reservations(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -194,12 +211,15 @@ begin
         select r.budget from flowfabric.reservations r where r.ended_at is null and r.expires_at <= now
         order by r.expires_at, r.partition, r.id limit expire_reservations.take offset expire_reservations.passing);
     for before in
-        select b.* from flowfabric.budgets b where b.id = any (lapsing) order by b.partition + 0, b.id for update skip locked
+        select b.* from flowfabric.budgets b where b.id = any (lapsing) order by b.partition + 0, b.id
+        for update skip locked
     loop
         lapsed := flowfabric._lapse_reservations(before, now);
         perform flowfabric._store_budget(lapsed.budget);
         moved := moved + lapsed.lapsed_count;
-        lanes := array(select distinct l from unnest(lanes || flowfabric._make_use_of_room(before, lapsed.budget, now)) l order by 1);
+        lanes := array(
+            select distinct l from unnest(lanes || flowfabric._make_use_of_room(before, lapsed.budget, now)) l
+            order by 1);
     end loop;
     with gone as (
         delete from flowfabric.reservations r where r.ctid = any (array(

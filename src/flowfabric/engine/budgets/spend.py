@@ -1,4 +1,4 @@
-"""Spending: reports of what was used, many in one call, each counted whole or not at all."""
+"""Usage reports: count used amounts in budgets, many reports in one call, each counted in full or not at all."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -15,7 +15,7 @@ from flowfabric.postgres.driver import Connection
 
 
 class _Item(msgspec.Struct, frozen=True):
-    """A report as it is sent: checked for what Postgres would refuse the whole batch for."""
+    """A report ready to send: checked for values that would make Postgres refuse the whole batch."""
 
     budget: UUID
     amounts: str
@@ -25,16 +25,16 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 async def report_usage(conn: Connection, report: UsageReport) -> Usage:
-    """Count what was used: in all dimensions of the report, or in none.
+    """Count used amounts, in all dimensions of the report or in none.
 
-    A breach is an answer, not an error. Safe to repeat with a `dedup_key` or a `step`. Raises `BudgetNotFound`,
+    A breach is a return value, not an error. Safe to repeat with a `dedup_key` or a `step`. Raises `BudgetNotFound`,
     `InvalidUsage`, `InvalidBody`, `InvalidName`, `FenceRequired`, `LeaseLost`, `ExecutionNotActive`, `TooManySteps`.
     """
     return calls.only(await report_usage_many(conn, [report]))
 
 
 async def report_usage_many(conn: Connection, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:
-    """Count many reports, as if one after the other, and answer each in its place."""
+    """Count many reports, one after the other, and return one answer per report in order."""
     answers = await calls.each(reports, _prepare, lambda items: _send(conn, items), lambda item: len(item.amounts))
     return [
         not_found(report.budget, report.namespace) if isinstance(answer, BudgetNotFound) else answer
@@ -60,7 +60,7 @@ def _step(step: tuple[str, int] | None) -> tuple[str, int] | None:
             return None
         case (str(name), int(occurrence)) if -1 < occurrence < 2**31:
             return check_text(name, "step name"), occurrence
-    raise InvalidName(f"step {shown(str(step))}: give a name and an occurrence, which counts from 1")
+    raise InvalidName(f"step {shown(str(step))} is invalid; use (name, occurrence), where occurrence counts from 1")
 
 
 async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | FlowFabricError]:
@@ -78,7 +78,7 @@ async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | FlowFa
 
 
 def _fences(fences: Sequence[Fence | None]) -> dict[str, object]:
-    """The fences as columns; those who show none leave their place empty."""
+    """The fences as columns, with null for reports without a fence."""
     return {
         "partitions": [fence and _known(fence.execution_id.partition, 31) for fence in fences],
         "ids": [fence and fence.execution_id.uuid for fence in fences],
@@ -89,5 +89,5 @@ def _fences(fences: Sequence[Fence | None]) -> dict[str, object]:
 
 
 def _known(number: int, bits: int) -> int:
-    """A number as Postgres holds it: one that is too large for that was never given out, and -1 is not either."""
+    """A number that fits the column type; an out-of-range number becomes -1, which no lease has."""
     return number if 0 <= number < 1 << bits else -1

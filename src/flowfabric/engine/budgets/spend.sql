@@ -1,26 +1,27 @@
--- Spending: reports of what was used, many in one call, each counted whole or not at all.
+-- Usage reports: count used amounts in budgets, many reports in one call, each counted in full or not at all.
 
--- Count amounts into a budget that the caller holds and stores, if they fit: as used, or as set aside. Nothing of them is
--- counted at a hard breach or a fault.
+-- Count amounts in a budget if they fit, as used or as reserved. At a hard breach or an error nothing is counted. The
+-- caller has locked the budget and stores it.
 --
 --   emits    budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage, as a value
---   returns  the budget, and the verdict: {outcome, …figures}, or the fault
+--   returns  the budget, and the verdict: {outcome, …figures}, or the error
 create or replace function flowfabric._charge(
-    inout budget flowfabric.budgets, amounts jsonb, reserving boolean, execution_id text, now timestamptz, out verdict jsonb)
+    inout budget flowfabric.budgets, amounts jsonb, reserving boolean, execution_id text, now timestamptz,
+    out verdict jsonb)
 language plpgsql as $$
 begin
-    verdict := flowfabric._judge_usage(budget, amounts, reserving);
+    verdict := flowfabric._judge_usage(budget, _charge.amounts, _charge.reserving);
     if verdict ? 'code' then
         return;
     elsif verdict ->> 'outcome' = 'hard_breach' then
-        budget := flowfabric._breached(budget, verdict, amounts, execution_id, now);
+        budget := flowfabric._breached(budget, verdict, _charge.amounts, _charge.execution_id, _charge.now);
         return;
     end if;
-    if reserving then
-        budget.reserved := flowfabric._plus(budget.reserved, amounts);
+    if _charge.reserving then
+        budget.reserved := flowfabric._plus(budget.reserved, _charge.amounts);
     else
-        budget.used := flowfabric._plus(budget.used, amounts);
+        budget.used := flowfabric._plus(budget.used, _charge.amounts);
     end if;
     if verdict ->> 'outcome' = 'soft_breach' then
         budget.soft_breach_count := budget.soft_breach_count + 1;
@@ -28,65 +29,74 @@ begin
             verdict := '{"outcome": "ok"}';
         else
             perform flowfabric._append_budget('budget_soft_breached', budget, detail => jsonb_strip_nulls(
-                (verdict - 'outcome') || jsonb_build_object('amounts', amounts, 'execution_id', execution_id)));
+                (verdict - 'outcome')
+                || jsonb_build_object('amounts', _charge.amounts, 'execution_id', _charge.execution_id)));
         end if;
     end if;
 end $$;
 
--- Count a hard breach. The caller holds the budget and stores it.
+-- Count a hard breach. The caller has locked the budget and stores it.
 --
 --   emits    budget_hard_breached
 --   returns  the budget
-create or replace function flowfabric._breached(budget flowfabric.budgets, verdict jsonb, amounts jsonb, execution_id text, now timestamptz)
+create or replace function flowfabric._breached(
+    budget flowfabric.budgets, verdict jsonb, amounts jsonb, execution_id text, now timestamptz)
 returns flowfabric.budgets
 language plpgsql as $$
 begin
     budget.breach_count := budget.breach_count + 1;
-    budget.last_breach := verdict ->> 'dimension';
-    budget.last_breach_at := now;
-    perform flowfabric._append_budget('budget_hard_breached', budget, detail => jsonb_strip_nulls(
-        (verdict - 'outcome') || jsonb_build_object('amounts', amounts, 'execution_id', execution_id)));
-    return budget;
+    budget.last_breach := _breached.verdict ->> 'dimension';
+    budget.last_breach_at := _breached.now;
+    perform flowfabric._append_budget('budget_hard_breached', _breached.budget, detail => jsonb_strip_nulls(
+        (_breached.verdict - 'outcome')
+        || jsonb_build_object('amounts', _breached.amounts, 'execution_id', _breached.execution_id)));
+    return _breached.budget;
 end $$;
 
--- Whether a report was counted before, by its key or by its place in the journal.
+-- Whether a report was counted before, by its dedup key or by its step in the journal.
 --
 --   returns  true or false
 create or replace function flowfabric._is_counted(
     budget uuid, key text, partition int, execution uuid, step text, occurrence int, now timestamptz)
 returns boolean
 language sql stable as $$
-    select key is not null and exists (
-            select from flowfabric.budgets b join flowfabric.usage_keys k on k.partition = b.partition and k.budget = b.id
-            where b.id = _is_counted.budget and k.key = _is_counted.key and k.at > _is_counted.now - interval '24 hours')
-        or step is not null and exists (
+    select _is_counted.key is not null and exists (
+            select from flowfabric.budgets b
+            join flowfabric.usage_keys k on k.partition = b.partition and k.budget = b.id
+            where b.id = _is_counted.budget and k.key = _is_counted.key
+              and k.at > _is_counted.now - interval '24 hours')
+        or _is_counted.step is not null and exists (
             select from flowfabric.steps s
-            where s.partition = _is_counted.partition and s.execution = _is_counted.execution and s.name = _is_counted.step
-              and s.occurrence = _is_counted.occurrence)
+            where s.partition = _is_counted.partition and s.execution = _is_counted.execution
+              and s.name = _is_counted.step and s.occurrence = _is_counted.occurrence)
 $$;
 
--- Remember that a report was counted: its key for a day, its place in the journal for as long as the execution is kept.
+-- Remember that a report was counted: its dedup key for a day, its step in the journal as long as the execution is
+-- kept.
 create or replace function flowfabric._remember_report(
-    budget flowfabric.budgets, key text, partition int, execution uuid, step text, occurrence int, verdict jsonb, now timestamptz)
+    budget flowfabric.budgets, key text, partition int, execution uuid, step text, occurrence int, verdict jsonb,
+    now timestamptz)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
     if _remember_report.key is not null then
-        insert into flowfabric.usage_keys (partition, budget, key, at) values (budget.partition, budget.id, _remember_report.key, now)
+        insert into flowfabric.usage_keys (partition, budget, key, at)
+        values (budget.partition, budget.id, _remember_report.key, _remember_report.now)
         on conflict on constraint usage_keys_pkey do update set at = excluded.at;
     end if;
     if _remember_report.step is not null then
         insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result)
-        values (_remember_report.partition, _remember_report.execution, _remember_report.step, _remember_report.occurrence, 'step', now,
-                convert_to(verdict::text, 'UTF8'));
+        values (_remember_report.partition, _remember_report.execution, _remember_report.step,
+                _remember_report.occurrence, 'step', _remember_report.now,
+                convert_to(_remember_report.verdict::text, 'UTF8'));
     end if;
 end $$;
 
--- Forget the keys of reports that are a day old. They count for nothing from then on.
+-- Delete dedup keys that are a day old. They stop counting at that age, deleted or not.
 --
 --   locks    the keys it removes; skips those that are locked
---   returns  how many were forgotten
+--   returns  how many keys were deleted
 create or replace function flowfabric._forget_usage_keys(take int)
 returns int
 language plpgsql as $$
@@ -101,90 +111,106 @@ begin
     return forgotten;
 end $$;
 
--- What is wrong with a report, besides its fence and its budget.
+-- Validate a report, except for its fence and its budget.
 --
 --   refuses  invalid_usage, invalid_body, invalid_name, fence_required, as a value
---   returns  the fault, or null when it is good
+--   returns  the error, or null when the report is valid
 create or replace function flowfabric._report_fault(amounts jsonb, key text, execution uuid, step text, occurrence int)
 returns jsonb
 language plpgsql stable as $$
 declare
-    fault jsonb := flowfabric._amounts_fault(amounts, 1);
+    fault jsonb := flowfabric._amounts_fault(_report_fault.amounts, 1);
 begin
     if fault is not null then
         return fault;
-    elsif key is not null and flowfabric._dedup_key_fault(key) is not null then
-        return flowfabric._dedup_key_fault(key);
-    elsif step is null and occurrence is null then
+    elsif _report_fault.key is not null and flowfabric._dedup_key_fault(_report_fault.key) is not null then
+        return flowfabric._dedup_key_fault(_report_fault.key);
+    elsif _report_fault.step is null and _report_fault.occurrence is null then
         return null;
     end if;
     return coalesce(
-        flowfabric._step_fault(step, occurrence, 0, 0),
-        case when execution is null then flowfabric._fault(
-            'fence_required', format('step %s: a step belongs to an execution; show its lease', flowfabric._shown(step))) end);
+        flowfabric._step_fault(_report_fault.step, _report_fault.occurrence, 0, 0),
+        case when _report_fault.execution is null then flowfabric._fault(
+            'fence_required', format('step %s belongs to an execution; pass the fence of its claim',
+                                     flowfabric._shown(_report_fault.step))) end);
 end $$;
 
--- What is wrong with the key of a report or a reservation.
+-- Validate the dedup key of a report or a reservation.
 --
 --   refuses  invalid_body, as a value
---   returns  the fault, or null when it is good
+--   returns  the error, or null when the key is valid
 create or replace function flowfabric._dedup_key_fault(key text)
 returns jsonb
 language sql immutable as $$
-    select case when octet_length(key) > 256 then flowfabric._fault(
-        'invalid_body', format('dedup_key %s: give at most 256 bytes', flowfabric._shown(key)), '{"field": "dedup_key"}') end
+    select case when octet_length(_dedup_key_fault.key) > 256 then flowfabric._fault(
+        'invalid_body', format('dedup_key %s is too long; use at most 256 bytes',
+                               flowfabric._shown(_dedup_key_fault.key)),
+        '{"field": "dedup_key"}') end
 $$;
 
--- Count one report into a budget that the caller holds and stores, unless it was counted before.
+-- Count one report in a budget, unless it was counted before. The caller has locked the budget and stores it.
 --
 --   emits    budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage, too_many_steps, as a value
---   returns  the budget, and the verdict: {outcome, …figures}, or the fault
+--   returns  the budget, and the verdict: {outcome, …figures}, or the error
 create or replace function flowfabric._report_one(
-    inout budget flowfabric.budgets, amounts jsonb, partition int, execution uuid, key text, step text, occurrence int, now timestamptz,
-    out verdict jsonb)
+    inout budget flowfabric.budgets, amounts jsonb, partition int, execution uuid, key text, step text, occurrence int,
+    now timestamptz, out verdict jsonb)
 language plpgsql as $$
 #variable_conflict use_column
 declare
     charged record;
 begin
-    if (key is not null or step is not null)
-       and flowfabric._is_counted(budget.id, key, _report_one.partition, _report_one.execution, step, _report_one.occurrence, now) then
+    if (_report_one.key is not null or _report_one.step is not null)
+       and flowfabric._is_counted(budget.id, _report_one.key, _report_one.partition, _report_one.execution,
+           _report_one.step, _report_one.occurrence, _report_one.now) then
         verdict := '{"outcome": "already_applied"}';
         return;
-    elsif step is not null and (select count(*) from flowfabric.steps s
-                                where s.partition = _report_one.partition and s.execution = _report_one.execution) >= 10000 then
-        verdict := flowfabric._fault('too_many_steps', 'the execution has 10 000 steps, as many as it may have; split it into several');
+    elsif _report_one.step is not null and (
+        select count(*) from flowfabric.steps s
+        where s.partition = _report_one.partition and s.execution = _report_one.execution) >= 10000 then
+        verdict := flowfabric._fault('too_many_steps',
+            'the execution already has 10,000 steps, the maximum; split it into several executions');
         return;
     end if;
-    charged := flowfabric._charge(budget, amounts, false, flowfabric._id(_report_one.partition, _report_one.execution), now);
+    charged := flowfabric._charge(
+        budget, _report_one.amounts, false, flowfabric._id(_report_one.partition, _report_one.execution),
+        _report_one.now);
     budget := charged.budget;
     verdict := charged.verdict;
     if verdict ->> 'outcome' in ('ok', 'soft_breach') then
-        perform flowfabric._remember_report(budget, key, _report_one.partition, _report_one.execution, step, _report_one.occurrence, verdict, now);
-        if _report_one.execution is not null and amounts <> '{}' then
-            perform flowfabric._note_spending(_report_one.partition, _report_one.execution, budget, amounts);
+        perform flowfabric._remember_report(budget, _report_one.key, _report_one.partition, _report_one.execution,
+            _report_one.step, _report_one.occurrence, verdict, _report_one.now);
+        if _report_one.execution is not null and _report_one.amounts <> '{}' then
+            perform flowfabric._note_spending(
+                _report_one.partition, _report_one.execution, budget, _report_one.amounts);
         end if;
     end if;
 end $$;
 
--- Judge the fences of those items of a call that show one.
+-- Check the fences of those items of a call that carry one.
 --
 --   locks    the tickets, in key order
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
---   returns  per item the fault, or null when its fence holds or it shows none
+--   returns  one error per item, or null when the fence is valid or missing
 create or replace function flowfabric._fence_faults(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], now timestamptz)
 returns jsonb[]
 language plpgsql as $$
 declare
-    rounds int[] := array(select case when x.id is null then 0 else 1 end from unnest(ids) with ordinality as x (id, item) order by x.item);
+    rounds int[] := array(
+        select case when x.id is null then 0 else 1 end from unnest(_fence_faults.ids) with ordinality as x (id, item)
+        order by x.item);
     faults jsonb[];
     judged record;
 begin
     if 1 = any (rounds) then
         for judged in
-            select f.item, f.fault from flowfabric._fenced(partitions, ids, lease_ids, epochs, attempts, rounds, 1, now) f where f.fault is not null
+            select f.item, f.fault
+            from flowfabric._fenced(
+                _fence_faults.partitions, _fence_faults.ids, _fence_faults.lease_ids, _fence_faults.epochs,
+                _fence_faults.attempts, rounds, 1, _fence_faults.now) f
+            where f.fault is not null
         loop
             faults[judged.item] := judged.fault;
         end loop;
@@ -192,33 +218,36 @@ begin
     return faults;
 end $$;
 
--- Write those of the budgets held that a call has changed.
+-- Store the locked budgets that a call has changed.
 create or replace function flowfabric._store_changed(held flowfabric.budgets[], changed uuid[])
 returns void
 language plpgsql as $$
 begin
-    for place in 1 .. coalesce(cardinality(held), 0) loop
-        if held[place].id = any (changed) then
-            perform flowfabric._store_budget(held[place]);
+    for place in 1 .. coalesce(cardinality(_store_changed.held), 0) loop
+        if _store_changed.held[place].id = any (_store_changed.changed) then
+            perform flowfabric._store_budget(_store_changed.held[place]);
         end if;
     end loop;
 end $$;
 
--- Report what was used, many reports in one call, as if one after the other. A report is counted in all its dimensions or in
--- none. Under a lease it goes into the ledger of the execution, and a hard breach does to it what the budget says.
+-- Report usage, many reports in one call, counted one after the other. A report is counted in all its dimensions or in
+-- none. Under a lease it is added to the ledger of the execution, and a hard breach applies the action of the budget to
+-- the execution.
 --
---   moves    at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget; reservation open → expired
---   locks    the flows of what a breach may end, in key order; the tickets, in key order; then the budgets, in key order
---   emits    budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended, waitpoint_closed,
---            budget_reset, reservation_expired, reservation_released
---   refuses  invalid_limit over 1 000 items; per item budget_not_found, invalid_usage, invalid_body, invalid_name, fence_required,
---            partial_fence, lease_lost, execution_not_active, execution_not_found, too_many_steps
---   returns  per item 'ok', 'soft_breach' {dimension, used, reserved, soft_limit}, 'hard_breach' {dimension, used, reserved, hard_limit,
---            action}, 'already_applied', or its refusal
+--   moves    at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget; reservation open →
+--            expired
+--   locks    the flows of executions that a breach may end, in key order; the tickets, in key order; then the budgets,
+--            in key order
+--   emits    budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended,
+--            waitpoint_closed, budget_reset, reservation_expired, reservation_released
+--   refuses  invalid_limit over 1,000 items; per item budget_not_found, invalid_usage, invalid_body, invalid_name,
+--            fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, too_many_steps
+--   returns  per item 'ok', 'soft_breach' {dimension, used, reserved, soft_limit}, 'hard_breach' {dimension, used,
+--            reserved, hard_limit, action}, 'already_applied', or its refusal
 create or replace function flowfabric.report_usage(
-    budgets uuid[], amounts text[], partitions int[] default null, ids uuid[] default null, lease_ids uuid[] default null,
-    epochs bigint[] default null, attempts int[] default null, dedup_keys text[] default null, step_names text[] default null,
-    step_occurrences int[] default null)
+    budgets uuid[], amounts text[], partitions int[] default null, ids uuid[] default null,
+    lease_ids uuid[] default null, epochs bigint[] default null, attempts int[] default null,
+    dedup_keys text[] default null, step_names text[] default null, step_occurrences int[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -235,43 +264,54 @@ declare
     verdict jsonb;
 begin
     if cardinality(report_usage.budgets) > 1000 then
-        perform flowfabric._refuse('invalid_limit', format('%s items in one call; send at most 1 000', cardinality(report_usage.budgets)));
+        perform flowfabric._refuse('invalid_limit',
+            format('the call has %s items; send at most 1,000', cardinality(report_usage.budgets)));
     end if;
     perform flowfabric._lock_flows_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids);
-    faults := flowfabric._fence_faults(report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts, now);
-    held := flowfabric._lock_budgets(flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
+    faults := flowfabric._fence_faults(
+        report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts,
+        now);
+    held := flowfabric._lock_budgets(
+        flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
     held_ids := array(select h.id from unnest(held) h);
     for it in
         select x.*, x.amounts::jsonb as given, nullif(x.dedup_key, '') as key
-        from unnest(report_usage.budgets, report_usage.amounts, report_usage.partitions, report_usage.ids, report_usage.dedup_keys,
-                    report_usage.step_names, report_usage.step_occurrences)
+        from unnest(report_usage.budgets, report_usage.amounts, report_usage.partitions, report_usage.ids,
+                    report_usage.dedup_keys, report_usage.step_names, report_usage.step_occurrences)
              with ordinality as x (budget, amounts, partition, execution, dedup_key, step, occurrence, item)
     loop
         place := array_position(held_ids, it.budget);
         verdict := coalesce(
             faults[it.item],
             case when it.execution = any (acted) then (flowfabric._lock_fenced(
-                it.partition, it.execution, lease_ids[it.item], epochs[it.item], attempts[it.item], now)).fault end,
+                it.partition, it.execution, report_usage.lease_ids[it.item], report_usage.epochs[it.item],
+                report_usage.attempts[it.item], now)).fault end,
             flowfabric._report_fault(it.given, it.key, it.execution, it.step, it.occurrence),
             case when place is null then flowfabric._no_budget_fault(it.budget) end);
         if verdict is null then
             reported := flowfabric._report_one(
-                held[place], flowfabric._amounts_counted(it.given), it.partition, it.execution, it.key, it.step, it.occurrence, now);
+                held[place], flowfabric._amounts_counted(it.given), it.partition, it.execution, it.key, it.step,
+                it.occurrence, now);
             held[place] := reported.budget;
             verdict := reported.verdict;
             changed := case when it.budget = any (changed) then changed else changed || it.budget end;
         end if;
         if verdict ->> 'outcome' = 'hard_breach' then
-            verdict := verdict || jsonb_build_object('action', case when it.execution is null then 'refuse' else held[place].on_hard_limit end);
+            verdict := verdict || jsonb_build_object(
+                'action', case when it.execution is null then 'refuse' else held[place].on_hard_limit end);
             if verdict ->> 'action' <> 'refuse' then
                 perform flowfabric._store_changed(held, changed);
-                perform flowfabric._act_on_breach(held[place], it.partition, it.execution, flowfabric._amounts_counted(it.given), verdict ->> 'dimension', now);
-                -- Ended, it has given back what it had set aside.
+                perform flowfabric._act_on_breach(
+                    held[place], it.partition, it.execution, flowfabric._amounts_counted(it.given),
+                    verdict ->> 'dimension', now);
+                -- If the action ended the execution, its reservations were released: read the budgets again.
                 held := flowfabric._lock_budgets(held_ids, now);
                 acted := acted || it.execution;
             end if;
         end if;
-        return query select it.item::int, verdict ->> 'outcome', verdict ->> 'code', nullif(verdict - 'outcome' - 'code', '{}')::text;
+        return query
+        select it.item::int, verdict ->> 'outcome', verdict ->> 'code',
+               nullif(verdict - 'outcome' - 'code', '{}')::text;
     end loop;
     perform flowfabric._store_changed(held, changed);
 end $$;

@@ -1,10 +1,10 @@
--- Waiting for a budget: what becomes of an execution that runs into a hard limit, and how it goes on by itself.
+-- Budget waits: act on an execution that exceeds a hard limit, and resume it automatically when it fits again.
 
--- Do to an execution what its budget says should be done at the hard limit. The caller holds its ticket and the budgets in
--- which it has something set aside.
+-- Apply the on_hard_limit action of a budget to an execution. The caller has locked the ticket and the budgets of its
+-- reservations.
 --
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
---   locks    the budgets of what it had set aside, in key order
+--   locks    the budgets of its reservations, in key order
 --   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
 create or replace function flowfabric._act_on_breach(
     budget flowfabric.budgets, partition int, execution uuid, amounts jsonb, dimension text, now timestamptz)
@@ -15,23 +15,29 @@ declare
     ticket flowfabric.tickets;
     made flowfabric.suspensions;
 begin
-    select t.* into ticket from flowfabric.tickets t where t.partition = _act_on_breach.partition and t.id = _act_on_breach.execution;
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _act_on_breach.partition and t.id = _act_on_breach.execution;
     if budget.on_hard_limit in ('fail', 'cancel') then
         perform flowfabric._end(
-            array[ticket.partition], array[ticket.id], case budget.on_hard_limit when 'fail' then 'failed' else 'cancelled' end::flowfabric.outcome,
+            array[ticket.partition], array[ticket.id],
+            case budget.on_hard_limit when 'fail' then 'failed' else 'cancelled' end::flowfabric.outcome,
             failures => array[jsonb_build_object(
-                'class', case budget.on_hard_limit when 'fail' then 'permanent' else 'cancelled' end, 'category', 'budget_exhausted',
-                'reason', 'budget_exhausted', 'budget', budget.name, 'dimension', dimension)]);
+                'class', case budget.on_hard_limit when 'fail' then 'permanent' else 'cancelled' end,
+                'category', 'budget_exhausted', 'reason', 'budget_exhausted', 'budget', budget.name,
+                'dimension', _act_on_breach.dimension)]);
     elsif budget.on_hard_limit = 'suspend' then
-        insert into flowfabric.suspensions (partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
-        values (ticket.partition, ticket.id, gen_random_uuid(), now, 'paused_by_budget', 'fail', 'budget', jsonb_build_object(
-            'kind', 'operator_only', 'budget', budget.id, 'amounts', amounts, 'asked_us', (extract(epoch from now) * 1000000)::bigint))
+        insert into flowfabric.suspensions (
+            partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
+        values (ticket.partition, ticket.id, gen_random_uuid(), _act_on_breach.now, 'paused_by_budget', 'fail',
+                'budget', jsonb_build_object(
+                    'kind', 'operator_only', 'budget', budget.id, 'amounts', _act_on_breach.amounts,
+                    'asked_us', (extract(epoch from _act_on_breach.now) * 1000000)::bigint))
         returning * into made;
         perform flowfabric._step_aside(made, ticket);
     end if;
 end $$;
 
--- What an execution that is suspended by a budget waits for.
+-- Explain what an execution that a budget has suspended waits for.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_budget_wait(wait flowfabric.suspensions, now timestamptz)
@@ -43,31 +49,36 @@ declare
     short record;
 begin
     select b.* into budget from flowfabric.budgets b where b.id = (wait.condition ->> 'budget')::uuid;
-    budget := flowfabric._standing(budget, now);
+    budget := flowfabric._standing(budget, _explain_budget_wait.now);
     select a.key as dimension, a.value::bigint as wanted, (r.room ->> a.key)::bigint as room into short
     from jsonb_each_text(wait.condition -> 'amounts') a cross join (select flowfabric._room(budget)) r (room)
     where (r.room ->> a.key)::bigint < a.value::bigint order by a.key collate "C" limit 1;
     return flowfabric._explanation(
-        case when short.dimension is null then format('budget %s has room again; it is about to go on', budget.name)
-             else format('needs %s %s of budget %s, which has %s left; %s', short.wanted, short.dimension, budget.name, greatest(short.room, 0),
-                         coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at), 'raise or reset it')) end,
-        'budget', wait.suspended_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end, budget.next_reset_at);
+        case when short.dimension is null then format('budget %s has room again; a sweep will resume it', budget.name)
+             else format('needs %s %s of budget %s, which has %s left; %s', short.wanted, short.dimension, budget.name,
+                         greatest(short.room, 0), coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at),
+                                                           'raise or reset it')) end,
+        'budget', wait.suspended_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end,
+        budget.next_reset_at);
 end $$;
 
--- Let executions that wait for a budget go on, the oldest first, as many as fit one after the other into what is left. One
--- that does not fit holds up none behind it. Only so many of those who wait are looked at; all, where `most` is left out.
+-- Resume executions that wait for a budget, the oldest first, as many as fit one after the other into the remaining
+-- amounts. An execution that does not fit does not block the ones behind it. At most `most` waiting executions are
+-- examined; all if it is null.
 --
 --   moves    suspended → runnable
 --   locks    the tickets it moves; skips those that are locked
 --   emits    execution_resumed, waitpoint_closed
---   returns  how many were resumed, how many were passed over as asked, and the lanes with work again
+--   returns  how many were resumed, how many were passed over as requested, and the lanes with claimable work
 create or replace function flowfabric._resume_waiting(
-    budget flowfabric.budgets, take int, passing int default 0, most int default null, out resumed int, out passed int, out lanes text[])
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off
+    budget flowfabric.budgets, take int, passing int default 0, most int default null,
+    out resumed int, out passed int, out lanes text[])
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off
 set enable_sort = off as $$
 #variable_conflict use_column
 declare
-    room jsonb := flowfabric._room(budget);
+    room jsonb := flowfabric._room(_resume_waiting.budget);
     waiting record;
     partitions smallint[] := '{}';
     executions uuid[] := '{}';
@@ -81,9 +92,9 @@ begin
             order by (s.condition ->> 'asked_us')::bigint, s.partition, s.execution limit _resume_waiting.most) s
         cross join lateral (
             select t.lane from flowfabric.tickets t
-            -- As a text: whatever its index, the ticket is looked up by its key.
-            where t.partition = s.partition and t.id = s.execution and t.suspension = s.id and t.phase::text = 'suspended'
-              and flowfabric._fits(s.condition -> 'amounts', room)
+            -- The cast keeps the planner from the partial index on suspended tickets: look the ticket up by its key.
+            where t.partition = s.partition and t.id = s.execution and t.suspension = s.id
+              and t.phase::text = 'suspended' and flowfabric._fits(s.condition -> 'amounts', room)
             for update skip locked) t
         limit _resume_waiting.take + _resume_waiting.passing
     loop
@@ -104,46 +115,53 @@ begin
     end if;
 end $$;
 
--- What is left when some of it is given away; only limited dimensions have a room.
+-- The remaining amounts after some are taken. Only limited dimensions are listed.
 --
 --   returns  {dimension: whole number}
 create or replace function flowfabric._less_room(room jsonb, amounts jsonb)
 returns jsonb
 language sql immutable as $$
-    select coalesce(jsonb_object_agg(r.key, r.value::bigint - coalesce((amounts ->> r.key)::bigint, 0)), '{}') from jsonb_each_text(room) r
+    select coalesce(
+        jsonb_object_agg(r.key, r.value::bigint - coalesce((_less_room.amounts ->> r.key)::bigint, 0)), '{}')
+    from jsonb_each_text(_less_room.room) r
 $$;
 
--- Let those go on for whom there is room now. The caller holds the budget and has stored it.
+-- Resume waiting executions that fit now. The caller has locked and stored the budget.
 --
---   moves    suspended → runnable, for those that waited and fit now
+--   moves    suspended → runnable, for executions that waited for the budget and fit now
 --   locks    the tickets it moves; skips those that are locked
 --   emits    execution_resumed, waitpoint_closed
---   returns  the lanes that may have work again
-create or replace function flowfabric._make_use_of_room(before flowfabric.budgets, after flowfabric.budgets, now timestamptz)
+--   returns  the lanes that may have claimable work again
+create or replace function flowfabric._make_use_of_room(
+    before flowfabric.budgets, after flowfabric.budgets, now timestamptz)
 returns text[]
 language plpgsql as $$
 declare
-    opened text[] := flowfabric._opened_lanes(before, after);
+    opened text[] := flowfabric._opened_lanes(_make_use_of_room.before, _make_use_of_room.after);
 begin
-    -- A bounded number, because others wait for the budget meanwhile; the sweep does the rest.
+    -- A bounded number, because the budget stays locked meanwhile; the sweep resumes the rest.
     return array(
-        select distinct l from unnest(opened || (flowfabric._resume_waiting(after, 100, most => 100)).lanes) l order by 1);
+        select distinct l
+        from unnest(opened || (flowfabric._resume_waiting(_make_use_of_room.after, 100, most => 100)).lanes) l
+        order by 1);
 end $$;
 
--- Let executions go on that were suspended by a budget and fit again. Calls that make room do so too, for what they can
--- lock at once; this is for the rest.
+-- Resume executions that a budget suspended and that fit again (a sweep). Calls that free amounts resume what they can
+-- lock immediately; this sweep resumes the rest. Finds the budgets by a loose index scan over the open suspensions.
 --
 --   moves    suspended → runnable
 --   locks    the tickets it moves; skips those that are locked
 --   emits    execution_resumed, waitpoint_closed
---   returns  how many were resumed, and the lanes with work again
-create or replace function flowfabric.resume_budget_waits(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+--   returns  how many were resumed, and the lanes with claimable work
+create or replace function flowfabric.resume_budget_waits(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_sort = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     budget flowfabric.budgets;
-    gone_on record;
+    pass record;
     to_pass int := resume_budget_waits.passing;
 begin
     moved := 0;
@@ -157,12 +175,14 @@ begin
                 where s.requested_by = 'budget' and s.ended_at is null and s.condition ->> 'budget' > i.id
                 order by s.condition ->> 'budget' limit 1) n
         )
-        select b.* from ids i cross join lateral (select b.* from flowfabric.budgets b where b.id = i.id::uuid offset 0) b
+        select b.* from ids i
+        cross join lateral (select b.* from flowfabric.budgets b where b.id = i.id::uuid offset 0) b
     loop
         exit when moved >= resume_budget_waits.take;
-        gone_on := flowfabric._resume_waiting(flowfabric._standing(budget, now), resume_budget_waits.take - moved, to_pass);
-        moved := moved + gone_on.resumed;
-        to_pass := to_pass - gone_on.passed;
-        lanes := array(select distinct l from unnest(lanes || gone_on.lanes) l order by 1);
+        pass := flowfabric._resume_waiting(
+            flowfabric._standing(budget, now), resume_budget_waits.take - moved, to_pass);
+        moved := moved + pass.resumed;
+        to_pass := to_pass - pass.passed;
+        lanes := array(select distinct l from unnest(lanes || pass.lanes) l order by 1);
     end loop;
 end $$;

@@ -1,4 +1,4 @@
-"""Claims: taking work under a lease, keeping the lease, and losing it; and grants, which promise one."""
+"""Claims: take executions under a lease, renew and lose leases; and grants, which can be turned into a lease."""
 
 from flowfabric.engine.claims.claim import claim
 from flowfabric.engine.claims.grants import claim_granted, expire_grants, issue_grant, verify_grant

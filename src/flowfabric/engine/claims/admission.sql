@@ -1,17 +1,20 @@
--- Admission: which routes are closed by a budget or a quota, and how much the open ones may give. Only routes that have one
--- come here.
+-- Admission: which routes a budget or quota closes, and how many executions the open routes may give. Routes without
+-- budgets and quotas never come here.
 
--- Leave out the routes that are closed: a budget of theirs is exhausted, or a quota has no room. What a claim has learnt of
--- a quota it does not ask again.
+-- Drop the routes that are closed: one of their budgets is exhausted or one of their quotas is full. A quota that this
+-- claim has already checked is not checked again.
 --
---   returns  the open ones and their lanes, in their order; and what each quota looked at so far admits
-create or replace function flowfabric._open_routes(take int, now timestamptz, inout routes int[], inout route_lanes text[], inout rooms jsonb)
+--   returns  the open routes and their lanes, in the given order; and how many more executions each checked quota
+--            admits
+create or replace function flowfabric._open_routes(
+    take int, now timestamptz, inout routes int[], inout route_lanes text[], inout rooms jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
     fresh uuid[];
 begin
-    select coalesce(array_agg(x.route order by x.turn), '{}'), coalesce(array_agg(x.lane order by x.turn), '{}') into routes, route_lanes
+    select coalesce(array_agg(x.route order by x.turn), '{}'), coalesce(array_agg(x.lane order by x.turn), '{}')
+    into routes, route_lanes
     from unnest(_open_routes.routes, _open_routes.route_lanes) with ordinality as x (route, lane, turn)
     cross join lateral (select r.budgets from flowfabric.routes r where r.id = x.route offset 0) r
     where r.budgets = '{}' or not coalesce(flowfabric._budgets_closed(r.budgets, _open_routes.now), true);
@@ -21,19 +24,20 @@ begin
         cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
         cross join lateral unnest(r.quotas) u (id)
         where not _open_routes.rooms ? u.id::text);
-    rooms := flowfabric._noted_rooms(rooms, fresh, flowfabric._rooms(fresh, take, now));
+    rooms := flowfabric._noted_rooms(rooms, fresh, flowfabric._rooms(fresh, _open_routes.take, _open_routes.now));
     if rooms = '{}' then
         return;
     end if;
-    select coalesce(array_agg(x.route order by x.turn), '{}'), coalesce(array_agg(x.lane order by x.turn), '{}') into routes, route_lanes
+    select coalesce(array_agg(x.route order by x.turn), '{}'), coalesce(array_agg(x.lane order by x.turn), '{}')
+    into routes, route_lanes
     from unnest(_open_routes.routes, _open_routes.route_lanes) with ordinality as x (route, lane, turn)
     cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
     where not exists (select from unnest(r.quotas) u (id) where _open_routes.rooms -> u.id::text = '0');
 end $$;
 
--- What a claim knows of quotas, with what it has learnt of some.
+-- Merge newly read quota capacities into those the claim already knows.
 --
---   returns  how many more each admits, by its id
+--   returns  how many more executions each quota admits, by quota id
 create or replace function flowfabric._noted_rooms(rooms jsonb, quotas uuid[], amounts bigint[])
 returns jsonb
 language sql immutable as $$
@@ -41,32 +45,38 @@ language sql immutable as $$
     from unnest(_noted_rooms.quotas, _noted_rooms.amounts) x (id, amount)
 $$;
 
--- Of the routes that take their turn at one priority, the open ones. Where many are closed the walk goes on behind them, in
--- growing strides, until there are as many as there is work to take: each gets one before any gets a second.
+-- From the routes whose turn it is at one priority, keep the open ones. If many are closed, the scan continues with the
+-- routes after them, in strides that double, until it has as many open routes as executions to take: every route gets
+-- one before any gets a second.
 --
---   returns  their numbers and lanes, in turn order; where to go on; what each quota looked at so far admits; and routes
---            that are known to be closed, not all of them when there are many. Fewer than asked for are all there are
+--   returns  the route numbers and lanes, in turn order; where the scan stopped; the capacity of each checked quota;
+--            and routes known to be closed (not all of them when there are many). Fewer routes than asked for means
+--            that there are no more
 create or replace function flowfabric._open_turns(
-    lanes text[], level int, after_route int, capabilities text[], namespace text, partitions int[], most int, now timestamptz,
-    inout behind int, inout wrapped boolean, inout routes int[], inout route_lanes text[], inout rooms jsonb, inout closed int[])
+    lanes text[], level int, after_route int, capabilities text[], namespace text, partitions int[], most int,
+    now timestamptz, inout behind int, inout wrapped boolean, inout routes int[], inout route_lanes text[],
+    inout rooms jsonb, inout closed int[])
 language plpgsql stable as $$
 declare
-    stride int := most;
+    stride int := _open_turns.most;
     walked int := cardinality(routes);
-    found record := flowfabric._open_routes(most, now, routes, route_lanes, rooms);
+    found record := flowfabric._open_routes(_open_turns.most, _open_turns.now, routes, route_lanes, rooms);
     turns record;
 begin
     closed := flowfabric._noted_closed(closed, routes, found.routes);
     routes := found.routes;
     route_lanes := found.route_lanes;
-    while cardinality(routes) < most and walked >= stride loop
+    while cardinality(routes) < _open_turns.most and walked >= stride loop
         stride := least(2 * stride, 1000);
-        turns := flowfabric._turn_order(lanes, level, after_route, capabilities, namespace, partitions, stride, behind, wrapped);
+        turns := flowfabric._turn_order(_open_turns.lanes, _open_turns.level, _open_turns.after_route,
+                                        _open_turns.capabilities, _open_turns.namespace, _open_turns.partitions, stride,
+                                        behind, wrapped);
         walked := cardinality(turns.routes);
         exit when walked = 0;
         behind := turns.behind;
         wrapped := turns.wrapped;
-        found := flowfabric._open_routes(most, now, turns.routes, turns.route_lanes, found.rooms);
+        found := flowfabric._open_routes(_open_turns.most, _open_turns.now, turns.routes, turns.route_lanes,
+                                         found.rooms);
         closed := flowfabric._noted_closed(closed, turns.routes, found.routes);
         routes := routes || found.routes;
         route_lanes := route_lanes || found.route_lanes;
@@ -74,27 +84,32 @@ begin
     rooms := found.rooms;
 end $$;
 
--- Routes that are known to be closed, with those of some that were not found open: up to 1 000, so that looking there stays
--- cheap.
+-- Add the routes that were scanned but not found open to the known closed routes. Stops at 1 000, so that searching the
+-- list stays cheap.
 --
---   returns  the routes
+--   returns  the closed routes
 create or replace function flowfabric._noted_closed(closed int[], walked int[], opened int[])
 returns int[]
 language plpgsql immutable as $$
 begin
-    if cardinality(walked) = cardinality(opened) or cardinality(closed) >= 1000 then
-        return closed;
+    if cardinality(_noted_closed.walked) = cardinality(_noted_closed.opened)
+       or cardinality(_noted_closed.closed) >= 1000 then
+        return _noted_closed.closed;
     end if;
-    return closed || array(select unnest(walked) except select unnest(opened) except select unnest(closed));
+    return _noted_closed.closed || array(
+        select unnest(_noted_closed.walked) except select unnest(_noted_closed.opened)
+        except select unnest(_noted_closed.closed));
 end $$;
 
--- Lock the quotas of some routes that a claim has not locked yet, and count anew: before, somebody else may have been
--- admitting. In key order; one that comes before those it holds already is not waited for, and admits nothing this time. A
--- claim that holds other things besides waits for none.
+-- Lock the quotas of these routes that the claim has not locked yet, and count their capacity again under the lock,
+-- because another claim may have been admitting executions in between. Locks are taken in key order. A quota that sorts
+-- before those already locked is only tried with skip locked; if that fails, it admits nothing this time. A claim that
+-- holds other locks too never waits.
 --
 --   locks    the quotas, in key order
---   returns  what each quota known admits, and those that are locked
-create or replace function flowfabric._lock_rooms(routes int[], take int, now timestamptz, may_wait boolean, inout rooms jsonb, inout locked uuid[])
+--   returns  the capacity of each known quota, and the locked quotas
+create or replace function flowfabric._lock_rooms(
+    routes int[], take int, now timestamptz, may_wait boolean, inout rooms jsonb, inout locked uuid[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -110,7 +125,8 @@ begin
         return;
     end if;
     held := array(select q.id from flowfabric.quotas q
-                  where q.id = any (wanted) and _lock_rooms.may_wait and (highest is null or q.id > highest) order by q.id for update);
+                  where q.id = any (wanted) and _lock_rooms.may_wait and (highest is null or q.id > highest)
+                  order by q.id for update);
     if cardinality(held) < cardinality(wanted) then
         held := held || array(select q.id from flowfabric.quotas q
                               where q.id = any (wanted) and q.id <> all (held) order by q.id for update skip locked);
@@ -120,15 +136,15 @@ begin
         where q.id = any (held) and case when q.max_concurrent is not null then q.max_concurrent - _lock_rooms.take < (
             select count(*) from flowfabric.quota_slots s where s.partition = q.partition and s.quota = q.id) end));
     rooms := flowfabric._noted_rooms(rooms, wanted, array_fill(0::bigint, array[cardinality(wanted)]));
-    rooms := flowfabric._noted_rooms(rooms, held, flowfabric._rooms(held, take, now));
+    rooms := flowfabric._noted_rooms(rooms, held, flowfabric._rooms(held, _lock_rooms.take, _lock_rooms.now));
     locked := locked || held;
 end $$;
 
--- Serve open routes of one priority in turn, as far as their quotas go: as many at a time as there is work to take, so that
--- no more quotas are locked than that needs.
+-- Serve the open routes of one priority in turn, within their quotas: per round as many routes as executions are still
+-- to be taken, so that no more quotas are locked than needed.
 --
---   locks    the tickets it chooses; skips those that are locked; the quotas of their routes, in key order
---   returns  their places; what each quota known admits, and those that are locked
+--   locks    the tickets it chooses (skips locked ones); the quotas of their routes, in key order
+--   returns  the ctids of the tickets; the capacity of each known quota, and the locked quotas
 create or replace function flowfabric._serve_within(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, may_wait boolean,
     inout rooms jsonb, inout locked uuid[], out places tid[])
@@ -139,40 +155,44 @@ declare
     served record;
 begin
     places := '{}';
-    while cardinality(routes) > 0 and cardinality(places) < take loop
-        asked := take - cardinality(places);
-        limits := flowfabric._lock_rooms(routes[:asked], asked, now, may_wait, rooms, locked);
-        served := flowfabric._serve_shares(routes[:asked], route_lanes[:asked], level, asked, partitions, limits.rooms);
+    while cardinality(_serve_within.routes) > 0 and cardinality(places) < _serve_within.take loop
+        asked := _serve_within.take - cardinality(places);
+        limits := flowfabric._lock_rooms(_serve_within.routes[:asked], asked, _serve_within.now, _serve_within.may_wait,
+                                         rooms, locked);
+        served := flowfabric._serve_shares(_serve_within.routes[:asked], _serve_within.route_lanes[:asked],
+                                           _serve_within.level, asked, _serve_within.partitions, limits.rooms);
         rooms := served.rooms;
         locked := limits.locked;
         places := places || served.places;
-        routes := routes[asked + 1 :];
-        route_lanes := route_lanes[asked + 1 :];
+        _serve_within.routes := _serve_within.routes[asked + 1 :];
+        _serve_within.route_lanes := _serve_within.route_lanes[asked + 1 :];
     end loop;
 end $$;
 
--- Serve routes in turn until so many tickets are chosen, or none is left, or their quotas have no more room: one each, then
--- a second each, and what a route cannot fill goes to the others.
+-- Serve routes round-robin until `take` tickets are chosen, no ticket is left, or the quotas are full: one ticket per
+-- route, then a second one each. What one route cannot fill is shared among the others.
 --
---   locks    the tickets it chooses; skips those that are locked
---   returns  their places, and what each quota known still admits
+--   locks    the tickets it chooses; skips locked ones
+--   returns  the ctids of the tickets, and the remaining capacity of each known quota
 create or replace function flowfabric._serve_shares(
     routes int[], route_lanes text[], level int, take int, partitions int[], inout rooms jsonb, out places tid[])
 language plpgsql as $$
 declare
-    amount constant int := cardinality(routes);
+    amount constant int := cardinality(_serve_shares.routes);
     behind timestamptz[] := array_fill('-infinity'::timestamptz, array[amount]);
     is_spent boolean[] := array_fill(false, array[amount]);
-    quotas record := flowfabric._quotas_of(routes, rooms);
+    quotas record := flowfabric._quotas_of(_serve_shares.routes, rooms);
     shares int[];
     counts int[];
     served record;
 begin
     places := '{}';
     loop
-        shares := flowfabric._shares(is_spent, take - cardinality(places), quotas.places, quotas.ends, quotas.rooms);
+        shares := flowfabric._shares(is_spent, _serve_shares.take - cardinality(places), quotas.places, quotas.ends,
+                                     quotas.rooms);
         exit when 0 = all (shares);
-        served := flowfabric._lock_ready(routes, route_lanes, behind, level, shares, places, partitions);
+        served := flowfabric._lock_ready(_serve_shares.routes, _serve_shares.route_lanes, behind, _serve_shares.level,
+                                         shares, places, _serve_shares.partitions);
         places := places || served.places;
         counts := array_fill(0, array[amount]);
         for number in 1 .. cardinality(served.places) loop
@@ -183,16 +203,17 @@ begin
             is_spent[turn] := is_spent[turn] or counts[turn] < shares[turn];
         end loop;
         quotas.rooms := flowfabric._spend(counts, quotas.places, quotas.ends, quotas.rooms);
-        exit when cardinality(places) >= take;
+        exit when cardinality(places) >= _serve_shares.take;
     end loop;
     rooms := flowfabric._noted_rooms(rooms, quotas.ids, quotas.rooms);
 end $$;
 
--- The quotas of some routes, and what is known of each.
+-- The quotas of these routes and their known capacity.
 --
---   returns  their ids and how many more each admits; for the routes, one behind the other, where in that list their quotas
---            stand, and where those of each route end
-create or replace function flowfabric._quotas_of(routes int[], known jsonb, out ids uuid[], out rooms bigint[], out places int[], out ends int[])
+--   returns  the quota ids and the capacity of each; for the routes, concatenated, the positions of their quotas in
+--            that list, and where the positions of each route end
+create or replace function flowfabric._quotas_of(
+    routes int[], known jsonb, out ids uuid[], out rooms bigint[], out places int[], out ends int[])
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
@@ -210,57 +231,57 @@ begin
         foreach quota in array route.quotas loop
             place := coalesce(array_position(ids, quota), cardinality(ids) + 1);
             ids[place] := quota;
-            rooms[place] := coalesce((known ->> quota::text)::bigint, 0);
+            rooms[place] := coalesce((_quotas_of.known ->> quota::text)::bigint, 0);
             places := places || place;
         end loop;
         ends := ends || cardinality(places);
     end loop;
 end $$;
 
--- Share what is left to take among routes in turn: one each, then a second each, as far as their quotas go. Routes that
--- have nothing more to give are passed over.
+-- Split the executions still to be taken among routes round-robin, within their quotas. Routes that have no more
+-- tickets are skipped.
 --
---   returns  how many each may give, in the order of the routes
+--   returns  how many tickets to take from each route, in route order
 create or replace function flowfabric._shares(is_spent boolean[], take int, places int[], ends int[], rooms bigint[])
 returns int[]
 language plpgsql immutable as $$
 declare
-    shares int[] := array_fill(0, array[cardinality(is_spent)]);
+    shares int[] := array_fill(0, array[cardinality(_shares.is_spent)]);
     before int;
     first int;
 begin
     loop
-        before := take;
+        before := _shares.take;
         <<turns>>
         for turn in 1 .. cardinality(shares) loop
-            exit when take = 0;
-            continue when is_spent[turn];
-            first := coalesce(ends[turn - 1], 0) + 1;
-            for number in first .. ends[turn] loop
-                continue turns when rooms[places[number]] <= 0;
+            exit when _shares.take = 0;
+            continue when _shares.is_spent[turn];
+            first := coalesce(_shares.ends[turn - 1], 0) + 1;
+            for number in first .. _shares.ends[turn] loop
+                continue turns when _shares.rooms[_shares.places[number]] <= 0;
             end loop;
-            for number in first .. ends[turn] loop
-                rooms[places[number]] := rooms[places[number]] - 1;
+            for number in first .. _shares.ends[turn] loop
+                _shares.rooms[_shares.places[number]] := _shares.rooms[_shares.places[number]] - 1;
             end loop;
             shares[turn] := shares[turn] + 1;
-            take := take - 1;
+            _shares.take := _shares.take - 1;
         end loop;
-        exit when take in (0, before);
+        exit when _shares.take in (0, before);
     end loop;
     return shares;
 end $$;
 
--- Take what routes have given off the room of their quotas.
+-- Subtract what routes have given from the capacity of their quotas.
 --
---   returns  how many more each quota admits
+--   returns  the remaining capacity of each quota
 create or replace function flowfabric._spend(counts int[], places int[], ends int[], rooms bigint[])
 returns bigint[]
 language plpgsql immutable as $$
 begin
-    for turn in 1 .. cardinality(counts) loop
-        for number in coalesce(ends[turn - 1], 0) + 1 .. ends[turn] loop
-            rooms[places[number]] := rooms[places[number]] - counts[turn];
+    for turn in 1 .. cardinality(_spend.counts) loop
+        for number in coalesce(_spend.ends[turn - 1], 0) + 1 .. _spend.ends[turn] loop
+            _spend.rooms[_spend.places[number]] := _spend.rooms[_spend.places[number]] - _spend.counts[turn];
         end loop;
     end loop;
-    return rooms;
+    return _spend.rooms;
 end $$;

@@ -1,11 +1,11 @@
--- Choosing: which of all that is ready is given next, at a cost that does not grow with the backlog.
+-- Choosing: which ready execution a worker gets next, at a cost that does not grow with the backlog.
 
--- Make due work claimable before a claim looks for it, a bounded number at a time: row by row from the index, because a
--- bitmap reads all that is due before the limit stops it.
+-- Make due executions claimable before a claim looks for them, at most `take` per call. Bitmap scans are off: a bitmap
+-- would read every due row before the limit applies.
 --
 --   moves    not_eligible_until_time → eligible_now
---   locks    the tickets it moves; skips those that are locked
---   returns  the lanes of those it moved, one entry each
+--   locks    the tickets it moves; skips locked ones
+--   returns  the lane of each moved ticket
 create or replace function flowfabric._promote(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -28,75 +28,86 @@ begin
     return promoted;
 end $$;
 
--- The next route, by number, that has ready work of one priority in these lanes. Written to be inlined.
+-- The next route number after `behind` with ready tickets of one priority in these lanes: one step of a loose index
+-- scan. Kept simple enough for Postgres to inline it.
 --
---   returns  its number and lane; nothing when there is none behind that one
+--   returns  the route number and its lane; no row when there is none
 create or replace function flowfabric._next_route(lanes text[], level int, behind int, upto int, partitions int[])
 returns table (route int, lane text)
 language sql stable as $$
-    select n.route, n.lane from unnest(lanes) l (name)
+    select n.route, n.lane from unnest(_next_route.lanes) l (name)
     cross join lateral (
         select t.route, t.lane from flowfabric.tickets t
         where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-          and t.priority = level and t.route > behind and t.route <= upto
-          and (partitions is null or t.partition = any (partitions))
+          and t.priority = _next_route.level and t.route > _next_route.behind and t.route <= _next_route.upto
+          and (_next_route.partitions is null or t.partition = any (_next_route.partitions))
         order by t.route limit 1) n
     order by n.route limit 1
 $$;
 
--- The routes that take their turn at one priority: those with ready work that suit the worker, from behind the one served
--- last and round; budgets and quotas are not looked at. At most as many as there is work to take: each gets one before any gets a second. A walk from route to route, which goes
--- no further than it must.
+-- The routes whose turn it is at one priority: routes with ready tickets whose needs the worker covers, starting after
+-- the route served last and wrapping around. Budgets and quotas are not checked here. A loose index scan over distinct
+-- routes that stops after `most` routes: every route gives one ticket before any gives a second.
 --
---   returns  their numbers and lanes, in turn order; whether any of them has a budget or a quota; and where to go on, should
---            none of theirs be free. Fewer than asked for are all there are
+--   returns  the route numbers and lanes, in turn order; whether any of them has a budget or a quota; and where to
+--            continue if all their tickets are locked. Fewer routes than asked for means that there are no more
 create or replace function flowfabric._turn_order(
     lanes text[], level int, after_route int, capabilities text[], namespace text, partitions int[], most int,
     inout behind int, inout wrapped boolean, out routes int[], out route_lanes text[], out is_limited boolean)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    last_one constant int := 2147483647;
+    last_of_round constant int := case when wrapped and _turn_order.after_route > 0 then _turn_order.after_route
+                                       else 2147483647 end;
     found record;
 begin
-    if cardinality(lanes) = 1 and partitions is null and behind = after_route and wrapped = (after_route = 0) then
-        -- Most often a single route has work, and there is nothing to walk through.
+    if cardinality(_turn_order.lanes) = 1 and _turn_order.partitions is null and behind = _turn_order.after_route
+       and wrapped = (_turn_order.after_route = 0) then
+        -- Fast path: usually a single route has work.
         select (select t.route from flowfabric.tickets t
-                where t.lane = lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = level
+                where t.lane = _turn_order.lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                  and t.priority = _turn_order.level
                 order by t.route limit 1) as first,
                (select t.route from flowfabric.tickets t
-                where t.lane = lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = level
+                where t.lane = _turn_order.lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                  and t.priority = _turn_order.level
                 order by t.route desc limit 1) as last into found;
         if found.first = found.last then
             select array[r.id], r.budgets <> '{}' or r.quotas <> '{}' into routes, is_limited from flowfabric.routes r
-            where r.id = found.first and r.needs <@ _turn_order.capabilities and r.namespace = coalesce(_turn_order.namespace, r.namespace);
+            where r.id = found.first and r.needs <@ _turn_order.capabilities
+              and r.namespace = coalesce(_turn_order.namespace, r.namespace);
             routes := coalesce(routes, '{}');
-            route_lanes := lanes;
+            route_lanes := _turn_order.lanes;
             behind := found.first;
-            wrapped := found.first <= after_route or after_route = 0;
+            wrapped := found.first <= _turn_order.after_route or _turn_order.after_route = 0;
             return;
         end if;
     end if;
     with recursive ahead as (
         select n.route, n.lane from flowfabric._next_route(
-            _turn_order.lanes, level, behind, case when wrapped and after_route > 0 then after_route else last_one end, partitions) n
+            _turn_order.lanes, _turn_order.level, behind, last_of_round, _turn_order.partitions) n
         union all
         select n.route, n.lane from ahead a cross join lateral flowfabric._next_route(
-            _turn_order.lanes, level, a.route, case when wrapped and after_route > 0 then after_route else last_one end, partitions) n
+            _turn_order.lanes, _turn_order.level, a.route, last_of_round, _turn_order.partitions) n
     ), round as (
-        select n.route, n.lane from flowfabric._next_route(_turn_order.lanes, level, 0, after_route, partitions) n where not wrapped
+        select n.route, n.lane from flowfabric._next_route(
+            _turn_order.lanes, _turn_order.level, 0, _turn_order.after_route, _turn_order.partitions) n
+        where not wrapped
         union all
-        select n.route, n.lane from round a cross join lateral flowfabric._next_route(_turn_order.lanes, level, a.route, after_route, partitions) n
+        select n.route, n.lane from round a cross join lateral flowfabric._next_route(
+            _turn_order.lanes, _turn_order.level, a.route, _turn_order.after_route, _turn_order.partitions) n
     )
-    select array_agg(w.route) as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped, bool_or(w.is_limited) as is_limited into found
+    select array_agg(w.route) as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped,
+           bool_or(w.is_limited) as is_limited into found
     from (
-        select x.*, r.is_limited from (select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
-        -- Each looked up as it comes: another join might walk to the end first.
+        select x.*, r.is_limited from (
+            select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
+        -- Lateral, so that each route is looked up as it is found: another join might finish the whole scan first.
         cross join lateral (
             select r.budgets <> '{}' or r.quotas <> '{}' as is_limited from flowfabric.routes r
             where r.id = x.route and r.needs <@ _turn_order.capabilities
               and r.namespace = coalesce(_turn_order.namespace, r.namespace) offset 0) r
-        limit most) w;
+        limit _turn_order.most) w;
     routes := coalesce(found.routes, '{}');
     route_lanes := found.lanes;
     is_limited := found.is_limited;
@@ -104,11 +115,11 @@ begin
     wrapped := found.wrapped;
 end $$;
 
--- Lock the oldest ready tickets of one priority for each of several routes, from a moment on and without those chosen
--- already: exactly as many of each as asked for, or as there are.
+-- Lock the oldest ready tickets of one priority for each of several routes, created at or after a time and not chosen
+-- already: as many per route as asked for, or as exist.
 --
---   locks    those tickets; skips the ones that are locked
---   returns  their places, which of the routes each is of, and its age
+--   locks    those tickets; skips locked ones
+--   returns  the ctids of the tickets, the position of each ticket's route, and when each was created
 create or replace function flowfabric._lock_ready(
     routes int[], route_lanes text[], behind timestamptz[], level int, amounts int[], chosen tid[], partitions int[],
     out places tid[], out turns bigint[], out ages timestamptz[])
@@ -129,48 +140,52 @@ begin
         for update skip locked) s;
 end $$;
 
--- Serve the routes of one priority in turn until so many tickets are chosen or none is left: equal shares, and what a
--- route cannot fill goes round again among those that still have work.
+-- Serve the routes of one priority round-robin until `take` tickets are chosen or none is left: equal shares per round.
+-- What one route cannot fill is shared in the next round among routes that may have more.
 --
---   locks    the tickets it chooses; skips those that are locked
---   returns  their places
+--   locks    the tickets it chooses; skips locked ones
+--   returns  the ctids of the tickets
 create or replace function flowfabric._serve(routes int[], route_lanes text[], level int, take int, partitions int[])
 returns tid[]
 language plpgsql as $$
 declare
     chosen tid[] := '{}';
-    behind timestamptz[] := array_fill('-infinity'::timestamptz, array[cardinality(routes)]);
+    behind timestamptz[] := array_fill('-infinity'::timestamptz, array[cardinality(_serve.routes)]);
     asked int;
     share int;
     served record;
 begin
     loop
-        asked := least(take - cardinality(chosen), cardinality(routes));
-        share := (take - cardinality(chosen)) / asked;
-        served := flowfabric._lock_ready(routes[:asked], route_lanes[:asked], behind[:asked], level, array_fill(share, array[asked]), chosen, partitions);
+        asked := least(_serve.take - cardinality(chosen), cardinality(_serve.routes));
+        share := (_serve.take - cardinality(chosen)) / asked;
+        served := flowfabric._lock_ready(_serve.routes[:asked], _serve.route_lanes[:asked], behind[:asked],
+                                         _serve.level, array_fill(share, array[asked]), chosen, _serve.partitions);
         chosen := chosen || served.places;
-        -- None had its whole share when all together have not: then none has more.
-        exit when cardinality(chosen) >= take or (asked = cardinality(routes) and cardinality(served.places) < share);
+        -- Together they gave less than one share, so no route gave a full share and none has more tickets.
+        exit when cardinality(chosen) >= _serve.take
+            or (asked = cardinality(_serve.routes) and cardinality(served.places) < share);
 
-        -- Those whose turn did not come, and those that had their whole share, which may have more.
-        select array_agg(x.route order by x.turn), array_agg(x.lane order by x.turn), array_agg(coalesce(f.youngest, x.behind) order by x.turn)
-        into routes, route_lanes, behind
-        from unnest(routes, route_lanes, behind) with ordinality as x (route, lane, behind, turn)
+        -- Next round: the routes not asked yet, and those that gave a full share and may have more.
+        select array_agg(x.route order by x.turn), array_agg(x.lane order by x.turn),
+               array_agg(coalesce(f.youngest, x.behind) order by x.turn)
+        into _serve.routes, _serve.route_lanes, behind
+        from unnest(_serve.routes, _serve.route_lanes, behind) with ordinality as x (route, lane, behind, turn)
         left join (
             select u.turn, max(u.age) as youngest from unnest(served.turns, served.ages) as u (turn, age)
             group by u.turn having count(*) = share) f on f.turn = x.turn
         where f.turn is not null or x.turn > asked;
-        exit when routes is null;
+        exit when _serve.routes is null;
     end loop;
     return chosen;
 end $$;
 
--- The next lower priority that has ready work of a route that suits the worker and is not known to be closed: a walk through
--- a backlog of which a worker can have very little. It goes from pair of priority and route to the next, whatever they hold;
--- after many in vain it reads on in the index, for as long as that passes a pair with every few entries.
+-- Find the next lower priority with work that this worker may claim: a loose index scan over distinct (priority, route)
+-- pairs that skips unsuitable routes and routes known to be closed. After many pairs without a match it reads plain
+-- index ranges instead, for as long as there are only a few tickets per pair.
 --
 --   returns  the priority, or null when there is none
-create or replace function flowfabric._next_level(lanes text[], level int, capabilities text[], namespace text, closed int[])
+create or replace function flowfabric._next_level(
+    lanes text[], level int, capabilities text[], namespace text, closed int[])
 returns int
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -182,8 +197,8 @@ declare
     steps int;
     found int;
 begin
-    foreach lane_name in array lanes loop
-        behind_priority := level;
+    foreach lane_name in array _next_level.lanes loop
+        behind_priority := _next_level.level;
         behind_route := 2147483647;
         steps := 500;
         loop
@@ -192,7 +207,8 @@ begin
                 union all
                 select p.number + 1, n.priority, n.route, n.route <> all (_next_level.closed) and exists (
                     select from flowfabric.routes r
-                    where r.id = n.route and r.needs <@ _next_level.capabilities and r.namespace = coalesce(_next_level.namespace, r.namespace)
+                    where r.id = n.route and r.needs <@ _next_level.capabilities
+                      and r.namespace = coalesce(_next_level.namespace, r.namespace)
                     offset 0)
                 from pair p cross join lateral (
                     (select t.priority, t.route from flowfabric.tickets t
@@ -201,14 +217,17 @@ begin
                      order by t.route limit 1)
                     union all
                     (select t.priority, t.route from flowfabric.tickets t
-                     where t.lane = lane_name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < p.priority
+                     where t.lane = lane_name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                       and t.priority < p.priority
                      order by t.priority desc, t.route limit 1)
                     limit 1) n
                 where not p.is_suited and p.number < steps
             )
-            select p.priority, p.route, p.is_suited, p.number < steps as is_over into place from pair p order by p.number desc limit 1;
+            select p.priority, p.route, p.is_suited, p.number < steps as is_over into place from pair p
+            order by p.number desc limit 1;
             while not place.is_over and not place.is_suited loop
-                place := flowfabric._read_pairs(lane_name, place.priority, place.route, capabilities, namespace, closed);
+                place := flowfabric._read_pairs(lane_name, place.priority, place.route, _next_level.capabilities,
+                                                _next_level.namespace, _next_level.closed);
                 exit when place.is_dense;
             end loop;
             exit when place.is_over or place.is_suited;
@@ -223,10 +242,10 @@ begin
     return found;
 end $$;
 
--- Read the next entries of what is ready in a lane, behind a pair of priority and route, and look up each route among them.
+-- Read the next range of ready tickets of a lane after a (priority, route) pair, and check each route in it.
 --
---   returns  the first pair that suits the worker and is not known to be closed, or else the last; whether it suits; whether
---            there are no more; and whether the entries are of few pairs
+--   returns  the first pair that suits the worker and is not known to be closed, else the last pair read; whether it
+--            suits; whether the index is exhausted; and whether the range holds many tickets per pair
 create or replace function flowfabric._read_pairs(
     lane text, inout priority int, inout route int, capabilities text[], namespace text, closed int[],
     out is_suited boolean, out is_over boolean, out is_dense boolean)
@@ -243,19 +262,22 @@ begin
          order by t.route limit most)
         union all
         (select t.priority, t.route from flowfabric.tickets t
-         where t.lane = _read_pairs.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < _read_pairs.priority
+         where t.lane = _read_pairs.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+           and t.priority < _read_pairs.priority
          order by t.priority desc, t.route limit most)
         limit most
     ), routes as (
-        select e.route, count(*) as amount, count(distinct e.priority) as pairs, max(e.priority) as priority from entries e group by e.route
+        select e.route, count(*) as amount, count(distinct e.priority) as pairs, max(e.priority) as priority
+        from entries e group by e.route
     )
     select sum(x.amount) as amount, sum(x.pairs) as pairs,
            max(x.priority) filter (where x.route <> all (_read_pairs.closed) and exists (
                select from flowfabric.routes r
-               where r.id = x.route and r.needs <@ _read_pairs.capabilities and r.namespace = coalesce(_read_pairs.namespace, r.namespace)
+               where r.id = x.route and r.needs <@ _read_pairs.capabilities
+                 and r.namespace = coalesce(_read_pairs.namespace, r.namespace)
                offset 0)) as priority,
-           (select array[e.priority, e.route] from entries e order by e.priority, e.route desc limit 1) as last into seen
-    from routes x;
+           (select array[e.priority, e.route] from entries e order by e.priority, e.route desc limit 1) as last
+    into seen from routes x;
     is_suited := seen.priority is not null;
     is_over := not is_suited and coalesce(seen.amount, 0) < most;
     is_dense := 4 * seen.pairs < seen.amount;
@@ -263,14 +285,15 @@ begin
     route := seen.last[2];
 end $$;
 
--- Choose and lock up to so many ready tickets: strict priority; at equal priority routes take turns; within a route the
--- oldest first. It touches the routes it visits and the rows it takes, whatever the backlog: always along the index, which
--- is why other ways are closed, here and in all it calls.
+-- Choose and lock up to `take` ready tickets: strict priority, round-robin between routes of equal priority, oldest
+-- first within a route. It reads only the routes it visits and the rows it takes, whatever the backlog. Every plan must
+-- use the ready index, so other scan types are off here and in everything it calls.
 --
---   locks    the tickets it chooses; skips those that are locked; the quotas of their routes
---   returns  their places
+--   locks    the tickets it chooses (skips locked ones); the quotas of their routes
+--   returns  the ctids of the tickets
 create or replace function flowfabric._choose(
-    lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz, may_wait boolean)
+    lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,
+    may_wait boolean)
 returns tid[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -282,38 +305,43 @@ declare
     limits record;
     closed int[] := '{}';
     before int := -1;
-    in_vain int := 0;
+    empty_levels int := 0;
 begin
     select '{}'::jsonb as rooms, '{}'::uuid[] as locked, '{}'::tid[] as places into limits;
-    while cardinality(chosen) < take loop
-        in_vain := case when cardinality(chosen) = before then in_vain + 1 else 0 end;
+    while cardinality(chosen) < _choose.take loop
+        empty_levels := case when cardinality(chosen) = before then empty_levels + 1 else 0 end;
         before := cardinality(chosen);
-        if in_vain < 3 then
-            -- Lanes that have nothing need not be looked at again.
-            select max(p.priority), array_agg(l.name) into level, lanes from unnest(lanes) l (name) cross join lateral (
+        if empty_levels < 3 then
+            -- Lanes without ready tickets are dropped.
+            select max(p.priority), array_agg(l.name) into level, _choose.lanes from unnest(_choose.lanes) l (name)
+            cross join lateral (
                 select t.priority from flowfabric.tickets t
                 where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority < level
                 order by t.priority desc limit 1) p;
         else
-            level := flowfabric._next_level(lanes, level, capabilities, namespace, closed);
+            level := flowfabric._next_level(_choose.lanes, level, _choose.capabilities, _choose.namespace, closed);
         end if;
         exit when level is null;
-        select after_route as behind, after_route = 0 as wrapped into turns;
+        select _choose.after_route as behind, _choose.after_route = 0 as wrapped into turns;
         loop
-            asked := take - cardinality(chosen);
-            turns := flowfabric._turn_order(lanes, level, after_route, capabilities, namespace, partitions, asked, turns.behind, turns.wrapped);
+            asked := _choose.take - cardinality(chosen);
+            turns := flowfabric._turn_order(_choose.lanes, level, _choose.after_route, _choose.capabilities,
+                                            _choose.namespace, _choose.partitions, asked, turns.behind, turns.wrapped);
             exit when turns.routes = '{}';
             if turns.is_limited then
-                turns := flowfabric._open_turns(lanes, level, after_route, capabilities, namespace, partitions, asked, now,
+                turns := flowfabric._open_turns(_choose.lanes, level, _choose.after_route, _choose.capabilities,
+                                                _choose.namespace, _choose.partitions, asked, _choose.now,
                     turns.behind, turns.wrapped, turns.routes, turns.route_lanes, limits.rooms, closed);
                 closed := turns.closed;
-                limits := flowfabric._serve_within(turns.routes, turns.route_lanes, level, asked, partitions, now, may_wait, turns.rooms, limits.locked);
+                limits := flowfabric._serve_within(turns.routes, turns.route_lanes, level, asked, _choose.partitions,
+                                                   _choose.now, _choose.may_wait, turns.rooms, limits.locked);
                 chosen := chosen || limits.places;
             else
-                chosen := chosen || flowfabric._serve(turns.routes, turns.route_lanes, level, asked, partitions);
+                chosen := chosen || flowfabric._serve(turns.routes, turns.route_lanes, level, asked,
+                                                      _choose.partitions);
             end if;
-            -- Others may hold all that these routes had: then the next ones have their turn before a lower priority has.
-            exit when cardinality(turns.routes) < asked or cardinality(chosen) >= take;
+            -- Other claims may have locked all tickets of these routes: try the next routes before a lower priority.
+            exit when cardinality(turns.routes) < asked or cardinality(chosen) >= _choose.take;
         end loop;
     end loop;
     return chosen;

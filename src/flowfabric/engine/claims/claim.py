@@ -1,4 +1,4 @@
-"""Claiming: taking work under a lease."""
+"""Claiming: take executions under a lease."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -26,13 +26,13 @@ async def claim(
     partitions: Collection[int] | None = None,
     last: Claim | None = None,
 ) -> list[Claim]:
-    """Take up to so many executions under a lease; an empty list when nothing is open to this worker.
+    """Take up to `take` executions under a lease; an empty list when nothing is open to this worker.
 
-    Strict priority; at equal priority routes take turns, starting behind `after_route` (pass the route served last);
-    within a route the oldest first. With `last`, the last one taken before, a claim gives what lies behind it where
-    only its route has work; leave it out now and then, since what came late may lie before it. A lost reply leaves
-    leases that lapse and are claimed again. Raises `InvalidWorker`, `InvalidCapabilities`, `InvalidLane`,
-    `InvalidLease`, `InvalidLimit`.
+    Strict priority; at equal priority routes take turns, starting after `after_route` (pass the route served last);
+    within a route the oldest execution first. With `last`, the last claim of this worker, a claim starts after it if
+    only its route has work; leave it out now and then, because executions that committed late may lie before it. If the
+    reply is lost, the leases expire and the executions are claimed again. Raises `InvalidWorker`,
+    `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
     """
     taken = await call.rows(
         conn,
@@ -53,9 +53,9 @@ async def claim(
 
 
 async def _with_inputs(conn: Connection, taken: Sequence[Claim]) -> list[Claim]:
-    """The claims with what upstreams handed on to those that are in a flow; asks for nothing where none is.
+    """Add the inputs that upstream executions pass to members of flows; no query if no claim is in a flow.
 
-    Who is handed so much that it has no room beside the others comes without, and says so.
+    A claim whose inputs do not fit into the answer comes without them and has `more_inputs` set.
     """
     members = [claim.execution_id for claim in taken if claim.flow_id is not None]
     if not members:
@@ -78,7 +78,7 @@ async def _with_inputs(conn: Connection, taken: Sequence[Claim]) -> list[Claim]:
 
 
 def read_claim(row: Row) -> Claim:
-    """A claim as SQL gave it."""
+    """Convert a row of SQL to a claim."""
     execution_id = ExecutionId(row["partition"], row["id"])
     return Claim(
         execution_id=execution_id,

@@ -1,45 +1,49 @@
--- Claiming: taking work under a lease.
+-- Claiming: take executions under a lease.
 
--- Lease tickets that are locked, and say so in the log. One past its deadline is left for its sweep; what goes beyond
--- 16 MiB of payload stays ready. What may have run before comes with its journal, up to 1 MiB in all; the rest is read
--- when it is needed.
+-- Lease locked tickets and log it. A ticket past its deadline is skipped and left to the sweep; tickets beyond 16 MiB
+-- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total; the rest is
+-- read on demand.
 --
---   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it goes on after a wait
+--   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it resumes after a wait
 --   emits    lease_acquired
 --   returns  what a worker needs to run them, in the order of the tickets
 create or replace function flowfabric._lease(places tid[], worker text, instance text, lease interval, now timestamptz)
 returns table (
-    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea, encoding text,
-    lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
-language plpgsql set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
+    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea,
+    encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz,
+    resumed boolean, expires_at timestamptz, attempt_deadline timestamptz, deadline_at timestamptz, policy text,
+    route int, created_at timestamptz, resumed_by text, journal text)
+language plpgsql
+set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     rare record;
     journals text[];
     resumptions text[];
 begin
-    select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more, bool_or(t.is_counted) as is_counted into rare
+    select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
+           bool_or(t.is_counted) as is_counted into rare
     from unnest(_lease.places) as p (place)
     cross join lateral (
-        select t.attempt_state, t.bytes, exists (select from flowfabric.routes r where r.id = t.route and r.quotas <> '{}') as is_counted
+        select t.attempt_state, t.bytes, exists (select from flowfabric.routes r
+                                                 where r.id = t.route and r.quotas <> '{}') as is_counted
         from flowfabric.tickets t where t.ctid = p.place offset 0) t;
     if rare.has_more then
-        places := flowfabric._first_bytes(places, 16777216);
+        _lease.places := flowfabric._first_bytes(_lease.places, 16777216);
         select r.journals, r.resumptions into journals, resumptions from flowfabric._recall(_lease.places) r;
     end if;
     if rare.is_counted then
-        perform flowfabric._admit_places(places, now);
+        perform flowfabric._admit_places(_lease.places, _lease.now);
     end if;
     perform flowfabric._lock_log();
     return query
     with leased as (
         update flowfabric.tickets t
-        set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(), worker = _lease.worker,
-            instance = _lease.instance, expires_at = _lease.now + _lease.lease, lease_end = null, due_at = null,
-            eligibility = 'eligible_now', grant_kid = null, grant_worker = null, grant_instance = null, suspension = null,
-            epoch = t.epoch + 1, started_at = coalesce(t.started_at, _lease.now),
-            attempt = t.attempt + (not c.resumed)::int,
+        set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(),
+            worker = _lease.worker, instance = _lease.instance, expires_at = _lease.now + _lease.lease,
+            lease_end = null, due_at = null, eligibility = 'eligible_now', grant_kid = null, grant_worker = null,
+            grant_instance = null, suspension = null, epoch = t.epoch + 1,
+            started_at = coalesce(t.started_at, _lease.now), attempt = t.attempt + (not c.resumed)::int,
             attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
             attempt_started_at = case when c.resumed then t.attempt_started_at else _lease.now end,
             attempt_deadline = c.attempt_deadline, attempt_left = null,
@@ -47,42 +51,48 @@ begin
                 when 'pending_first_attempt' then 'initial' when 'pending_retry_attempt' then 'retry'
                 when 'pending_reclaim_attempt' then 'reclaim' when 'pending_replay_attempt' then 'replay'
                 else t.attempt_type end::flowfabric.attempt_type,
-            reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt' and t.lease_end is distinct from 'revoked')::int
+            reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt'
+                                     and t.lease_end is distinct from 'revoked')::int
         from (
             select p.place, p.number, t.instance, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                    t.attempt_state = 'attempt_interrupted' as resumed,
-                   -- What is left in seconds: an interval with days in it is longer or shorter where the clocks change.
-                   _lease.now + case when t.attempt_state = 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
-                                     else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
+                   -- The remaining time in seconds: an interval with days in it changes its length at a clock change.
+                   _lease.now + case
+                       when t.attempt_state = 'attempt_interrupted'
+                       then extract(epoch from t.attempt_left) * interval '1 second'
+                       else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
             from unnest(_lease.places) with ordinality as p (place, number)
             cross join lateral (
                 select t.partition, t.id, t.route, t.instance, t.attempt_state, t.attempt_left
-                from flowfabric.tickets t where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now) offset 0) t
+                from flowfabric.tickets t
+                where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now) offset 0) t
             cross join lateral (
                 select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy
                 from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
             cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r
             offset 0) c
         where t.ctid = c.place
-        returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt, t.attempt_type::text,
-                  t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at, t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding,
-                  c.policy, c.namespace, c.resumed, c.instance as previous_instance
+        returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt,
+                  t.attempt_type::text, t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at,
+                  t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding, c.policy, c.namespace, c.resumed,
+                  c.instance as previous_instance
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
-                    'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch, 'attempt', l.attempt,
-                    'attempt_type', l.attempt_type, 'resumed', l.resumed)
+                    'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch,
+                    'attempt', l.attempt, 'attempt_type', l.attempt_type, 'resumed', l.resumed)
                 || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
                         then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end
         from leased l
     )
-    select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload, coalesce(l.encoding, 'json'),
-           l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline,
-           l.deadline_at, l.policy::text, l.route, l.created_at, resumptions[l.number], journals[l.number]
-    from leased l; -- as they come: each step goes from one place to the next
+    select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload,
+           coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at,
+           l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route, l.created_at,
+           resumptions[l.number], journals[l.number]
+    from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
--- Write down in their quotas that these tickets are about to be leased. What was granted has been admitted with its grant.
+-- Record in their quotas that these tickets are about to be leased. Granted tickets were admitted with their grant.
 create or replace function flowfabric._admit_places(places tid[], now timestamptz)
 returns void
 language plpgsql as $$
@@ -90,20 +100,24 @@ language plpgsql as $$
 declare
     admitted record;
 begin
-    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.attempt) as attempts, array_agg(t.route) as routes into admitted
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.attempt) as attempts,
+           array_agg(t.route) as routes into admitted
     from unnest(_admit_places.places) as p (place)
     cross join lateral (
-        select t.partition, t.id, t.route, t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt from flowfabric.tickets t
-        where t.ctid = p.place and t.eligibility <> 'granted' and (t.deadline_at is null or t.deadline_at > _admit_places.now) offset 0) t
+        select t.partition, t.id, t.route, t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
+        from flowfabric.tickets t
+        where t.ctid = p.place and t.eligibility <> 'granted'
+          and (t.deadline_at is null or t.deadline_at > _admit_places.now) offset 0) t
     cross join lateral (select from flowfabric.routes r where r.id = t.route and r.quotas <> '{}' offset 0) r;
     if admitted.ids is not null then
-        perform flowfabric._admit(admitted.partitions, admitted.ids, admitted.attempts, admitted.routes, _admit_places.now);
+        perform flowfabric._admit(admitted.partitions, admitted.ids, admitted.attempts, admitted.routes,
+                                  _admit_places.now);
     end if;
 end $$;
 
--- The first of these tickets, up to so many bytes of large payloads; one at least.
+-- The first of these tickets whose large payloads fit into `most` bytes together; at least one.
 --
---   returns  their places
+--   returns  the ctids of the tickets
 create or replace function flowfabric._first_bytes(places tid[], most bigint)
 returns tid[]
 language plpgsql stable as $$
@@ -118,57 +132,63 @@ begin
         order by x.number);
 end $$;
 
--- The length of a payload if it is large: a claim of as many as can be taken stays below its limit without such a one.
+-- The length of a payload if it is large. Small payloads are not counted: a claim with the highest `take` stays below
+-- its limit with them alone.
 --
 --   returns  the length, or null
 create or replace function flowfabric._large(bytes int)
 returns int
 language sql immutable as $$
-    select case when bytes > 16384 then bytes end
+    select case when _large.bytes > 16384 then _large.bytes end
 $$;
 
--- Take up to so many executions under a lease: open routes of these lanes only, strict priority, turns between routes at
--- equal priority starting behind the route served last, the oldest first within a route. A worker that says of what
--- priority and age its last one was is given what lies behind that, where there is any; now and then it must not say so,
--- to be given what came late.
+-- Take up to `take` executions under a lease: open routes of these lanes only, strict priority, round-robin between
+-- routes of equal priority starting after the route served last, oldest first within a route. A worker that passes the
+-- priority and creation time of its last execution gets the ones after it, if any. It must leave them out now and then,
+-- to get executions that committed late.
 --
---   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline → ended
---   locks    the tickets it takes; skips those that are locked; the quotas of their routes
+--   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline →
+--            ended
+--   locks    the tickets it takes (skips locked ones); the quotas of their routes
 --   emits    lease_acquired, execution_expired, grant_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_lease, invalid_limit
---   returns  what a worker needs to run them; nothing when nothing is open
+--   returns  what a worker needs to run them; no rows when nothing is open to this worker
 create or replace function flowfabric.claim(
-    worker text, instance text, lanes text[], capabilities text default '[]', take int default 1, lease_ms bigint default 30000,
-    after_route int default 0, namespace text default null, partitions int[] default null,
-    last_priority int default null, last_created timestamptz default null)
+    worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
+    lease_ms bigint default 30000, after_route int default 0, namespace text default null,
+    partitions int[] default null, last_priority int default null, last_created timestamptz default null)
 returns table (
-    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
-    lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
+    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text,
+    payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
+    attempt_started_at timestamptz, resumed boolean, expires_at timestamptz, attempt_deadline timestamptz,
+    deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     chosen tid[];
 begin
     perform flowfabric._check_lease(claim.lease_ms);
-    chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take, claim.after_route,
-                                     claim.namespace, claim.partitions, claim.last_priority, claim.last_created);
+    chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take,
+                                     claim.after_route, claim.namespace, claim.partitions, claim.last_priority,
+                                     claim.last_created);
     if cardinality(chosen) > 0 then
         return query
-        select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms', flowfabric.clock()) l;
+        select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms',
+                                          flowfabric.clock()) l;
     end if;
 end $$;
 
--- Choose and lock what a worker may be given now, and end what it came too late for.
+-- Choose and lock the tickets that a worker may be given now, and end those whose deadline has passed.
 --
---   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when lapsed; past its deadline → ended
---   locks    the tickets it chooses; skips those that are locked; the quotas of their routes
+--   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when expired; past its deadline
+--            → ended
+--   locks    the tickets it chooses (skips locked ones); the quotas of their routes
 --   emits    execution_expired, grant_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
---   returns  the places of the tickets
+--   returns  the ctids of the tickets
 create or replace function flowfabric._take_ready(
-    worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text, partitions int[],
-    last_priority int default null, last_created timestamptz default null)
+    worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text,
+    partitions int[], last_priority int default null, last_created timestamptz default null)
 returns tid[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -178,21 +198,25 @@ declare
     seen record;
     chosen tid[];
 begin
-    perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes, _take_ready.capabilities, _take_ready.take);
+    perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes,
+                                    _take_ready.capabilities, _take_ready.take);
     covered := flowfabric._sorted_set(_take_ready.capabilities);
-    -- One look at what is rarely there: what fell due, what was granted in vain, what is past its deadline.
+    -- One query for the rare cases: due tickets, expired grants, passed deadlines.
     select array_agg(l.name) as lanes, bool_or(exists (
                select from flowfabric.tickets t
-               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time' and t.due_at <= now)) as is_due,
+               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+                 and t.due_at <= now)) as is_due,
            bool_or(exists (
                select from flowfabric.tickets t
-               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at <= now)) as is_lapsed,
+               where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted'
+                 and t.expires_at <= now)) as is_lapsed,
            exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late,
            sum(cardinality(r.places)) as ready, max(r.places[1]) as first
     into seen from flowfabric.lanes l
     cross join lateral (select case when _take_ready.last_created is null then array(
         select t.ctid from flowfabric.tickets t
-        where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 2) end as places offset 0) r
+        where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+        limit 2) end as places offset 0) r
     where l.name = any (_take_ready.lanes) and l.state <> 'paused';
     if seen.lanes is null then
         return '{}';
@@ -214,8 +238,9 @@ begin
         perform flowfabric._lapse_grants(seen.lanes, _take_ready.take + 100, now);
     end if;
     if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null then
-        chosen := flowfabric._go_on_in_route(seen.lanes, covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
-                                    _take_ready.last_priority, _take_ready.last_created);
+        chosen := flowfabric._go_on_in_route(seen.lanes, covered, _take_ready.namespace, _take_ready.take,
+                                             _take_ready.after_route, _take_ready.last_priority,
+                                             _take_ready.last_created);
         if chosen <> '{}' then
             return chosen;
         end if;
@@ -223,21 +248,21 @@ begin
     for pass in 1 .. 100 loop
         chosen := flowfabric._choose(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions,
                                      _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
-        -- What came too late leaves its place to others; if there is very much of it, to those of the next claim. Its end
-        -- may hold more than quotas, so from then on nothing is waited for.
+        -- Tickets past their deadline are replaced by others; if there are very many, the next claim continues. Ending
+        -- them may have locked more than quotas, so later passes do not wait for locks.
         exit when not seen.is_late or cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now, pass = 1) = 0;
     end loop;
     return chosen;
 end $$;
 
--- End those of the chosen tickets whose deadline has passed: they are not given. A claim that holds budgets already may not
--- wait for others, and leaves those that have something set aside to their sweep. Members of flows are always left to it: a
--- flow is taken before the tickets, or not at all.
+-- End the chosen tickets whose deadline has passed, so that they are not claimed. A claim that already holds budget
+-- locks must not wait for more, so it leaves tickets with reservations to the sweep. Members of flows are always left
+-- to the sweep, because a flow must be locked before its tickets.
 --
 --   moves    runnable → ended: expired
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    execution_expired
---   returns  how many there were
+--   returns  how many tickets it ended
 create or replace function flowfabric._expire_chosen(places tid[], now timestamptz, may_wait boolean)
 returns int
 language plpgsql set enable_seqscan = off as $$
@@ -248,7 +273,7 @@ begin
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
         select t.partition, t.id, t.deadline_at, t.flow
         from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
-        offset 0) x -- by their places, whatever index there is on deadlines
+        offset 0) x -- by ctid, not by the index on deadlines
     where x.deadline_at <= _expire_chosen.now and x.flow is null
       and (_expire_chosen.may_wait or flowfabric._budgets_at_stake('{}', array[x.partition], array[x.id]) = '{}');
     if late.ids is not null then
@@ -257,7 +282,7 @@ begin
     return coalesce(cardinality(late.ids), 0);
 end $$;
 
--- Refuse a claim that cannot be answered.
+-- Refuse invalid arguments of a claim.
 --
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
 create or replace function flowfabric._check_claim(
@@ -265,22 +290,23 @@ create or replace function flowfabric._check_claim(
 returns void
 language plpgsql stable as $$
 begin
-    perform flowfabric._check_worker(worker, instance);
-    perform flowfabric._check_capabilities(capabilities);
-    perform flowfabric._check_lanes(lanes);
-    if take is null or take not between 1 and 1000 then
-        perform flowfabric._refuse('invalid_limit', format('take %s: take 1 to 1 000', take));
+    perform flowfabric._check_worker(_check_claim.worker, _check_claim.instance);
+    perform flowfabric._check_capabilities(_check_claim.capabilities);
+    perform flowfabric._check_lanes(_check_claim.lanes);
+    if _check_claim.take is null or _check_claim.take not between 1 and 1000 then
+        perform flowfabric._refuse('invalid_limit', format('take %s is invalid; use 1 to 1 000', _check_claim.take));
     end if;
 end $$;
 
--- Refuse a lease that is too short to be renewed or too long to be waited for.
+-- Refuse a lease that is too short to be renewed in time, or so long that work of a dead worker would wait too long.
 --
 --   refuses  invalid_lease
 create or replace function flowfabric._check_lease(lease_ms bigint)
 returns void
 language plpgsql immutable as $$
 begin
-    if lease_ms is null or lease_ms not between 1000 and 3600000 then
-        perform flowfabric._refuse('invalid_lease', format('lease of %s ms: a lease is 1 000 to 3 600 000 ms', lease_ms));
+    if _check_lease.lease_ms is null or _check_lease.lease_ms not between 1000 and 3600000 then
+        perform flowfabric._refuse('invalid_lease', format('a lease of %s ms is invalid; use 1 000 to 3 600 000 ms',
+                                                           _check_lease.lease_ms));
     end if;
 end $$;

@@ -1,4 +1,4 @@
-"""Grants: a signed promise of one execution to one worker, for workers without a connection to the database."""
+"""Grants: a signed claim on one execution for one worker, for workers without a database connection."""
 
 from collections.abc import Collection
 from datetime import timedelta
@@ -24,9 +24,9 @@ async def issue_grant(
     namespace: str | None = None,
     partitions: Collection[int] | None = None,
 ) -> list[Grant]:
-    """Promise up to so many executions to a worker, by the same rules as `claim`; unused, they are claimable again.
+    """Reserve up to `take` executions for a worker, by the same rules as `claim`; unused grants expire.
 
-    Raises what `claim` raises of its arguments, `InvalidGrantLifetime`, `NoActiveKey`.
+    Raises `InvalidGrantLifetime`, `NoActiveKey`, and what `claim` raises for invalid arguments.
     """
     granted = await call.rows(
         conn,
@@ -54,7 +54,7 @@ async def issue_grant(
 
 
 async def verify_grant(conn: Connection, grant_key: str) -> VerifiedGrant:
-    """What a good grant says; changes nothing. Raises `InvalidGrant`, `GrantExpired`."""
+    """Check a grant and read what it says; changes nothing. Raises `InvalidGrant`, `GrantExpired`."""
     row = await call.row(conn, "verify_grant", grant_key=_sent(grant_key))
     return VerifiedGrant(
         execution_id=ExecutionId(row["partition"], row["id"]),
@@ -67,7 +67,7 @@ async def verify_grant(conn: Connection, grant_key: str) -> VerifiedGrant:
 async def claim_granted(
     conn: Connection, grant_key: str, worker: str, *, instance: str, lease: timedelta = timedelta(seconds=30)
 ) -> Claim:
-    """Turn a grant into a lease, once, for the worker it was given to.
+    """Turn a grant into a lease, once, for the worker it was issued to.
 
     Raises `InvalidGrant`, `GrantExpired`, `InvalidLease`.
     """
@@ -84,10 +84,10 @@ async def claim_granted(
 
 
 async def expire_grants(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Give back what was granted and not used in time; a claim does so too on its way."""
+    """Release the executions of grants that expired unused; a claim also does this for its lanes."""
     return await calls.sweep(conn, "expire_grants", limit, passing)
 
 
 def _sent(grant_key: object) -> str:
-    """A grant as it is sent. What cannot be one is sent as nothing: it is malformed, and no message holds it."""
+    """The grant key to send. Other values are sent as an empty text, so that no error message contains them."""
     return grant_key if isinstance(grant_key, str) and grant_key.isascii() and "\0" not in grant_key else ""

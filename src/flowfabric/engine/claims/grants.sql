@@ -1,11 +1,12 @@
--- Grants: a signed promise of one execution to one worker, for workers without a connection to the database.
+-- Grants: a signed claim on one execution for one worker, for workers without a database connection.
 
--- Put tickets that are locked aside for one worker. One past its deadline is left for its sweep.
+-- Reserve locked tickets for one worker. A ticket past its deadline is skipped and left to the sweep.
 --
 --   moves    eligible_now → granted
 --   emits    grant_issued
---   returns  a grant each, in the order of the tickets
-create or replace function flowfabric._grant(places tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
+--   returns  one row per grant, in the order of the tickets
+create or replace function flowfabric._grant(
+    places tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
 returns table (partition int, id uuid, route int)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -13,19 +14,23 @@ begin
     return query
     with granted as (
         update flowfabric.tickets t
-        set eligibility = 'granted', expires_at = _grant.expires_at, grant_kid = _grant.kid, grant_worker = _grant.worker,
-            grant_instance = _grant.instance
+        set eligibility = 'granted', expires_at = _grant.expires_at, grant_kid = _grant.kid,
+            grant_worker = _grant.worker, grant_instance = _grant.instance
         from unnest(_grant.places) with ordinality as p (place, number)
         where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _grant.now)
-        returning t.partition, t.id, t.route, p.number, t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
+        returning t.partition, t.id, t.route, p.number,
+                  t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
     ), admitted as (
         select case when count(*) > 0 then flowfabric._admit(
-            array_agg(g.partition), array_agg(g.id), array_agg(g.attempt), array_agg(g.route), _grant.now, _grant.expires_at) end
+            array_agg(g.partition), array_agg(g.id), array_agg(g.attempt), array_agg(g.route), _grant.now,
+            _grant.expires_at) end
         from granted g join flowfabric.routes r on r.id = g.route where r.quotas <> '{}'
     ), noted as (
-        select flowfabric._append_each('grant_issued', array_agg(g.partition order by g.number), array_agg(g.id order by g.number),
+        select flowfabric._append_each(
+            'grant_issued', array_agg(g.partition order by g.number), array_agg(g.id order by g.number),
             array_agg(g.route order by g.number), array_agg(e.tags order by g.number),
-            array_agg(jsonb_build_object('worker', _grant.worker, 'instance', _grant.instance, 'expires_at', _grant.expires_at, 'kid', _grant.kid)),
+            array_agg(jsonb_build_object('worker', _grant.worker, 'instance', _grant.instance,
+                                         'expires_at', _grant.expires_at, 'kid', _grant.kid)),
             flows => array_agg(e.flow order by g.number))
         from granted g join flowfabric.executions e on e.partition = g.partition and e.id = g.id
         having count(*) > 0
@@ -33,27 +38,28 @@ begin
     select g.partition::int, g.id, g.route from granted g cross join noted cross join admitted order by g.number;
 end $$;
 
--- What a grant's signature is over.
+-- The message that a grant's signature covers.
 --
---   returns  the message; no part of it can hold a `|`
-create or replace function flowfabric._grant_message(partition int, id uuid, worker text, instance text, expires_ms bigint)
+--   returns  the message; none of its parts can contain a `|`
+create or replace function flowfabric._grant_message(
+    partition int, id uuid, worker text, instance text, expires_ms bigint)
 returns text
 language sql immutable as $$
-    select format('{fp:%s}|%s|%s|%s|%s', _grant_message.partition, _grant_message.id, _grant_message.worker, _grant_message.instance,
-                  _grant_message.expires_ms)
+    select format('{fp:%s}|%s|%s|%s|%s', _grant_message.partition, _grant_message.id, _grant_message.worker,
+                  _grant_message.instance, _grant_message.expires_ms)
 $$;
 
--- Promise up to so many executions to a worker: the same admission and order as claim, and a signed grant each instead of
--- a lease. One that is not used in time is claimable again by anyone.
+-- Reserve up to `take` executions for a worker: the same admission and order as claim, but each with a signed grant
+-- instead of a lease. Any worker can claim an execution again when its grant expires unused.
 --
 --   moves    eligible_now → granted; not_eligible_until_time → eligible_now when due; past its deadline → ended
---   locks    the tickets it takes; skips those that are locked; the quotas of their routes
+--   locks    the tickets it takes (skips locked ones); the quotas of their routes
 --   emits    grant_issued, grant_expired, execution_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit, invalid_grant_lifetime, no_active_key
 --   returns  the grants
 create or replace function flowfabric.issue_grant(
-    worker text, instance text, lanes text[], capabilities text default '[]', take int default 1, ttl_ms bigint default 10000,
-    after_route int default 0, namespace text default null, partitions int[] default null)
+    worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
+    ttl_ms bigint default 10000, after_route int default 0, namespace text default null, partitions int[] default null)
 returns table (partition int, id uuid, grant_key text, expires_at timestamptz, route int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -65,13 +71,15 @@ declare
     expires_ms bigint;
 begin
     if issue_grant.ttl_ms is null or issue_grant.ttl_ms not between 1 and 60000 then
-        perform flowfabric._refuse('invalid_grant_lifetime', format('a grant of %s ms: give 1 to 60 000', issue_grant.ttl_ms));
+        perform flowfabric._refuse('invalid_grant_lifetime', format(
+            'a grant lifetime of %s ms is invalid; use 1 to 60 000 ms', issue_grant.ttl_ms));
     end if;
-    chosen := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes, issue_grant.capabilities::jsonb, issue_grant.take,
-                                     issue_grant.after_route, issue_grant.namespace, issue_grant.partitions);
+    chosen := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes,
+                                     issue_grant.capabilities::jsonb, issue_grant.take, issue_grant.after_route,
+                                     issue_grant.namespace, issue_grant.partitions);
     signer := flowfabric._active_key();
     now := flowfabric.clock();
-    -- Whole milliseconds, because that is what is signed.
+    -- Whole milliseconds, because the signed message holds milliseconds.
     ends_at := date_trunc('milliseconds', now + issue_grant.ttl_ms * interval '1 ms');
     expires_ms := extract(epoch from ends_at) * 1000;
     return query
@@ -84,15 +92,16 @@ begin
     order by g.number;
 end $$;
 
--- Read the text of a grant. Each grant has one spelling.
+-- Parse a grant key. Each grant has exactly one valid spelling.
 --
---   returns  its parts; all of them null when it is no grant
+--   returns  its parts; all of them null when the text is not a grant key
 create or replace function flowfabric._parse_grant(
     grant_key text, out partition int, out id uuid, out expires_ms bigint, out kid text, out digest text)
 language plpgsql immutable as $$
 declare
     part text[] := regexp_match(_parse_grant.grant_key,
-        '^pg:\{fp:(0|[1-9][0-9]{0,4})\}:([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}):(0|[1-9][0-9]{0,14}):([A-Za-z0-9._-]{1,64}):([0-9a-f]{64})$');
+        '^pg:\{fp:(0|[1-9][0-9]{0,4})\}:([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})'
+        ':(0|[1-9][0-9]{0,14}):([A-Za-z0-9._-]{1,64}):([0-9a-f]{64})$');
 begin
     partition := part[1];
     id := part[2];
@@ -101,12 +110,13 @@ begin
     digest := part[5];
 end $$;
 
--- Judge what a grant says: its shape, its key, whether the ticket is granted by it, its signature, its time. A deadline
--- that has passed voids it, also before the sweep.
+-- Check a grant: its format, its signing key, whether the ticket is reserved by it, its signature, its expiry. A passed
+-- deadline makes it invalid even before the sweep has run.
 --
 --   refuses  invalid_grant, grant_expired, as a value
---   returns  the fault, or null when it is good
-create or replace function flowfabric._grant_fault(ticket flowfabric.tickets, expires_ms bigint, kid text, digest text, now timestamptz)
+--   returns  the fault, or null when it is valid
+create or replace function flowfabric._grant_fault(
+    ticket flowfabric.tickets, expires_ms bigint, kid text, digest text, now timestamptz)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -115,30 +125,34 @@ declare
     expires_at timestamptz := timestamptz 'epoch' + _grant_fault.expires_ms * interval '1 ms';
     cause text;
 begin
-    select k.* into signer from flowfabric.keys k where k.kid = _grant_fault.kid and coalesce(k.expires_at > _grant_fault.now, true);
+    select k.* into signer from flowfabric.keys k
+    where k.kid = _grant_fault.kid and coalesce(k.expires_at > _grant_fault.now, true);
     cause := case
         when _grant_fault.kid is null then 'malformed'
         when signer.kid is null then 'unknown_kid'
-        when ticket.phase is distinct from 'runnable' or ticket.eligibility <> 'granted' or ticket.grant_kid <> _grant_fault.kid
-             or ticket.deadline_at <= _grant_fault.now then 'unknown_grant'
+        when ticket.phase is distinct from 'runnable' or ticket.eligibility <> 'granted'
+             or ticket.grant_kid <> _grant_fault.kid or ticket.deadline_at <= _grant_fault.now then 'unknown_grant'
         when not flowfabric._is_same_digest(_grant_fault.digest, flowfabric._hmac(signer, flowfabric._grant_message(
-            ticket.partition, ticket.id, ticket.grant_worker, ticket.grant_instance, _grant_fault.expires_ms))) then 'signature_mismatch'
-        -- An earlier grant of the same execution to the same worker.
+                 ticket.partition, ticket.id, ticket.grant_worker, ticket.grant_instance, _grant_fault.expires_ms)))
+             then 'signature_mismatch'
+        -- An earlier grant of the same execution for the same worker.
         when expires_at <> ticket.expires_at then 'unknown_grant'
     end;
     if cause is not null then
-        return flowfabric._fault('invalid_grant', format('the grant is not good: %s', replace(cause, '_', ' ')), jsonb_build_object('cause', cause));
+        return flowfabric._fault('invalid_grant', format('the grant is invalid: %s', replace(cause, '_', ' ')),
+                                 jsonb_build_object('cause', cause));
     end if;
     if expires_at <= _grant_fault.now then
-        return flowfabric._fault('grant_expired', format('the grant was good until %s; ask for another', flowfabric._moment(expires_at)));
+        return flowfabric._fault('grant_expired', format('the grant expired at %s; request another',
+                                                         flowfabric._moment(expires_at)));
     end if;
     return null;
 end $$;
 
--- Whether a grant is good, and what it says. Changes nothing.
+-- Check a grant and read what it says. Changes nothing.
 --
 --   refuses  invalid_grant, grant_expired
---   returns  the execution, whose it is, and until when
+--   returns  the execution, the worker it is for, and when it expires
 create or replace function flowfabric.verify_grant(
     grant_key text, out partition int, out id uuid, out worker text, out instance text, out expires_at timestamptz)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -148,7 +162,8 @@ declare
     ticket flowfabric.tickets;
 begin
     select t.* into ticket from flowfabric.tickets t where t.partition = said.partition and t.id = said.id;
-    perform flowfabric._raise(flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, flowfabric.clock()));
+    perform flowfabric._raise(flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest,
+                                                      flowfabric.clock()));
     partition := ticket.partition;
     id := ticket.id;
     worker := ticket.grant_worker;
@@ -156,31 +171,38 @@ begin
     expires_at := ticket.expires_at;
 end $$;
 
--- Turn a grant into a lease, once, for the worker it was given to.
+-- Turn a grant into a lease, once, for the worker it was issued to.
 --
 --   moves    granted → active
 --   locks    the ticket
 --   emits    lease_acquired
 --   refuses  invalid_grant, grant_expired, invalid_lease
---   returns  what the worker needs to run it
-create or replace function flowfabric.claim_granted(grant_key text, worker text, instance text, lease_ms bigint default 30000)
+--   returns  what the worker needs to run the execution
+create or replace function flowfabric.claim_granted(
+    grant_key text, worker text, instance text, lease_ms bigint default 30000)
 returns table (
-    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text, payload bytea, encoding text,
-    lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz, resumed boolean, expires_at timestamptz,
-    attempt_deadline timestamptz, deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
+    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text,
+    payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
+    attempt_started_at timestamptz, resumed boolean, expires_at timestamptz, attempt_deadline timestamptz,
+    deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     said record := flowfabric._parse_grant(claim_granted.grant_key);
     ticket flowfabric.tickets;
     now timestamptz;
+    fault jsonb;
 begin
     perform flowfabric._check_lease(claim_granted.lease_ms);
     select t.* into ticket from flowfabric.tickets t where t.partition = said.partition and t.id = said.id for update;
     now := flowfabric.clock();
-    perform flowfabric._raise(coalesce(flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, now), case
-        when (ticket.grant_worker, ticket.grant_instance) is distinct from (claim_granted.worker, claim_granted.instance) then
-            flowfabric._fault('invalid_grant', 'the grant is not good: other worker', '{"cause": "other_worker"}') end));
+    fault := flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, now);
+    if fault is null and (ticket.grant_worker, ticket.grant_instance)
+                         is distinct from (claim_granted.worker, claim_granted.instance) then
+        fault := flowfabric._fault('invalid_grant', 'the grant is invalid: it was issued to another worker',
+                                   '{"cause": "other_worker"}');
+    end if;
+    perform flowfabric._raise(fault);
     perform flowfabric._use_entries(ticket.id, ticket.expires_at);
     return query
     select c.* from flowfabric._lease(
@@ -188,39 +210,42 @@ begin
         claim_granted.worker, claim_granted.instance, claim_granted.lease_ms * interval '1 ms', now) c;
 end $$;
 
--- Give back what was granted and not used in time.
+-- Release the executions of grants that expired unused.
 --
 --   moves    granted → eligible_now
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves; skips locked ones
 --   emits    grant_expired
---   returns  how many were moved, and the lanes with work again
-create or replace function flowfabric.expire_grants(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many were moved, and the lanes that have work again
+create or replace function flowfabric.expire_grants(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    lapsed text[];
+    expired text[];
 begin
-    lapsed := flowfabric._lapse_grants(array(select l.name from flowfabric.lanes l), expire_grants.take, flowfabric.clock(), expire_grants.passing);
-    moved := coalesce(cardinality(lapsed), 0);
-    lanes := array(select distinct l from unnest(lapsed) l);
+    expired := flowfabric._lapse_grants(array(select l.name from flowfabric.lanes l), expire_grants.take,
+                                       flowfabric.clock(), expire_grants.passing);
+    moved := coalesce(cardinality(expired), 0);
+    lanes := array(select distinct l from unnest(expired) l);
 end $$;
 
--- Make what was granted and not used in time claimable again, a bounded number at a time.
+-- Make executions claimable again whose grants expired unused, at most `take` per call.
 --
 --   moves    granted → eligible_now
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves; skips locked ones
 --   emits    grant_expired
---   returns  the lanes of those it moved, one entry each
+--   returns  the lane of each moved ticket
 create or replace function flowfabric._lapse_grants(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    lapsed record;
+    expired record;
 begin
     with late as (
         select t.ctid as place from flowfabric.tickets t
-        where t.lane = any (_lapse_grants.lanes) and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at <= _lapse_grants.now
+        where t.lane = any (_lapse_grants.lanes) and t.phase = 'runnable' and t.eligibility = 'granted'
+          and t.expires_at <= _lapse_grants.now
         limit _lapse_grants.take offset _lapse_grants.passing
         for update skip locked
     ), moved as (
@@ -228,12 +253,13 @@ begin
         where t.ctid = any (array(select l.place from late l))
         returning t.partition, t.id, t.route, t.lane, t.grant_worker, t.grant_instance
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes, array_agg(e.tags) as tags,
-           array_agg(e.flow) as flows, array_agg(m.lane) as lanes,
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes,
+           array_agg(e.tags) as tags, array_agg(e.flow) as flows, array_agg(m.lane) as lanes,
            array_agg(jsonb_build_object('worker', m.grant_worker, 'instance', m.grant_instance)) as details
-    into lapsed from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
-    if lapsed.ids is not null then
-        perform flowfabric._append_each('grant_expired', lapsed.partitions, lapsed.ids, lapsed.routes, lapsed.tags, lapsed.details, flows => lapsed.flows);
+    into expired from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
+    if expired.ids is not null then
+        perform flowfabric._append_each('grant_expired', expired.partitions, expired.ids, expired.routes, expired.tags,
+                                        expired.details, flows => expired.flows);
     end if;
-    return lapsed.lanes;
+    return expired.lanes;
 end $$;

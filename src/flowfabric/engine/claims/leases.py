@@ -1,4 +1,4 @@
-"""Leases: keeping one, losing it, and what becomes of the work then."""
+"""Leases: renewing a lease, losing it, and making its execution claimable again."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -15,7 +15,7 @@ from flowfabric.postgres.driver import Connection
 
 
 async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(seconds=30)) -> Renewed:
-    """Keep a lease for longer; it never gets shorter by this.
+    """Extend a lease; a renewal never shortens it.
 
     Raises `LeaseLost`, `ExecutionNotActive`, `InvalidLease`.
     """
@@ -25,7 +25,7 @@ async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(
 async def renew_many(
     conn: Connection, fences: Sequence[Fence], *, lease: timedelta = timedelta(seconds=30)
 ) -> list[Renewed | FlowFabricError]:
-    """Keep all leases a process holds, in one call, and answer each in its place. Raises `InvalidLease`."""
+    """Extend all leases of a process in one call; answers in the order of the fences. Raises `InvalidLease`."""
     return await calls.each_fenced(conn, "renew", fences, calls.Act, Renewed, lease_ms=calls.span(lease, "lease"))
 
 
@@ -37,9 +37,9 @@ async def revoke(
     reason: str | None = None,
     expected_lease_id: UUID | None = None,
 ) -> Revoked:
-    """Take a lease away from whoever holds it; the work is claimable at once, and no reclaim is counted.
+    """Take a lease away from its worker; the execution is claimable immediately, and no reclaim is counted.
 
-    Safe to repeat: `noop` and its cause. With `expected_lease_id` only that lease is taken.
+    Safe to repeat: answers `noop` and its cause. With `expected_lease_id` only that lease is revoked.
     Raises `ExecutionNotFound`, `InvalidBody`.
     """
     answer = await call.row(
@@ -54,5 +54,5 @@ async def revoke(
 
 
 async def expire_leases(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Take back the leases that have lapsed: claimable by anyone, or failed once their policy's cap is reached."""
+    """End expired leases: executions become claimable again, or fail if they reached their policy's reclaim cap."""
     return await calls.sweep(conn, "expire_leases", limit, passing)

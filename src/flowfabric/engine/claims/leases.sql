@@ -1,10 +1,11 @@
--- Leases: keeping one, losing it, and what becomes of the work then.
+-- Leases: renewing a lease, losing it, and making its execution claimable again.
 
--- Keep leases for longer, many in one call. A lease never gets shorter by it.
+-- Extend leases, many in one call. A renewal never shortens a lease.
 --
 --   locks    the tickets, in key order
 --   emits    lease_renewed, for lanes that keep renewals
---   refuses  invalid_lease; per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found
+--   refuses  invalid_lease; per item fence_required, partial_fence, lease_lost, execution_not_active,
+--            execution_not_found
 --   returns  per item 'renewed' {expires_at}, or its refusal
 create or replace function flowfabric.renew(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], lease_ms bigint default 30000)
@@ -13,46 +14,54 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    rounds int[] := flowfabric._rounds(partitions, ids);
-    judged record;
+    rounds int[] := flowfabric._rounds(renew.partitions, renew.ids);
+    checked record;
 begin
     perform flowfabric._check_lease(renew.lease_ms);
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(f.item) filter (where f.fault is null) as items, array_agg(f.place) filter (where f.fault is null) as places,
-               array_agg(f.item) filter (where f.fault is not null) as refused, array_agg(f.fault) filter (where f.fault is not null) as faults
-        into judged
-        from flowfabric._fenced(renew.partitions, renew.ids, renew.lease_ids, renew.epochs, renew.attempts, rounds, round, now) f;
+        select array_agg(f.item) filter (where f.fault is null) as items,
+               array_agg(f.place) filter (where f.fault is null) as places,
+               array_agg(f.item) filter (where f.fault is not null) as refused,
+               array_agg(f.fault) filter (where f.fault is not null) as faults
+        into checked
+        from flowfabric._fenced(renew.partitions, renew.ids, renew.lease_ids, renew.epochs, renew.attempts, rounds,
+                                round, now) f;
 
         return query
         with renewed as (
             update flowfabric.tickets t
             set expires_at = greatest(t.expires_at, now + renew.lease_ms * interval '1 ms')
-            from (select x.* from unnest(judged.items, judged.places) as x (item, place) limit cardinality(judged.items)) x
+            from (select x.* from unnest(checked.items, checked.places) as x (item, place)
+                  limit cardinality(checked.items)) x
             where t.ctid = x.place
-            returning x.item, t.partition, t.id, t.route, t.lane, t.expires_at, t.worker, t.instance, t.lease_id, t.epoch, t.attempt
+            returning x.item, t.partition, t.id, t.route, t.lane, t.expires_at, t.worker, t.instance, t.lease_id,
+                      t.epoch, t.attempt
         ), noted as (
             select flowfabric._append_each(
                 'lease_renewed', array_agg(r.partition), array_agg(r.id), array_agg(r.route), array_agg(e.tags),
-                array_agg(jsonb_build_object('worker', r.worker, 'instance', r.instance, 'lease_id', r.lease_id, 'epoch', r.epoch,
-                                             'attempt', r.attempt, 'expires_at', r.expires_at)),
+                array_agg(jsonb_build_object('worker', r.worker, 'instance', r.instance, 'lease_id', r.lease_id,
+                                             'epoch', r.epoch, 'attempt', r.attempt, 'expires_at', r.expires_at)),
                 flows => array_agg(e.flow))
             from renewed r
-            cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = r.partition and e.id = r.id offset 0) e
+            cross join lateral (select e.tags, e.flow from flowfabric.executions e
+                                where e.partition = r.partition and e.id = r.id offset 0) e
             where r.lane in (select l.name from flowfabric.lanes l where l.keep_renewals)
             having count(*) > 0
         )
-        select r.item, 'renewed', null, jsonb_build_object('expires_at', r.expires_at)::text from renewed r left join noted n on true
+        select r.item, 'renewed', null, jsonb_build_object('expires_at', r.expires_at)::text from renewed r
+        left join noted n on true
         union all
-        select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text from unnest(judged.refused, judged.faults) as x (item, fault);
+        select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
+        from unnest(checked.refused, checked.faults) as x (item, fault);
     end loop;
 end $$;
 
--- Take leases back from whoever holds them, because they lapsed or were revoked. The work is claimable at once as a
--- reclaim. The caller has locked the tickets.
+-- End leases that expired or were revoked. Their executions are claimable immediately, as a reclaim. The caller has
+-- locked the tickets.
 --
 --   moves    active → runnable: eligible_now, pending_reclaim_attempt
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    lease_expired, lease_revoked, reservation_released
 create or replace function flowfabric._take_back(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
@@ -65,33 +74,37 @@ begin
     perform flowfabric._close_attempts(_take_back.partitions, _take_back.ids, 'interrupted_reclaimed', null);
     with released as (
         update flowfabric.tickets t
-        set phase = 'runnable', eligibility = 'eligible_now', reason = 'waiting_for_worker', attempt_state = 'pending_reclaim_attempt',
-            lease_end = _take_back.how, attempt_deadline = null
+        set phase = 'runnable', eligibility = 'eligible_now', reason = 'waiting_for_worker',
+            attempt_state = 'pending_reclaim_attempt', lease_end = _take_back.how, attempt_deadline = null
         from (
             select t.place from (
-                select x.* from unnest(_take_back.partitions, _take_back.ids) as x (partition, id) limit cardinality(_take_back.ids)) x
-            cross join lateral (select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t) x
+                select x.* from unnest(_take_back.partitions, _take_back.ids) as x (partition, id)
+                limit cardinality(_take_back.ids)) x
+            cross join lateral (select t.ctid as place from flowfabric.tickets t
+                                where t.partition = x.partition and t.id = x.id offset 0) t) x
         where t.ctid = x.place
         returning t.*
     )
-    select array_agg(r.partition) as partitions, array_agg(r.id) as ids, array_agg(r.route) as routes, array_agg(e.tags) as tags,
-           array_agg(e.flow) as flows,
+    select array_agg(r.partition) as partitions, array_agg(r.id) as ids, array_agg(r.route) as routes,
+           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
-               'lease_id', r.lease_id, 'worker', r.worker, 'instance', r.instance, 'epoch', r.epoch, 'attempt', r.attempt,
-               'reason', _take_back.reason))) as details
+               'lease_id', r.lease_id, 'worker', r.worker, 'instance', r.instance, 'epoch', r.epoch,
+               'attempt', r.attempt, 'reason', _take_back.reason))) as details
     into lost from released r
-    cross join lateral (select e.tags, e.flow from flowfabric.executions e where e.partition = r.partition and e.id = r.id offset 0) e;
+    cross join lateral (select e.tags, e.flow from flowfabric.executions e
+                        where e.partition = r.partition and e.id = r.id offset 0) e;
     perform flowfabric._append_each(case _take_back.how when 'expired' then 'lease_expired' else 'lease_revoked' end,
-                                    lost.partitions, lost.ids, lost.routes, lost.tags, lost.details, _take_back.by, lost.flows);
+                                    lost.partitions, lost.ids, lost.routes, lost.tags, lost.details, _take_back.by,
+                                    lost.flows);
 end $$;
 
--- Take back leases that lapsed: each becomes claimable by anyone, unless it was reclaimed as often as its policy allows.
--- The caller has locked the tickets.
+-- End expired leases: any worker can claim the executions again, unless they have been reclaimed as often as their
+-- policy allows. The caller has locked the tickets.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    lease_expired, execution_failed
---   returns  the lanes with work again, and the executions that ended
+--   returns  the lanes that have work again, and the executions that ended
 create or replace function flowfabric._lapse(partitions smallint[], ids uuid[], out lanes text[], out ended text[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -99,13 +112,15 @@ declare
     spent record;
 begin
     perform flowfabric._take_back(_lapse.partitions, _lapse.ids, 'expired');
-    select array_agg(t.partition) filter (where s.is_spent) as partitions, array_agg(t.id) filter (where s.is_spent) as ids,
+    select array_agg(t.partition) filter (where s.is_spent) as partitions,
+           array_agg(t.id) filter (where s.is_spent) as ids,
            array_agg(distinct t.lane) filter (where not s.is_spent) as lanes,
            array_agg(flowfabric._id(t.partition, t.id)) filter (where s.is_spent) as ended
     into spent
     from unnest(_lapse.partitions, _lapse.ids) as x (partition, id)
     cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-    cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+    cross join lateral (select e.policy from flowfabric.executions e
+                        where e.partition = x.partition and e.id = x.id offset 0) e
     cross join lateral (select t.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)) s (is_spent);
     if spent.ids is not null then
         perform flowfabric._end(spent.partitions, spent.ids, 'failed', failures => array_fill(
@@ -115,43 +130,47 @@ begin
     ended := spent.ended;
 end $$;
 
--- Take back the leases that have lapsed.
+-- End the leases that have expired.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
+--   locks    the tickets it moves, after their flows (skips locked ones); the budgets of their reservations, in key
+--            order
 --   emits    lease_expired, execution_failed
---   returns  how many were moved, the lanes with work again, the executions that ended
-create or replace function flowfabric.expire_leases(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many were moved, the lanes that have work again, the executions that ended
+create or replace function flowfabric.expire_leases(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     held uuid[];
-    lapsed record;
+    expired record;
 begin
     held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
         select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.expires_at <= now
-        order by t.expires_at, t.partition, t.id limit expire_leases.take + expire_leases.passing) d where d.flow is not null);
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into lapsed from (
+        order by t.expires_at, t.partition, t.id limit expire_leases.take + expire_leases.passing) d
+        where d.flow is not null);
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into expired from (
         select t.partition, t.id from flowfabric.tickets t
         where t.phase = 'active' and t.expires_at <= now and (t.flow is null or t.flow = any (held))
         order by t.expires_at, t.partition, t.id
         limit expire_leases.take offset expire_leases.passing
         for update skip locked) x;
-    moved := coalesce(cardinality(lapsed.ids), 0);
+    moved := coalesce(cardinality(expired.ids), 0);
     if moved > 0 then
-        perform flowfabric._lock_budgets_at_stake(lapsed.partitions, lapsed.ids, held);
-        select l.lanes, l.ended into lanes, ended from flowfabric._lapse(lapsed.partitions, lapsed.ids) l;
+        perform flowfabric._lock_budgets_at_stake(expired.partitions, expired.ids, held);
+        select l.lanes, l.ended into lanes, ended from flowfabric._lapse(expired.partitions, expired.ids) l;
     end if;
 end $$;
 
--- Take a lease away from whoever holds it. The work is claimable at once, and that does not count against its cap.
+-- Take a lease away from its worker. The execution is claimable immediately, and this does not count as a reclaim.
 --
 --   moves    active → runnable: pending_reclaim_attempt
 --   locks    the ticket
 --   emits    lease_revoked
 --   refuses  execution_not_found, invalid_body
---   returns  'revoked' and the lease, or 'noop' with the cause: no_active_lease, lease_id_mismatch, already_revoked, already_expired
+--   returns  'revoked' and the lease, or 'noop' with the cause: no_active_lease, lease_id_mismatch, already_revoked,
+--            already_expired
 create or replace function flowfabric.revoke(
     partition int, id uuid, by text, reason text default null, expected uuid default null,
     out outcome text, out cause text, out lease_id uuid, out epoch bigint, out lane text)
@@ -162,13 +181,16 @@ declare
     ticket flowfabric.tickets;
 begin
     perform flowfabric._check_by(revoke.by);
-    select t.* into ticket from flowfabric.tickets t where t.partition = revoke.partition and t.id = revoke.id for update;
-    if not found and not exists (select from flowfabric.executions e where e.partition = revoke.partition and e.id = revoke.id) then
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = revoke.partition and t.id = revoke.id for update;
+    if not found and not exists (select from flowfabric.executions e
+                                 where e.partition = revoke.partition and e.id = revoke.id) then
         perform flowfabric._refuse_missing(revoke.partition, revoke.id);
     end if;
     outcome := 'noop';
     cause := case
-        when ticket.phase is distinct from 'active' and ticket.attempt_state is distinct from 'pending_reclaim_attempt' then 'no_active_lease'
+        when ticket.phase is distinct from 'active' and ticket.attempt_state is distinct from 'pending_reclaim_attempt'
+            then 'no_active_lease'
         when ticket.lease_id <> revoke.expected then 'lease_id_mismatch'
         when ticket.attempt_state = 'pending_reclaim_attempt' then 'already_' || ticket.lease_end
         when ticket.expires_at <= now then 'already_expired'

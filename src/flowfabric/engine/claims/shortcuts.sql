@@ -1,10 +1,10 @@
--- Shortcuts: where the whole choice need not be made.
+-- Shortcuts: simple cases of a claim that skip the full choice.
 
--- Lock the only ready ticket there is, if its route suits the worker and has neither budget nor quota: on a quiet day there
--- are no turns to take.
+-- Lock the only ready ticket, if the worker covers its route's needs and the route has neither budget nor quota. With
+-- one ticket there are no turns to take.
 --
 --   locks    that ticket, unless it is locked
---   returns  its place; none where the ways of a crowd must decide
+--   returns  its ctid; empty when the full choice must decide
 create or replace function flowfabric._lock_only(place tid, capabilities text[], namespace text, partitions int[])
 returns tid[]
 language plpgsql as $$
@@ -16,19 +16,22 @@ begin
           and (_lock_only.partitions is null or t.partition = any (_lock_only.partitions))
           and exists (
               select from flowfabric.routes r
-              where r.id = t.route and r.needs <@ _lock_only.capabilities and r.namespace = coalesce(_lock_only.namespace, r.namespace)
+              where r.id = t.route and r.needs <@ _lock_only.capabilities
+                and r.namespace = coalesce(_lock_only.namespace, r.namespace)
                 and r.budgets = '{}' and r.quotas = '{}' offset 0)
         for update skip locked);
 end $$;
 
--- Go on in the route served last, from the age of the last one taken, a little earlier for what commits out of order: what
--- was taken since stays in the index until it is swept up, and need not be looked through by every claim. Only while no
--- higher priority and no other route has work, and where the route has neither budget nor quota.
+-- Continue in the route served last, from the creation time of the last execution taken, minus 100 ms for transactions
+-- that commit out of order. The index entries of tickets taken since then stay until vacuum removes them, and this
+-- skips them. Only while no higher priority and no other route has work, and when the route has neither budget nor
+-- quota.
 --
---   locks    the tickets it chooses; skips those that are locked
---   returns  their places; none when it is time to look from the front
+--   locks    the tickets it chooses; skips locked ones
+--   returns  their ctids; empty when the claim must start from the front
 create or replace function flowfabric._go_on_in_route(
-    lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int, last_created timestamptz)
+    lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int,
+    last_created timestamptz)
 returns tid[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -37,24 +40,30 @@ declare
     found record;
 begin
     select r.lane into route_lane from flowfabric.routes r
-    where r.id = last_route and r.lane = any (_go_on_in_route.lanes) and r.needs <@ _go_on_in_route.capabilities
+    where r.id = _go_on_in_route.last_route and r.lane = any (_go_on_in_route.lanes)
+      and r.needs <@ _go_on_in_route.capabilities
       and r.namespace = coalesce(_go_on_in_route.namespace, r.namespace) and r.budgets = '{}' and r.quotas = '{}';
     if route_lane is null or exists (
         select from unnest(_go_on_in_route.lanes) l (name)
         where exists (
                 select from flowfabric.tickets t
-                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority > last_priority)
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                  and t.priority > _go_on_in_route.last_priority)
            or exists (
                 select from flowfabric.tickets t
-                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
-                  and t.route < last_route)
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                  and t.priority = _go_on_in_route.last_priority
+                  and t.route < _go_on_in_route.last_route)
            or exists (
                 select from flowfabric.tickets t
-                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.priority = last_priority
-                  and t.route > last_route)) then
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+                  and t.priority = _go_on_in_route.last_priority
+                  and t.route > _go_on_in_route.last_route)) then
         return '{}';
     end if;
-    found := flowfabric._lock_ready(array[last_route], array[route_lane], array[last_created - interval '100 ms'], last_priority,
-                                    array[take], '{}', null);
+    found := flowfabric._lock_ready(
+        array[_go_on_in_route.last_route], array[route_lane],
+        array[_go_on_in_route.last_created - interval '100 ms'], _go_on_in_route.last_priority,
+        array[_go_on_in_route.take], '{}', null);
     return found.places;
 end $$;

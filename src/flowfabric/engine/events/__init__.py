@@ -1,4 +1,4 @@
-"""Events: one log of every change, to read from any point and to follow."""
+"""Events: one log of every change, to read from any cursor and to follow."""
 
 from flowfabric.engine.events.horizon import advance_horizon
 from flowfabric.engine.events.ranges import extend_events, trim_events

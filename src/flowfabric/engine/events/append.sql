@@ -1,7 +1,7 @@
--- Events: one line per change, written in the transaction that makes the change.
+-- Events: one log entry per change, written in the transaction that makes the change.
 
--- Hold the log, shared, until the transaction ends: a statement of its own before the first id is taken. A reader passes a
--- gap once those who held it then are gone.
+-- Lock the log, shared, until the transaction ends: a separate statement before the first event id is taken. A reader
+-- skips a gap in the ids once all transactions that held this lock have ended.
 --
 --   locks    the log, shared, until the transaction ends
 create or replace function flowfabric._lock_log()
@@ -10,7 +10,7 @@ language sql as $$
     select pg_advisory_xact_lock_shared(17990, 1)
 $$;
 
--- Add a line to the log about something that is not an execution: a lane, a worker, a key.
+-- Append an event about something other than an execution: a lane, a worker, a key.
 --
 --   locks    the log, shared, until the transaction ends
 --   emits    kind
@@ -24,7 +24,8 @@ begin
     values (flowfabric.clock(), _append.kind, _append.subject, _append.by, jsonb_strip_nulls(_append.detail));
 end $$;
 
--- Add a line each about executions, in the order given. The caller holds their tickets, or has just made or removed them.
+-- Append one event per execution, in the order given. The caller has locked their tickets, or has just created or
+-- removed them.
 --
 --   locks    the log, shared, until the transaction ends
 --   emits    kind
@@ -38,9 +39,10 @@ declare
     now constant timestamptz := flowfabric.clock();
 begin
     perform flowfabric._lock_log();
-    if cardinality(executions) = 1 then
+    if cardinality(_append_each.executions) = 1 then
         insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
-        values (now, _append_each.kind, partitions[1], executions[1], routes[1], _append_each.tags[1], details[1], _append_each.by, flows[1]);
+        values (now, _append_each.kind, _append_each.partitions[1], _append_each.executions[1], _append_each.routes[1],
+                _append_each.tags[1], _append_each.details[1], _append_each.by, _append_each.flows[1]);
         return;
     end if;
     insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
@@ -49,7 +51,7 @@ begin
                 _append_each.details, _append_each.flows) as x (partition, execution, route, tags, detail, flow);
 end $$;
 
--- Add a line about one execution, whatever state it is in.
+-- Append an event about one execution, whatever its state.
 --
 --   locks    the log, shared, until the transaction ends
 --   emits    kind

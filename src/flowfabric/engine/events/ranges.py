@@ -1,4 +1,4 @@
-"""The ranges of the log: a million ids each, made ahead of need and dropped whole when they are old."""
+"""The partitions of the log: ranges of a million ids each, created in advance and dropped when they are old."""
 
 from datetime import timedelta
 
@@ -11,14 +11,14 @@ WEEK = timedelta(days=7)
 
 
 async def extend_events(conn: Connection, *, limit: int = 100, passing: int = 0) -> Swept:
-    """Make the ranges of the log that will be needed next, so that no writer ever waits for one."""
+    """Create the log partitions that will be needed next, so that no writer waits for one."""
     return await calls.sweep(conn, "extend_events", limit, passing)
 
 
 async def trim_events(conn: Connection, *, limit: int = 100, passing: int = 0, retention: timedelta = WEEK) -> Swept:
-    """Drop the ranges of the log that are older than the retention; when the log is in use now, they wait.
+    """Drop the log partitions that are older than the retention; if the log is locked, the next pass tries again.
 
-    Moves the horizon on first, unless a transaction is open: where nobody reads, nobody else does.
+    Advances the horizon first, unless a transaction is open: without readers, nothing else advances it.
     """
     if not conn.is_in_transaction():
         await advance_horizon(conn)

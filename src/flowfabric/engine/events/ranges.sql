@@ -1,10 +1,10 @@
--- The ranges of the log: a million ids each, made ahead of need and dropped whole when they are old.
+-- The partitions of the log: ranges of a million ids each, created in advance and dropped when they are old.
 
--- Make the ranges of the log that will be needed next, up to sixteen million ids ahead: made first and attached then, so
--- that no writer waits. Every migration calls it, and a sweep.
+-- Create the log partitions that will be needed next, up to sixteen million ids ahead. Each is created first and
+-- attached afterwards, so that no writer waits. Every migration and a sweep call this.
 --
---   locks    the making of ranges, against another such call
---   returns  how many were made
+--   locks    an advisory lock, so that only one such call runs at a time
+--   returns  how many partitions were created
 create or replace function flowfabric.extend_events(
     take int default 100, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql as $$
@@ -23,31 +23,37 @@ begin
         where to_regclass(format('flowfabric.events_%s', r)) is null
         order by r limit extend_events.take offset extend_events.passing
     loop
-        execute format('create table flowfabric.events_%s (like flowfabric.events including defaults including constraints)', range);
-        execute format('alter table flowfabric.events attach partition flowfabric.events_%s for values from (%s) to (%s)',
-                       range, range * size, (range + 1) * size);
+        execute format('create table flowfabric.events_%s '
+                       '(like flowfabric.events including defaults including constraints)', range);
+        execute format('alter table flowfabric.events attach partition flowfabric.events_%s '
+                       'for values from (%s) to (%s)', range, range * size, (range + 1) * size);
         moved := moved + 1;
     end loop;
 end $$;
 
--- The ranges of the log, from the oldest kept on, that lie below the horizon and have no event younger than the retention.
+-- Find the first partition to keep, from the oldest one on: partitions before it lie below the horizon and hold no
+-- event younger than the retention.
 --
---   returns  the number of the first range that is to be kept
-create or replace function flowfabric._first_kept_range(oldest bigint, horizon_id bigint, ranges int, retention_ms bigint)
+--   returns  the number of the first partition to keep
+create or replace function flowfabric._first_kept_range(
+    oldest bigint, horizon_id bigint, ranges int, retention_ms bigint)
 returns bigint
 language plpgsql stable as $$
 declare
     size constant bigint := 1000000;
-    youngest constant timestamptz := flowfabric.clock() - retention_ms * interval '1 ms';
-    range bigint := oldest / size;
+    youngest constant timestamptz := flowfabric.clock() - _first_kept_range.retention_ms * interval '1 ms';
+    range bigint := _first_kept_range.oldest / size;
     is_young boolean;
 begin
-    while range < oldest / size + ranges and (range + 1) * size <= horizon_id + 1 loop
+    while range < _first_kept_range.oldest / size + _first_kept_range.ranges
+        and (range + 1) * size <= _first_kept_range.horizon_id + 1 loop
         if to_regclass(format('flowfabric.events_%s', range)) is not null then
-            -- The last one tells almost always; only a clock that was set back can make another one younger.
-            execute format('select e.at > $1 from flowfabric.events_%s e order by e.id desc limit 1', range) into is_young using youngest;
+            -- The last event almost always decides; another one is younger only if the clock was set back.
+            execute format('select e.at > $1 from flowfabric.events_%s e order by e.id desc limit 1', range)
+            into is_young using youngest;
             exit when is_young;
-            execute format('select exists (select from flowfabric.events_%s e where e.at > $1)', range) into is_young using youngest;
+            execute format('select exists (select from flowfabric.events_%s e where e.at > $1)', range) into is_young
+            using youngest;
             exit when is_young;
         end if;
         range := range + 1;
@@ -55,13 +61,14 @@ begin
     return range;
 end $$;
 
--- Drop the oldest ranges of the log whose newest event is older than the retention and which lie below the horizon. Waits
--- at most 100 ms for the lock, so that it never holds up those who write for longer; else the next pass tries again.
+-- Drop the oldest log partitions that lie below the horizon and whose newest event is older than the retention. It
+-- waits at most 100 ms for the lock, so that it never blocks writers for longer; otherwise the next pass tries again.
 --
---   locks    the horizon, then the log, for the moment of dropping ranges
---   returns  how many ranges were dropped
+--   locks    the horizon, then the log, while partitions are dropped
+--   returns  how many partitions were dropped
 create or replace function flowfabric.trim_events(
-    take int default 100, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[], out ended text[])
+    take int default 100, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[],
+    out ended text[])
 language plpgsql set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
@@ -81,7 +88,7 @@ begin
     lock table only flowfabric.events in access exclusive mode;
     for range in known.oldest / size .. kept - 1 loop
         if to_regclass(format('flowfabric.events_%s', range)) is not null then
-            -- Others wait for the log by now: no more of that for this one, which a vacuum may have.
+            -- Writers are waiting for the log by now, so do not also wait for a vacuum of this partition.
             execute format('lock table flowfabric.events_%s in access exclusive mode nowait', range);
             execute format('select e.at from flowfabric.events_%s e order by e.id desc limit 1', range) into newest;
             execute format('drop table flowfabric.events_%s', range);

@@ -1,4 +1,4 @@
-"""Reading the log: strictly after a cursor, never past the horizon, what a filter lets through."""
+"""Reading the log: events after a cursor, up to the horizon, that match a filter."""
 
 import difflib
 
@@ -25,11 +25,11 @@ async def read_events(
     limit: int = 256,
     advance: bool = True,
 ) -> EventPage:
-    """The next events after a cursor that the filter lets through, and where to go on from.
+    """Read the next events after a cursor that match the filter, and the cursor to continue from.
 
-    The empty cursor gives no events and the cursor of now; `OLDEST` starts with the oldest kept. The cursor moves on
-    past events the filter dropped. With `advance` the horizon is moved on first, unless a transaction is open. Raises
-    `InvalidCursor`, `CursorExpired`, `InvalidLimit`, and `InvalidBody` for a kind that no event can have.
+    The empty cursor returns no events and the current end of the log; `OLDEST` starts with the oldest event kept. The
+    cursor also moves past events that do not match. With `advance` the horizon is advanced first, unless a transaction
+    is open. Raises `InvalidCursor`, `CursorExpired`, `InvalidLimit`, and `InvalidBody` for an unknown event kind.
     """
     after, wanted = ids.decode_event_cursor(cursor), _arguments(filter)
     if advance and not conn.is_in_transaction():
@@ -44,19 +44,19 @@ async def read_events(
 
 
 async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
-    """Keep how far a named consumer has come, so that it survives its own restart; it never goes back.
+    """Store the position of a named consumer, so that it survives a restart; the position never moves back.
 
-    Returns whether it moved on. Raises `InvalidCursor`, `InvalidName`.
+    Returns whether the position moved. Raises `InvalidCursor`, `InvalidName`.
     """
     event_id = ids.decode_event_cursor(cursor)
     if event_id is None:
-        raise InvalidCursor("the empty cursor stands nowhere; acknowledge the cursor of an event", cause="empty")
+        raise InvalidCursor("the empty cursor has no position; acknowledge the cursor of an event", cause="empty")
     name = check_text(consumer, "consumer")
     return bool(await call.value(conn, "acknowledge", consumer=name, event_id=event_id) == "acknowledged")
 
 
 async def get_acknowledged(conn: Connection, consumer: str) -> str | None:
-    """The cursor a named consumer has acknowledged, or `None` for one that never did."""
+    """Return the cursor that a named consumer has acknowledged, or `None` if it never did."""
     event_id = await call.value(conn, "get_acknowledged", consumer=check_text(consumer, "consumer"))
     return None if event_id is None else ids.encode_event_cursor(event_id)
 
@@ -81,16 +81,16 @@ def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
 
 
 def _kind(kind: str) -> str:
-    """A kind that events can have: whoever waits for another one would wait for ever, and never know why."""
+    """Check that events of this kind exist: a subscriber to a misspelt kind would wait forever."""
     if kind in KINDS:
         return kind
     nearest = difflib.get_close_matches(str(kind)[:80].lower(), KINDS, cutoff=0.5)
-    how = f"did you mean {' or '.join(nearest)}?" if nearest else "the reference, Kinds of events, has them all"
-    raise InvalidBody(f"kind {shown(str(kind))}: there is no such kind of event; {how}", field="kinds", nearest=nearest)
+    how = f"did you mean {' or '.join(nearest)}?" if nearest else "see the list of event kinds in the reference"
+    raise InvalidBody(f"event kind {shown(str(kind))} does not exist; {how}", field="kinds", nearest=nearest)
 
 
 def _partitions(filter: EventFilter) -> list[int] | None:  # noqa: A002
-    """Those asked for. An execution's own is part of its id: another one may have the same uuid elsewhere."""
+    """The partitions to read. With an execution id only its own: another partition may hold the same uuid."""
     asked = None if filter.partitions is None else set(filter.partitions)
     if filter.execution_id is not None:
         own = {filter.execution_id.partition}

@@ -1,6 +1,6 @@
--- Reading the log: strictly after a cursor, never past the horizon, what a filter lets through.
+-- Reading the log: events after a cursor, up to the horizon, that match a filter.
 
--- Refuse a cursor that points at what has been trimmed: a gap is never silent.
+-- Refuse a cursor whose following events have been trimmed: a gap is never silent.
 --
 --   refuses  cursor_expired
 create or replace function flowfabric._check_cursor(after bigint)
@@ -12,24 +12,25 @@ declare
 begin
     select h.* into known from flowfabric.horizon h;
     if _check_cursor.after < known.oldest - 1 and _check_cursor.after > 0
-       -- In an older snapshot the horizon knows nothing of a range that has been dropped since.
+       -- In an older snapshot the horizon row does not show that a partition has been dropped since.
        or _check_cursor.after between 1 and known.id - 1
           and to_regclass(format('flowfabric.events_%s', (_check_cursor.after + 1) / 1000000)) is null then
         perform flowfabric._refuse('cursor_expired', format(
-            'the cursor stands at %s and what follows it has been removed by retention; start over from the oldest kept',
+            'the cursor is at event %s, but retention has removed events after it; restart from the oldest event kept',
             _check_cursor.after), jsonb_build_object('oldest', known.oldest));
     end if;
 end $$;
 
--- Read the log. A look goes over at most 5 000 ids, or for one execution over 16 ranges; the position it returns lies
--- behind all it has looked at, also when the filter let nothing through.
+-- Read the log. One call scans at most 5 000 ids, or 16 partitions when reading one execution. The position it returns
+-- is after everything it scanned, even when no event matched the filter.
 --
 --   refuses  invalid_limit, cursor_expired
---   returns  events in order, each with the position behind it; then a last row with the position of the whole look only
+--   returns  events in order, each with the position after it; then a last row that holds only the position after the
+--            whole scan
 create or replace function flowfabric.read_events(
-    after bigint default null, take int default 256, namespace text default null, tag_key text default null, tag_value text default null,
-    lane text default null, kinds text[] default null, partitions int[] default null, execution uuid default null,
-    flow uuid default null, by text default null, acts boolean default false)
+    after bigint default null, take int default 256, namespace text default null, tag_key text default null,
+    tag_value text default null, lane text default null, kinds text[] default null, partitions int[] default null,
+    execution uuid default null, flow uuid default null, by text default null, acts boolean default false)
 returns table (id bigint, at timestamptz, kind text, partition int, execution_uuid uuid, flow_uuid uuid, subject text,
                namespace_name text, lane_name text, tags text, actor text, detail text, more boolean, truncated boolean)
 language plpgsql as $$
@@ -46,17 +47,19 @@ begin
                 + case when read_events.execution is null then 5000 else 16000000 end;
     look_end := least(look_end, known.id);
     if read_events.after < known.id and amount > 0 then
-        for id, at, kind, partition, execution_uuid, flow_uuid, subject, namespace_name, lane_name, tags, actor, detail in
+        for id, at, kind, partition, execution_uuid, flow_uuid, subject, namespace_name, lane_name, tags, actor, detail
+        in
             execute flowfabric._events_query(read_events.after, look_end, amount, read_events.execution is not null)
-            using read_events.namespace, read_events.tag_key, read_events.tag_value, read_events.lane, read_events.kinds,
-                  read_events.partitions, read_events.execution, read_events.flow, read_events.by, read_events.acts
+            using read_events.namespace, read_events.tag_key, read_events.tag_value, read_events.lane,
+                  read_events.kinds, read_events.partitions, read_events.execution, read_events.flow, read_events.by,
+                  read_events.acts
         loop
             last_id := id;
             found_count := found_count + 1;
             return next;
         end loop;
     end if;
-    -- Now, and not before: a range may have been dropped while the query waited to open it.
+    -- Checked after the query: a partition may have been dropped while the query waited to open it.
     perform flowfabric._check_cursor(read_events.after);
     id := case
         when read_events.after is null then known.id
@@ -64,28 +67,33 @@ begin
         when found_count = amount then last_id
         else look_end end;
     more := id < known.id;
-    truncated := exists (select from flowfabric.executions e where e.partition = any (read_events.partitions::smallint[])
-                                                              and e.id = read_events.execution and e.created_at <= known.trimmed_until);
-    at := null; kind := null; partition := null; execution_uuid := null; flow_uuid := null; subject := null; namespace_name := null;
-    lane_name := null; tags := null; actor := null; detail := null;
+    truncated := exists (
+        select from flowfabric.executions e
+        where e.partition = any (read_events.partitions::smallint[]) and e.id = read_events.execution
+          and e.created_at <= known.trimmed_until);
+    at := null; kind := null; partition := null; execution_uuid := null; flow_uuid := null; subject := null;
+    namespace_name := null; lane_name := null; tags := null; actor := null; detail := null;
     return next;
 end $$;
 
--- The text of a look at the log. The bounds stand in it as numbers, so that only the ranges between them are opened.
+-- Build the query that scans the log. The bounds are literals in it, so that the planner opens only the partitions
+-- between them.
 --
---   returns  the query, over the parts of the filter as $1 to $10
+--   returns  the query, with the parts of the filter as $1 to $10
 create or replace function flowfabric._events_query(after bigint, last_id bigint, take int, of_one boolean)
 returns text
 language sql immutable as $$
     select format(
-        'select e.id, e.at, e.kind, e.partition::int, e.execution, e.flow, e.subject,
-                coalesce(r.namespace, case when e.execution is null then e.detail ->> ''namespace'' end),
-                coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end), e.tags::text, e.by, e.detail::text
+        'select e.id, e.at, e.kind, e.partition::int, e.execution, e.flow, e.subject, n.namespace, n.lane, e.tags::text,
+                e.by, e.detail::text
          from flowfabric.events e left join flowfabric.routes r on r.id = e.route
+         cross join lateral (select
+             coalesce(r.namespace, case when e.execution is null then e.detail ->> ''namespace'' end) as namespace,
+             coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end) as lane) n
          where e.id > %s and e.id <= %s %s
-           and ($1 is null or coalesce(r.namespace, case when e.execution is null then e.detail ->> ''namespace'' end) = $1)
+           and ($1 is null or n.namespace = $1)
            and ($2 is null or e.tags ->> $2 = $3)
-           and ($4 is null or coalesce(r.lane, case when e.kind like ''lane\_%%'' then e.subject end) = $4)
+           and ($4 is null or n.lane = $4)
            and ($5 is null or e.kind = any ($5))
            and ($6 is null or e.partition = any ($6))
            and ($8 is null or e.flow = $8)
@@ -93,23 +101,27 @@ language sql immutable as $$
            and (not $10 or e.by is not null)
          order by e.id limit %s',
         _events_query.after, _events_query.last_id,
-        case when _events_query.of_one then 'and e.execution = $7' else 'and ($7 is null or e.execution = $7)' end, _events_query.take)
+        case when _events_query.of_one then 'and e.execution = $7' else 'and ($7 is null or e.execution = $7)' end,
+        _events_query.take)
 $$;
 
--- Keep how far a named consumer has come, so that it survives its own restart. It never goes back.
+-- Store the position of a named consumer, so that it survives a restart of the consumer. It never moves back.
 --
 --   refuses  invalid_name, invalid_cursor
---   returns  'acknowledged', or 'noop' when it was that far already
+--   returns  'acknowledged', or 'noop' when the position was not ahead of the stored one
 create or replace function flowfabric.acknowledge(consumer text, event_id bigint)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if coalesce(octet_length(acknowledge.consumer), 0) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_name', format('consumer %s: a name is 1 to 256 bytes', flowfabric._shown(acknowledge.consumer)));
+        perform flowfabric._refuse('invalid_name', format('consumer name %s is invalid; use 1 to 256 bytes',
+                                                          flowfabric._shown(acknowledge.consumer)));
     end if;
     if acknowledge.event_id > (select h.id from flowfabric.horizon h) then
-        perform flowfabric._refuse('invalid_cursor', 'the cursor stands beyond the horizon, where nothing has been read', '{"cause": "ahead"}');
+        perform flowfabric._refuse(
+            'invalid_cursor', 'the cursor is beyond the last readable event; acknowledge a cursor that was read',
+            '{"cause": "ahead"}');
     end if;
     insert into flowfabric.consumers as c (name, event_id, acknowledged_at)
     values (acknowledge.consumer, acknowledge.event_id, flowfabric.clock())
@@ -118,9 +130,9 @@ begin
     return case when found then 'acknowledged' else 'noop' end;
 end $$;
 
--- How far a named consumer has come.
+-- The stored position of a named consumer.
 --
---   returns  the id of the last event it has acknowledged, or null for one that never did
+--   returns  the id of the last event it acknowledged, or null if it never did
 create or replace function flowfabric.get_acknowledged(consumer text)
 returns bigint
 language sql stable as $$

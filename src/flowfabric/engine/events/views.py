@@ -1,4 +1,4 @@
-"""Views of the log: the filters people ask for most, by name. Narrow one further with `msgspec.structs.replace`."""
+"""Views of the log: common filters by name. Narrow one further with `msgspec.structs.replace`."""
 
 from flowfabric.ids import ExecutionId
 from flowfabric.model import EventFilter
@@ -14,25 +14,25 @@ ENDS = (
 
 
 def lease_history() -> EventFilter:
-    """Who held what, and how they lost it; a reclaim is a `lease_acquired` of that attempt type."""
+    """Leases acquired, renewed and lost; a reclaim is a `lease_acquired` with that attempt type."""
     return EventFilter(kinds=LEASES)
 
 
 def completions() -> EventFilter:
-    """Every end, good or bad."""
+    """Every end of an execution, whatever its outcome."""
     return EventFilter(kinds=ENDS)
 
 
 def signal_deliveries() -> EventFilter:
-    """Signals as they arrived."""
+    """Delivered signals."""
     return EventFilter(kinds=("signal_delivered",))
 
 
 def operator_acts() -> EventFilter:
-    """What people did: every event that names who did it."""
+    """Acts of operators: every event with a `by`."""
     return EventFilter(acts=True)
 
 
 def timeline(execution_id: ExecutionId) -> EventFilter:
-    """The life of one execution."""
+    """All events of one execution."""
     return EventFilter(execution_id=execution_id)

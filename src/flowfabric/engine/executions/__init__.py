@@ -1,4 +1,4 @@
-"""Executions: one piece of work each, from what was asked to how it ended."""
+"""Executions: submit, read, change, replay and remove units of work."""
 
 from flowfabric.engine.executions.change import cancel, change_priority
 from flowfabric.engine.executions.deadlines import expire_executions, promote_due

@@ -1,4 +1,4 @@
-"""Changing: cancelling an execution, and letting it go before others or after them."""
+"""Changing executions: cancel, and change the priority."""
 
 import msgspec
 
@@ -17,11 +17,11 @@ async def cancel(
     by: str | None = None,
     fence: Fence | None = None,
 ) -> PublicState:
-    """End an execution because somebody no longer wants it; whoever runs it learns at its next call.
+    """Cancel an execution; the worker that runs it finds out at its next call.
 
-    An operator needs no fence; any other `source` must show the lease while there is one, and a fence that is shown
-    must hold. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome, `FenceRequired`,
-    `PartialFence`, `LeaseLost`, `ExecutionNotActive`, `InvalidBody`.
+    An operator needs no fence. Any other `source` must pass the fence while the execution is leased, and a fence that
+    is passed must be valid. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome,
+    `FenceRequired`, `PartialFence`, `LeaseLost`, `ExecutionNotActive`, `InvalidBody`.
     """
     ended = await call.value(
         conn,
@@ -39,9 +39,9 @@ async def cancel(
 
 
 async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:
-    """Let an execution go before others of its lane, or after them; counts at the next claim.
+    """Change an execution's priority within its lane; takes effect at the next claim.
 
-    A priority outside 0 to 9 000 is taken as the nearer end. Raises `ExecutionNotFound`, `ExecutionEnded`,
+    A priority outside 0 to 9 000 is clamped to that range. Raises `ExecutionNotFound`, `ExecutionEnded`,
     `InvalidBody`.
     """
     changed = await call.row(

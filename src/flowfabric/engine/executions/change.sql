@@ -1,6 +1,6 @@
--- Changing: cancelling an execution, and letting it go before others or after them.
+-- Changing executions: cancel, and change the priority.
 
--- Refuse a change to an execution that has no ticket: it has ended, or it never was.
+-- Refuse a change to an execution that has no ticket: it has ended, or it does not exist.
 --
 --   refuses  execution_not_found, execution_ended
 create or replace function flowfabric._refuse_ended(partition int, id uuid)
@@ -16,19 +16,20 @@ begin
         perform flowfabric._refuse_missing(_refuse_ended.partition, _refuse_ended.id);
     end if;
     perform flowfabric._refuse('execution_ended',
-        format('execution %s has ended: %s', flowfabric._id(_refuse_ended.partition, _refuse_ended.id), flowfabric._ended_state(outcome)),
+        format('execution %s has already ended as %s', flowfabric._id(_refuse_ended.partition, _refuse_ended.id),
+               flowfabric._ended_state(outcome)),
         jsonb_build_object('outcome', outcome));
 end $$;
 
--- End an execution because somebody no longer wants it. An operator needs nothing; any other source must show the lease
--- while there is one, and a fence that is shown must hold.
+-- Cancel an execution. An operator needs no fence. Any other source must pass the fence while the execution is leased,
+-- and a fence that is passed must be valid.
 --
 --   moves    any unfinished phase → ended: cancelled
 --   locks    its flow; the ticket
 --   emits    execution_cancelled
 --   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost, execution_not_active,
 --            invalid_body
---   returns  'cancelled', also when it was cancelled before
+--   returns  'cancelled', also if it was cancelled before
 create or replace function flowfabric.cancel(
     partition int, id uuid, reason text default null, source text default 'operator_override', by text default null,
     lease_id uuid default null, epoch bigint default null, attempt int default null)
@@ -41,9 +42,11 @@ declare
 begin
     perform flowfabric._check_by(cancel.by);
     perform flowfabric._lock_for_end(array[cancel.partition], array[cancel.id]);
-    select t.* into ticket from flowfabric.tickets t where t.partition = cancel.partition and t.id = cancel.id for update;
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = cancel.partition and t.id = cancel.id for update;
     if not found then
-        select e.outcome into ended from flowfabric.executions e where e.partition = cancel.partition and e.id = cancel.id;
+        select e.outcome into ended from flowfabric.executions e
+        where e.partition = cancel.partition and e.id = cancel.id;
         if ended = 'cancelled' then
             return 'cancelled';
         end if;
@@ -52,7 +55,8 @@ begin
 
     if cancel.source <> 'operator_override'
        and (ticket.phase = 'active' or num_nonnulls(cancel.lease_id, cancel.epoch, cancel.attempt) > 0) then
-        perform flowfabric._raise(flowfabric._fence_fault(ticket, cancel.lease_id, cancel.epoch, cancel.attempt, flowfabric.clock()));
+        perform flowfabric._raise(flowfabric._fence_fault(ticket, cancel.lease_id, cancel.epoch, cancel.attempt,
+                                                          flowfabric.clock()));
     end if;
     perform flowfabric._end(
         array[ticket.partition], array[ticket.id], 'cancelled', by => cancel.by,
@@ -61,13 +65,14 @@ begin
     return 'cancelled';
 end $$;
 
--- Let an execution go before others of its lane, or after them. Counts at the next claim.
+-- Change an execution's priority within its lane. Takes effect at the next claim.
 --
 --   locks    the ticket
 --   emits    priority_changed
 --   refuses  execution_not_found, execution_ended, invalid_body
---   returns  the priority now, clamped to 0 to 9 000, and the one before
-create or replace function flowfabric.change_priority(partition int, id uuid, wanted int, by text, out priority int, out previous int)
+--   returns  the new priority, clamped to 0 to 9 000, and the previous one
+create or replace function flowfabric.change_priority(
+    partition int, id uuid, wanted int, by text, out priority int, out previous int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare

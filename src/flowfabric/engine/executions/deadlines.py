@@ -1,4 +1,4 @@
-"""Due times and deadlines: what happens to an execution when its time comes."""
+"""Due times and deadlines: make delayed executions claimable, and end the ones past their deadline."""
 
 from flowfabric import calls
 from flowfabric.model import Swept
@@ -6,10 +6,10 @@ from flowfabric.postgres.driver import Connection
 
 
 async def promote_due(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Make due work claimable; a claim does so too on its way."""
+    """Make due executions claimable, also in lanes that no worker claims from."""
     return await calls.sweep(conn, "promote_due", limit, passing)
 
 
 async def expire_executions(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """End the executions whose deadline has passed, whatever they are doing."""
+    """Expire executions whose deadline has passed, in any phase."""
     return await calls.sweep(conn, "expire_executions", limit, passing)

@@ -1,9 +1,9 @@
--- Due times and deadlines: what happens to an execution when its time comes.
+-- Due times and deadlines: make delayed executions claimable, and end the ones past their deadline.
 
--- End executions whose deadline has passed. The caller has locked the tickets.
+-- Expire executions whose deadline has passed. The caller has locked the tickets.
 --
 --   moves    any phase → ended: expired
---   locks    the budgets of what they had set aside, in key order
+--   locks    the budgets of their reservations, in key order
 --   emits    execution_expired
 create or replace function flowfabric._expire(partitions smallint[], ids uuid[])
 returns void
@@ -13,13 +13,15 @@ begin
         '{"class": "timeout", "reason": "execution_deadline"}'::jsonb, array[cardinality(_expire.ids)]));
 end $$;
 
--- End the executions whose deadline has passed, whatever they are doing.
+-- Sweep: expire executions whose deadline has passed, in any phase.
 --
 --   moves    any phase → ended: expired
---   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of what they had set aside, in key order
+--   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
+--            order
 --   emits    execution_expired
---   returns  how many ended, and which
-create or replace function flowfabric.expire_executions(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   returns  how many ended, and their ids
+create or replace function flowfabric.expire_executions(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -29,10 +31,13 @@ declare
 begin
     held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
         select t.partition, t.flow from flowfabric.tickets t where t.deadline_at <= now
-        order by t.deadline_at, t.partition, t.id limit expire_executions.take + expire_executions.passing) d where d.flow is not null);
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(flowfabric._id(x.partition, x.id)) as names
+        order by t.deadline_at, t.partition, t.id limit expire_executions.take + expire_executions.passing) d
+        where d.flow is not null);
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids,
+           array_agg(flowfabric._id(x.partition, x.id)) as names
     into late from (
-        select t.partition, t.id from flowfabric.tickets t where t.deadline_at <= now and (t.flow is null or t.flow = any (held))
+        select t.partition, t.id from flowfabric.tickets t
+        where t.deadline_at <= now and (t.flow is null or t.flow = any (held))
         order by t.deadline_at, t.partition, t.id limit expire_executions.take offset expire_executions.passing
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);
@@ -43,18 +48,20 @@ begin
     end if;
 end $$;
 
--- Make due work claimable. A claim does so too on its way; this is for lanes nobody claims from.
+-- Sweep: make due executions claimable. A claim also does this; the sweep covers lanes that no worker claims from.
 --
 --   moves    not_eligible_until_time → eligible_now
---   locks    the tickets it moves; skips those that are locked
---   returns  how many were moved, and the lanes with work
-create or replace function flowfabric.promote_due(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   locks    the tickets it moves, skipping locked ones
+--   returns  how many were moved, and the lanes that now have claimable work
+create or replace function flowfabric.promote_due(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     promoted text[];
 begin
-    promoted := flowfabric._promote(array(select l.name from flowfabric.lanes l), promote_due.take, flowfabric.clock(), promote_due.passing);
+    promoted := flowfabric._promote(array(select l.name from flowfabric.lanes l), promote_due.take, flowfabric.clock(),
+                                    promote_due.passing);
     moved := coalesce(cardinality(promoted), 0);
     lanes := array(select distinct p from unnest(promoted) p);
 end $$;

@@ -1,54 +1,61 @@
--- Ending: the one way an execution ends, whoever ends it.
+-- Ending: the single code path by which every execution ends.
 
--- Note on a ticket that something has to be closed when its execution ends. The caller holds the ticket.
+-- Mark a ticket as having waits or reservations to close when its execution ends. The caller has locked the ticket.
 create or replace function flowfabric._tie(partition int, execution uuid)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
-    update flowfabric.tickets t set ties = true where t.partition = _tie.partition and t.id = _tie.execution and t.ties is null;
+    update flowfabric.tickets t set ties = true
+    where t.partition = _tie.partition and t.id = _tie.execution and t.ties is null;
 end $$;
 
--- End executions whose tickets the caller has locked: remove the ticket, write how it ended, close the attempt under way,
--- give back what it had set aside of budgets, say so in the log, and settle what its flow makes of it. No caller does any of
--- that by hand. One that knows the places of the tickets gives those instead of their keys.
+-- End executions whose tickets the caller has locked: delete the ticket, write outcome and result, close the current
+-- attempt and its waits, release reservations, append the event, and settle the flow. No caller does any of this
+-- itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys.
 --
 --   moves    any phase → ended
---   locks    the budgets of what they had set aside, in key order; their flows, which a caller that can has taken before
---   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped, waitpoint_closed,
---            reservation_released; for those behind it in a flow edge_group_satisfied, edge_group_impossible
+--   locks    the budgets of their reservations, in key order; their flows, unless the caller has locked them before
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped,
+--            waitpoint_closed, reservation_released; edge_group_satisfied, edge_group_impossible for members downstream
 --   returns  how many ended
 create or replace function flowfabric._end(
-    partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null, encodings text[] default null,
-    failures jsonb[] default null, detail jsonb default '{}', by text default null, places tid[] default null)
+    partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null,
+    encodings text[] default null, failures jsonb[] default null, detail jsonb default '{}', by text default null,
+    places tid[] default null)
 returns int
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     told text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
     ended record;
 begin
-    if places is null then
-        places := array(
+    if _end.places is null then
+        _end.places := array(
             select t.place from unnest(_end.partitions, _end.ids) with ordinality as x (partition, id, number)
             left join lateral (
-                select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
+                select t.ctid as place from flowfabric.tickets t where t.partition = x.partition and t.id = x.id
+                offset 0) t on true
             order by x.number);
     end if;
     perform flowfabric._lock_log();
     with gone as (
         delete from flowfabric.tickets t
         using (
-            -- The limit makes the planner expect one: it goes by the places, then, however small it believes the table to be.
-            select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures) as x (place, result, encoding, failure)
+            -- The limit lowers the row estimate, so that the planner picks a tid scan even if it believes the table is
+            -- tiny.
+            select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures)
+                            as x (place, result, encoding, failure)
             limit cardinality(_end.places)) x
         where t.ctid = x.place
-        returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance, t.attempt_epoch, t.epoch,
-                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.suspension, t.ties, x.result, x.encoding, x.failure
+        returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance,
+                  t.attempt_epoch, t.epoch, t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays,
+                  t.suspension, t.ties, x.result, x.encoding, x.failure
     ), closed as (
-        insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch, last_epoch,
-                                         started_at, ended_at, failure)
+        insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,
+                                         last_epoch, started_at, ended_at, failure)
         select g.partition, g.id, g.attempt, g.attempt_type,
                case _end.outcome when 'success' then 'ended_success' when 'cancelled' then 'ended_cancelled'
                                  when 'skipped' then 'ended_cancelled' else 'ended_failure' end::flowfabric.lifecycle,
@@ -60,10 +67,12 @@ begin
             started_at = g.started_at, ended_at = now, priority = g.priority, attempt = g.attempt, epoch = g.epoch,
             retries = g.retries, reclaims = g.reclaims, replays = g.replays
         from gone g
-        -- Not `=`, for which a whole index might be read in order; nor `any` for both, of which Postgres 15 might use one.
+        -- With `=` the planner may read a whole index in order for a merge join. With `any` on both columns Postgres 15
+        -- may use only one of them as an index condition.
         where e.partition = any (array[g.partition]) and e.id between g.id and g.id
-        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension, e.route, e.tags, e.flow,
-                  e.attempt, e.epoch, e.failure, (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
+        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension,
+                  e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+                  (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
         select w.partition, w.id, now, now + w.retention from written w
@@ -74,31 +83,26 @@ begin
         from written w where w.ties is null
     )
     select count(*) as number,
-           array_agg(w.partition) filter (where w.has_family) as kin_partitions, array_agg(w.id) filter (where w.has_family) as kin,
-           array_agg(w.partition) filter (where w.ties) as tied_partitions, array_agg(w.id) filter (where w.ties) as tied,
-           array_agg(w.suspension) filter (where w.ties) as suspensions,
-           array_agg(w.partition) filter (where w.flow is not null) as member_partitions, array_agg(w.id) filter (where w.flow is not null) as members
+           array_agg(w.partition) filter (where w.has_family) as kin_partitions,
+           array_agg(w.id) filter (where w.has_family) as kin,
+           array_agg(w.partition) filter (where w.ties) as tied_partitions,
+           array_agg(w.id) filter (where w.ties) as tied, array_agg(w.suspension) filter (where w.ties) as suspensions,
+           array_agg(w.partition) filter (where w.flow is not null) as member_partitions,
+           array_agg(w.id) filter (where w.flow is not null) as members
     into ended from written w;
     if ended.kin is not null then
-        insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
-        select e.partition, e.id, e.parent_partition, e.parent, now
-        from unnest(ended.kin_partitions, ended.kin) as x (partition, id)
-        cross join lateral (
-            select e.partition, e.id, e.parent_partition, e.parent from flowfabric.executions e
-            where e.partition = x.partition and e.id = x.id and e.parent is not null
-            union all
-            select e.partition, e.id, null, null from flowfabric.executions e
-            where e.partition = x.partition and e.id = x.id and e.has_children and _end.outcome <> 'success') e;
+        perform flowfabric._queue_child_ends(ended.kin_partitions, ended.kin, _end.outcome, now);
     end if;
     if ended.tied is not null then
         perform flowfabric._close_waits(ended.tied_partitions, ended.tied, ended.suspensions, _end.outcome);
         perform flowfabric._return_reservations(ended.tied_partitions, ended.tied);
-        -- The end is the last thing that the log tells of an execution.
+        -- Appended here, after the events above: the end must be the last event of an execution.
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, told, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
                flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure) || _end.detail
         from unnest(ended.tied_partitions, ended.tied) as x (partition, id)
-        cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e;
+        cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id
+                            offset 0) e;
     end if;
     if ended.members is not null then
         perform flowfabric._settle_flows(ended.member_partitions, ended.members, _end.outcome);
@@ -106,27 +110,51 @@ begin
     return ended.number;
 end $$;
 
--- What the log says of an end.
+-- Queue the ends of executions that have a parent or children, for the sweeps that notify the parent and end the
+-- children.
+create or replace function flowfabric._queue_child_ends(
+    partitions smallint[], ids uuid[], outcome flowfabric.outcome, now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
+    select e.partition, e.id, e.parent_partition, e.parent, _queue_child_ends.now
+    from unnest(_queue_child_ends.partitions, _queue_child_ends.ids) as x (partition, id)
+    cross join lateral (
+        select e.partition, e.id, e.parent_partition, e.parent from flowfabric.executions e
+        where e.partition = x.partition and e.id = x.id and e.parent is not null
+        union all
+        select e.partition, e.id, null, null from flowfabric.executions e
+        where e.partition = x.partition and e.id = x.id and e.has_children
+          and _queue_child_ends.outcome <> 'success') e;
+end $$;
+
+-- Build the event detail of an execution's end.
 --
---   returns  outcome, attempt and epoch, and the reason where there is one
+--   returns  outcome, attempt and epoch, and the reason if the execution has one
 create or replace function flowfabric._end_detail(outcome flowfabric.outcome, attempt int, epoch bigint, failure jsonb)
 returns jsonb
 language sql stable as $$
-    select case when failure ->> 'reason' is null then jsonb_build_object('outcome', outcome, 'attempt', attempt, 'epoch', epoch)
-                else jsonb_build_object('outcome', outcome, 'attempt', attempt, 'epoch', epoch, 'reason', failure ->> 'reason') end
+    select case when _end_detail.failure ->> 'reason' is null
+        then jsonb_build_object(
+            'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch)
+        else jsonb_build_object(
+            'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch,
+            'reason', _end_detail.failure ->> 'reason') end
 $$;
 
--- A text as it is kept in the record of a failure: the first 4 096 bytes of it, in whole characters.
+-- Truncate a text to its first 4 096 bytes, at a character boundary.
 --
---   returns  the text, cut
+--   returns  the truncated text
 create or replace function flowfabric._kept_text(given text)
 returns text
 language plpgsql immutable as $$
 declare
-    kept text := left(given, 4096);
+    kept text := left(_kept_text.given, 4096);
 begin
     while octet_length(kept) > 4096 loop
-        -- A character has at most four bytes, so this never cuts one too many.
+        -- A character has at most four bytes, so this never removes a character too many.
         kept := left(kept, length(kept) - (octet_length(kept) - 4096 + 3) / 4);
     end loop;
     return kept;

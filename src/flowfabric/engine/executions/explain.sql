@@ -1,17 +1,18 @@
--- Explaining: one sentence that says what an execution waits for and what would release it.
+-- Explain: one sentence that says what an execution waits for and what releases it.
 
--- A moment as a sentence shows it.
+-- Format a time for an explanation.
 --
---   returns  UTC, to the second
+--   returns  the time in UTC, to the second
 create or replace function flowfabric._moment(at timestamptz)
 returns text
 language sql immutable as $$
-    select to_char(_moment.at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
+    select to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
 $$;
 
--- How much is ahead of a ticket in its lane: what has a higher priority, and what is older at the same one. Counted up to
--- 1 000, among at most 1 000 routes, so that a huge backlog costs no more than that: row by row from the index, because a
--- bitmap or a sort reads all of it before the limit stops it.
+-- Count the executions ahead of a ticket in its lane: those with a higher priority, and the older ones at the same
+-- priority. The count stops at 1 000 executions and 1 000 routes, which bounds the cost for a huge backlog. It uses a
+-- loose index scan over the routes and plain index scans: a bitmap scan or a sort would read every row before the
+-- limit.
 --
 --   returns  the number
 create or replace function flowfabric._ahead_of(ticket flowfabric.tickets)
@@ -19,49 +20,56 @@ returns bigint
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     with recursive same_priority as (
         (select t.route from flowfabric.tickets t
-         where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane and t.priority = (ticket).priority
+         where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (_ahead_of.ticket).lane
+           and t.priority = (_ahead_of.ticket).priority
          order by t.route limit 1)
         union all
         select n.route from same_priority s cross join lateral (
             select t.route from flowfabric.tickets t
-            where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane
-              and t.priority = (ticket).priority and t.route > s.route
+            where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (_ahead_of.ticket).lane
+              and t.priority = (_ahead_of.ticket).priority and t.route > s.route
             order by t.route limit 1) n
     )
     select count(*) from (
         (select from flowfabric.tickets t
-         where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane and t.priority > (ticket).priority
+         where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (_ahead_of.ticket).lane
+           and t.priority > (_ahead_of.ticket).priority
          order by t.priority desc limit 1000)
         union all
         (select from (select s.route from same_priority s limit 1000) s cross join lateral (
              select from flowfabric.tickets t
-             where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (ticket).lane
-               and t.priority = (ticket).priority and t.route = s.route and t.created_at < (ticket).created_at
+             where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (_ahead_of.ticket).lane
+               and t.priority = (_ahead_of.ticket).priority and t.route = s.route
+               and t.created_at < (_ahead_of.ticket).created_at
              order by t.created_at limit 1000) t
          limit 1000)
         limit 1000) ahead
 $$;
 
--- Why no worker can take work of a route, in words: who comes nearest and what it lacks.
+-- Explain why no worker can claim from a route: name the worker that comes closest and the capabilities it lacks.
 --
 --   returns  the sentence
 create or replace function flowfabric._explain_uncovered(route flowfabric.routes, now timestamptz)
 returns text
 language sql stable as $$
-    select format('no live worker of lane %s has {%s}', (route).lane, array_to_string((route).needs, ', ')) || coalesce(
+    select format('no live worker of lane %s has {%s}', (_explain_uncovered.route).lane,
+                  array_to_string((_explain_uncovered.route).needs, ', ')) || coalesce(
         (select format('; nearest worker %s lacks {%s}', w.worker, array_to_string(m.missing, ', '))
          from flowfabric.workers w
-         cross join lateral (select array(select unnest((route).needs) except select unnest(w.capabilities) order by 1) as missing) m
-         where w.expires_at > _explain_uncovered.now and (route).lane = any (w.lanes)
-           and coalesce(w.namespace, (route).namespace) = (route).namespace
+         cross join lateral (
+             select array(select unnest((_explain_uncovered.route).needs) except select unnest(w.capabilities)
+                          order by 1) as missing) m
+         where w.expires_at > _explain_uncovered.now and (_explain_uncovered.route).lane = any (w.lanes)
+           and coalesce(w.namespace, (_explain_uncovered.route).namespace) = (_explain_uncovered.route).namespace
          order by cardinality(m.missing), w.instance limit 1), '')
 $$;
 
--- Put an explanation together.
+-- Build an explanation.
 --
 --   returns  {sentence, waits_for, since, releases_at?, released_by?}
 create or replace function flowfabric._explanation(
-    sentence text, waits_for text, since timestamptz, released_by text default null, releases_at timestamptz default null)
+    sentence text, waits_for text, since timestamptz, released_by text default null,
+    releases_at timestamptz default null)
 returns jsonb
 language sql immutable as $$
     select jsonb_strip_nulls(jsonb_build_object(
@@ -69,10 +77,11 @@ language sql immutable as $$
         'released_by', _explanation.released_by, 'releases_at', _explanation.releases_at))
 $$;
 
--- Why a budget or a quota keeps work of a route waiting, and what opens it again.
+-- Explain which budget or quota closes a route, and what opens it again.
 --
 --   returns  the explanation
-create or replace function flowfabric._explain_limited(route flowfabric.routes, by_budget boolean, since timestamptz, now timestamptz)
+create or replace function flowfabric._explain_limited(
+    route flowfabric.routes, by_budget boolean, since timestamptz, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 declare
@@ -80,23 +89,26 @@ declare
     quota flowfabric.quotas;
     opens_at timestamptz;
 begin
-    if by_budget then
-        budget := flowfabric._budget_words(route.budgets, now);
+    if _explain_limited.by_budget then
+        budget := flowfabric._budget_words(route.budgets, _explain_limited.now);
         opens_at := budget ->> 'next_reset_at';
         return flowfabric._explanation(
-            case when budget is null then 'a budget of it cannot be found'
-                 else format('budget %s has used %s of %s %s%s; ', budget ->> 'name', budget ->> 'used', budget ->> 'hard_limit', budget ->> 'dimension',
+            case when budget is null then 'one of its budgets does not exist'
+                 else format('budget %s has used %s of %s %s%s; ', budget ->> 'name', budget ->> 'used',
+                             budget ->> 'hard_limit', budget ->> 'dimension',
                              ' and reserved ' || nullif((budget ->> 'reserved')::bigint, 0))
                       || coalesce('it resets at ' || flowfabric._moment(opens_at), 'raise or reset it') end,
-            'budget', since, case when opens_at is null then 'change_budget' else 'time' end, opens_at);
+            'budget', _explain_limited.since,
+            case when opens_at is null then 'change_budget' else 'time' end, opens_at);
     end if;
-    quota := flowfabric._full_quota(route.quotas, now);
-    opens_at := flowfabric._next_room_at(quota, now);
-    return flowfabric._explanation(flowfabric._explain_full(quota, opens_at, now), 'quota', since,
-                                   case when opens_at is null then 'complete' else 'time' end, opens_at);
+    quota := flowfabric._full_quota(route.quotas, _explain_limited.now);
+    opens_at := flowfabric._next_room_at(quota, _explain_limited.now);
+    return flowfabric._explanation(
+        flowfabric._explain_full(quota, opens_at, _explain_limited.now), 'quota', _explain_limited.since,
+        case when opens_at is null then 'complete' else 'time' end, opens_at);
 end $$;
 
--- What an execution that could be claimed, or soon can, waits for.
+-- Explain what a runnable execution waits for.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_runnable(ticket flowfabric.tickets, now timestamptz)
@@ -107,43 +119,49 @@ declare
     lane flowfabric.lanes;
     route flowfabric.routes;
     since timestamptz := greatest(ticket.created_at, ticket.due_at);
-    eligibility_state text := flowfabric._eligibility_state(ticket, now);
+    eligibility_state text := flowfabric._eligibility_state(_explain_runnable.ticket, _explain_runnable.now);
 begin
     select l.* into lane from flowfabric.lanes l where l.name = ticket.lane;
     select r.* into route from flowfabric.routes r where r.id = ticket.route;
     case eligibility_state
         when 'not_eligible_until_time' then
-            return flowfabric._explain_delay(ticket);
+            return flowfabric._explain_delay(_explain_runnable.ticket);
         when 'blocked_by_dependencies' then
-            return flowfabric._explain_dependencies(ticket);
+            return flowfabric._explain_dependencies(_explain_runnable.ticket);
         when 'blocked_by_operator' then
             return flowfabric._explanation(
                 format('held by %s since %s%s; unhold releases it', ticket.hold ->> 'by',
-                       flowfabric._moment((ticket.hold ->> 'since')::timestamptz), coalesce(': ' || (ticket.hold ->> 'why'), '')),
+                       flowfabric._moment((ticket.hold ->> 'since')::timestamptz),
+                       coalesce(': ' || (ticket.hold ->> 'reason'), '')),
                 'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
         when 'blocked_by_lane_state' then
             return flowfabric._explanation(
-                format('lane %s is paused since %s by %s%s; resume_lane releases it', lane.name, flowfabric._moment(lane.since),
-                       coalesce((lane).by, 'an unnamed operator'), coalesce(': ' || lane.why, '')),
+                format('lane %s has been paused since %s by %s%s; resume_lane releases it', lane.name,
+                       flowfabric._moment(lane.since), coalesce((lane).by, 'an unnamed operator'),
+                       coalesce(': ' || lane.reason, '')),
                 'lane', lane.since, 'resume_lane');
         when 'blocked_by_route' then
             return flowfabric._explanation(
-                flowfabric._explain_uncovered(route, now) || '; start a worker that has them', 'capable_worker', since, 'register_worker');
+                flowfabric._explain_uncovered(route, _explain_runnable.now) || '; start a worker that has them',
+                'capable_worker', since, 'register_worker');
         when 'blocked_by_budget', 'blocked_by_quota' then
-            return flowfabric._explain_limited(route, eligibility_state = 'blocked_by_budget', since, now);
+            return flowfabric._explain_limited(route, eligibility_state = 'blocked_by_budget', since,
+                                               _explain_runnable.now);
         else
-            if ticket.eligibility = 'granted' and ticket.expires_at > now then
+            if ticket.eligibility = 'granted' and ticket.expires_at > _explain_runnable.now then
                 return flowfabric._explanation(
-                    format('granted to worker %s (instance %s) until %s', ticket.grant_worker, ticket.grant_instance, flowfabric._moment(ticket.expires_at)),
+                    format('granted to worker %s (instance %s) until %s', ticket.grant_worker, ticket.grant_instance,
+                           flowfabric._moment(ticket.expires_at)),
                     'worker', since, 'claim_granted', ticket.expires_at);
             end if;
             return flowfabric._explanation(
-                format('waits for a worker of lane %s; %s ahead of it', lane.name, flowfabric._ahead_of(ticket)),
+                format('waits for a worker of lane %s; %s ahead of it', lane.name,
+                       flowfabric._ahead_of(_explain_runnable.ticket)),
                 'worker', since, 'claim');
     end case;
 end $$;
 
--- What an execution that is due later waits for.
+-- Explain what a delayed execution waits for.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_delay(ticket flowfabric.tickets)
@@ -155,59 +173,68 @@ declare
     last_failure jsonb;
     last_end timestamptz;
     policy jsonb;
-    why text;
+    reason text;
 begin
     if ticket.reason = 'waiting_for_retry_backoff' then
         select a.failure, a.ended_at into last_failure, last_end from flowfabric.attempts a
         where a.partition = ticket.partition and a.execution = ticket.id and a.number = ticket.attempt;
-        select e.policy into policy from flowfabric.executions e where e.partition = ticket.partition and e.id = ticket.id;
+        select e.policy into policy from flowfabric.executions e
+        where e.partition = ticket.partition and e.id = ticket.id;
         return flowfabric._explanation(
-            format('retry %s of %s at %s after: %s', ticket.retries, coalesce(policy #>> '{retry,max_retries}', '3'), until,
-                   last_failure ->> 'reason'),
+            format('retry %s of %s at %s after: %s', ticket.retries, coalesce(policy #>> '{retry,max_retries}', '3'),
+                   until, last_failure ->> 'reason'),
             'time', last_end, 'time', ticket.due_at);
     end if;
     if ticket.reason = 'waiting_for_delay' and ticket.attempt_state = 'attempt_interrupted' then
-        select v.detail ->> 'why' into why from flowfabric.events v
+        select v.detail ->> 'reason' into reason from flowfabric.events v
         where v.execution = ticket.id and v.kind = 'execution_delayed' order by v.id desc limit 1;
     end if;
     return flowfabric._explanation(
-        format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end, until) || coalesce(': ' || why, ''),
+        format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end,
+               until) || coalesce(': ' || reason, ''),
         'time', ticket.created_at, 'time', ticket.due_at);
 end $$;
 
--- Who has an execution that runs.
+-- Explain which worker runs an active execution.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_active(ticket flowfabric.tickets, now timestamptz)
 returns jsonb
 language sql stable as $$
-    select case when (ticket).expires_at > _explain_active.now
+    select case when (_explain_active.ticket).expires_at > _explain_active.now
         then flowfabric._explanation(
-            format('attempt %s runs on %s (instance %s), lease until %s', (ticket).attempt, (ticket).worker, (ticket).instance,
-                   flowfabric._moment((ticket).expires_at)),
-            'worker_outcome', (ticket).attempt_started_at, 'complete', (ticket).expires_at)
+            format('attempt %s runs on %s (instance %s), lease until %s', (_explain_active.ticket).attempt,
+                   (_explain_active.ticket).worker, (_explain_active.ticket).instance,
+                   flowfabric._moment((_explain_active.ticket).expires_at)),
+            'worker_outcome', (_explain_active.ticket).attempt_started_at,
+            'complete', (_explain_active.ticket).expires_at)
         else flowfabric._explanation(
-            format('attempt %s ran on %s (instance %s); its lease lapsed at %s and is about to be taken back', (ticket).attempt,
-                   (ticket).worker, (ticket).instance, flowfabric._moment((ticket).expires_at)),
-            'expire_leases', (ticket).expires_at, 'expire_leases')
+            format('attempt %s ran on %s (instance %s); its lease expired at %s and the next sweep reclaims it',
+                   (_explain_active.ticket).attempt, (_explain_active.ticket).worker, (_explain_active.ticket).instance,
+                   flowfabric._moment((_explain_active.ticket).expires_at)),
+            'expire_leases', (_explain_active.ticket).expires_at, 'expire_leases')
     end
 $$;
 
--- How an execution ended.
+-- Explain how an execution ended.
 --
 --   returns  the explanation
-create or replace function flowfabric._explain_ended(outcome flowfabric.outcome, ended_at timestamptz, attempts int, failure jsonb)
+create or replace function flowfabric._explain_ended(
+    outcome flowfabric.outcome, ended_at timestamptz, attempts int, failure jsonb)
 returns jsonb
 language sql immutable as $$
     select flowfabric._explanation(
-        format('%s at %s%s%s', flowfabric._ended_state(_explain_ended.outcome), flowfabric._moment(_explain_ended.ended_at),
+        format('%s at %s%s%s', flowfabric._ended_state(_explain_ended.outcome),
+               flowfabric._moment(_explain_ended.ended_at),
                case when _explain_ended.outcome = 'failed' then
-                   format(' after %s attempt%s', attempts, case when attempts = 1 then '' else 's' end) else '' end,
+                   format(' after %s attempt%s', _explain_ended.attempts,
+                          case when _explain_ended.attempts = 1 then '' else 's' end)
+                   else '' end,
                coalesce(': ' || (_explain_ended.failure ->> 'reason'), '')),
         'nothing', _explain_ended.ended_at, case when _explain_ended.outcome <> 'success' then 'replay' end)
 $$;
 
--- Say in one sentence what an execution waits for and what would release it.
+-- Explain in one sentence what an execution waits for and what releases it.
 --
 --   refuses  execution_not_found
 --   returns  {sentence, waits_for, since, releases_at?, released_by?}

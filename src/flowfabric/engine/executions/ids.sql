@@ -1,6 +1,6 @@
--- Ids as people and programs see them.
+-- Ids: the text form that APIs and people use.
 
--- An execution's or flow's id on the wire.
+-- Return the text form of an execution's or a flow's id.
 --
 --   returns  {fp:N}:<uuid>
 create or replace function flowfabric._id(partition int, id uuid)

@@ -1,4 +1,4 @@
-"""Reading: an execution as people see it, and lists of them."""
+"""Reading executions: describe, list, explain and results."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -14,13 +14,13 @@ from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 ORDERS = ("newest", "id")
-ANY_COUNT = 32_768  # a cursor says where a page begins: in whatever partition, however many this database has
+ANY_COUNT = 32_768  # a cursor is only a position, so every partition number that fits in a smallint is accepted
 
 
 async def describe(
     conn: Connection, execution_id: ExecutionId, *, payload: bool = False, result: bool = False
 ) -> Description:
-    """All there is to know of an execution, from one snapshot. Raises `ExecutionNotFound`."""
+    """Return everything known about an execution, from one snapshot. Raises `ExecutionNotFound`."""
     found = await call.row(
         conn,
         "describe",
@@ -41,13 +41,13 @@ async def describe(
 
 
 async def explain(conn: Connection, execution_id: ExecutionId) -> Explanation:
-    """What an execution waits for and what would release it, in one sentence. Raises `ExecutionNotFound`."""
+    """Explain in one sentence what an execution waits for and what releases it. Raises `ExecutionNotFound`."""
     text = await call.value(conn, "explain", partition=execution_id.partition, id=execution_id.uuid)
     return call.read(Explanation, text)
 
 
 async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
-    """How an execution ended and with what, or no outcome while it has not. Raises `ExecutionNotFound`."""
+    """Return an execution's outcome and result; the outcome is `None` until it ends. Raises `ExecutionNotFound`."""
     found = await call.row(conn, "get_result", partition=execution_id.partition, id=execution_id.uuid)
     return Result(
         outcome=found["outcome"] and Outcome(found["outcome"]),
@@ -58,7 +58,7 @@ async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
 
 
 async def list_ended(conn: Connection, execution_ids: Sequence[ExecutionId]) -> list[ExecutionId]:
-    """Those among some executions for which there is no more to wait: ended, or not there."""
+    """Return the executions that have ended or do not exist, among those given."""
     found = await call.rows(
         conn,
         "list_ended",
@@ -83,13 +83,13 @@ async def list_executions(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[Summary]:
-    """The executions for which every filter given holds, page by page.
+    """List the executions that match all filters, page by page.
 
-    A state gives exactly those whose `describe` shows it; `tag` is a key and its value; the moments themselves are left
-    out. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
+    `states` matches the public state that `describe` returns. `tag` is a name and a value. `created_after` and
+    `created_before` are exclusive. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
     if order not in ORDERS:
-        raise InvalidBody(f"order {ids.shown(order)}: there is no such order; write newest or id", field="order")
+        raise InvalidBody(f"order {ids.shown(order)} does not exist; use newest or id", field="order")
     found = await call.rows(
         conn,
         "list_executions",

@@ -1,19 +1,19 @@
--- Reading: an execution as people see it, and lists of them. All that one call shows is from one snapshot.
+-- Reading executions: describe, list, explain and results. Each call reads from one snapshot.
 
--- Refuse a call that names an execution that is not there.
+-- Refuse a call about an execution that does not exist.
 --
 --   refuses  execution_not_found
 create or replace function flowfabric._refuse_missing(partition int, id uuid)
 returns void
 language sql as $$
     select flowfabric._refuse('execution_not_found', format(
-        'no execution %s; it was never submitted here, or retention has removed it',
+        'execution %s does not exist; it was never submitted here, or retention has removed it',
         flowfabric._id(_refuse_missing.partition, _refuse_missing.id)))
 $$;
 
--- What a list shows of an execution. Names no payload, result, policy or tags, which may be large.
+-- Build the summary of an execution for a list. It omits payload, result, policy and tags, which may be large.
 --
---   returns  the description, or null when there is no such execution
+--   returns  the summary, or null if the execution does not exist
 create or replace function flowfabric._summary(partition int, id uuid, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
@@ -38,10 +38,10 @@ begin
         'namespace', route.namespace, 'lane', route.lane, 'task', asked.task, 'creator', asked.creator,
         'priority', coalesce(ticket.priority, asked.priority),
         'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
-        'state', flowfabric._state(ticket, asked.outcome, asked.attempt, now),
+        'state', flowfabric._state(ticket, asked.outcome, asked.attempt, _summary.now),
         'explanation', case
-            when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, now)
-            when ticket.phase = 'active' then flowfabric._explain_active(ticket, now)
+            when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, _summary.now)
+            when ticket.phase = 'active' then flowfabric._explain_active(ticket, _summary.now)
             when ticket.phase = 'suspended' then flowfabric._explain_suspended(ticket)
             else flowfabric._explain_ended(asked.outcome, asked.ended_at, asked.attempt, asked.failure) end,
         'attempt', case when ticket.attempt_state in ('running_attempt', 'attempt_interrupted') then jsonb_build_object(
@@ -54,12 +54,13 @@ begin
             'attempts', coalesce(ticket.attempt, asked.attempt), 'retries', coalesce(ticket.retries, asked.retries),
             'reclaims', coalesce(ticket.reclaims, asked.reclaims), 'replays', coalesce(ticket.replays, asked.replays)),
         'created_at', asked.created_at, 'started_at', coalesce(ticket.started_at, asked.started_at),
-        'due_at', ticket.due_at, 'deadline_at', ticket.deadline_at, 'ended_at', asked.ended_at, 'failure', asked.failure));
+        'due_at', ticket.due_at, 'deadline_at', ticket.deadline_at, 'ended_at', asked.ended_at,
+        'failure', asked.failure));
 end $$;
 
--- Which of some executions there is no more to wait for: they have ended, or are not there.
+-- Find the executions that have ended or do not exist, among those given.
 --
---   returns  the place of each in the arrays, from 1
+--   returns  their positions in the arrays, from 1
 create or replace function flowfabric.list_ended(partitions int[], ids uuid[])
 returns table (item int)
 language plpgsql stable set enable_seqscan = off as $$
@@ -67,36 +68,37 @@ language plpgsql stable set enable_seqscan = off as $$
 begin
     return query
     select x.item::int from unnest(list_ended.partitions, list_ended.ids) with ordinality as x (partition, id, item)
-    left join lateral (select true as is_there from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t on true
+    left join lateral (select true as is_there from flowfabric.tickets t where t.partition = x.partition and t.id = x.id
+                       offset 0) t on true
     where t.is_there is null;
 end $$;
 
--- Show an execution with its whole state, its tags and its policy.
+-- Describe an execution: its whole state, its tags and its policy.
 --
 --   refuses  execution_not_found
---   returns  the description, and payload and result as bytes where asked for
+--   returns  the description, and payload and result as bytes if requested
 create or replace function flowfabric.describe(
     partition int, id uuid, with_payload boolean default false, with_result boolean default false,
     out description text, out payload bytea, out encoding text, out result bytea, out result_encoding text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    summary jsonb := flowfabric._summary(partition, id, flowfabric.clock());
+    summary jsonb := flowfabric._summary(describe.partition, describe.id, flowfabric.clock());
 begin
     if summary is null then
         perform flowfabric._refuse_missing(describe.partition, describe.id);
     end if;
     select summary || jsonb_build_object('tags', coalesce(e.tags, '{}'), 'policy', coalesce(e.policy, '{}')),
-           case when with_payload then e.payload end, coalesce(e.encoding, 'json'),
-           case when with_result then e.result end, coalesce(e.result_encoding, 'json')
+           case when describe.with_payload then e.payload end, coalesce(e.encoding, 'json'),
+           case when describe.with_result then e.result end, coalesce(e.result_encoding, 'json')
     into description, payload, encoding, result, result_encoding
     from flowfabric.executions e where e.partition = describe.partition and e.id = describe.id;
 end $$;
 
--- How an execution ended, and with what.
+-- Return an execution's outcome and result.
 --
 --   refuses  execution_not_found
---   returns  the outcome (null while it is unfinished), the result, the failure
+--   returns  the outcome (null while the execution is unfinished), the result, the failure
 create or replace function flowfabric.get_result(
     partition int, id uuid, out outcome text, out result bytea, out encoding text, out failure text)
 language plpgsql stable set enable_seqscan = off as $$

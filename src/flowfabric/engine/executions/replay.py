@@ -1,4 +1,4 @@
-"""Replaying: running an ended execution again."""
+"""Replay: run an ended execution again."""
 
 from datetime import datetime, timedelta
 
@@ -17,11 +17,11 @@ async def replay(
     deadline: timedelta | datetime | None = None,
     keep_steps: bool = True,
 ) -> PublicState:
-    """Run an ended execution again; epoch and attempt numbers go on, retries start at 0, the old deadline is dropped.
+    """Run an ended execution again; attempt numbers continue, retries restart at 0, the old deadline is dropped.
 
-    Steps that were saved and waits that ended are not repeated, unless `keep_steps` is false: then all of it is. Raises
-    `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `FlowAlreadyTerminal`, `LaneDraining`,
-    `InvalidTime`, `InvalidBody`.
+    Saved steps and completed waits are not repeated, unless `keep_steps` is false: then the handler runs from the
+    beginning. Raises `ExecutionNotFound`, `ExecutionNotTerminal`, `MaxReplaysExhausted`, `FlowAlreadyTerminal`,
+    `LaneDraining`, `InvalidTime`, `InvalidBody`.
     """
     span, moment = calls.span_or_moment(deadline, "deadline")
     replayed = await call.row(

@@ -1,15 +1,15 @@
--- Replaying: running an ended execution again.
+-- Replay: run an ended execution again.
 
--- Run an ended execution again: a new ticket; epoch and attempt numbers go on, retries and reclaims start at 0, the old
--- deadline is dropped. What its handler has saved is kept, or forgotten so that every step runs again. A member of a flow that
--- was skipped waits for its upstreams again.
+-- Run an ended execution again, with a new ticket. Epoch and attempt numbers continue, retries and reclaims restart at
+-- 0, the old deadline is dropped. The saved steps are kept, or deleted so that every step runs again. A skipped member
+-- of a flow waits for its upstream members again.
 --
 --   moves    ended → runnable: eligible_now or blocked_by_dependencies, pending_replay_attempt
---   locks    its flow; the record, and the note that its children are to go
+--   locks    its flow; the record; the pending entry to end its children
 --   emits    execution_replayed
---   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, flow_already_terminal, lane_draining, invalid_time,
---            invalid_body
---   returns  'replayed', the lane with work, and its public state
+--   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, flow_already_terminal, lane_draining,
+--            invalid_time, invalid_body
+--   returns  'replayed', the lane that now has claimable work, and the execution's public state
 create or replace function flowfabric.replay(
     partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null,
     keep_steps boolean default true, out outcome text, out lane text, out public_state text)
@@ -29,21 +29,26 @@ begin
     end if;
     perform flowfabric._raise(case
         when ended.outcome is null then flowfabric._fault('execution_not_terminal',
-            format('execution %s has not ended; cancel it first, or let it end', flowfabric._id(replay.partition, replay.id)))
-        when ended.replays >= coalesce((ended.policy ->> 'max_replay_count')::int, 10) then flowfabric._fault('max_replays_exhausted',
-            format('execution %s was replayed %s times, as often as its policy allows; submit it anew',
-                   flowfabric._id(replay.partition, replay.id), ended.replays))
+            format('execution %s has not ended; cancel it first, or wait until it ends',
+                   flowfabric._id(replay.partition, replay.id)))
+        when ended.replays >= coalesce((ended.policy ->> 'max_replay_count')::int, 10) then
+            flowfabric._fault('max_replays_exhausted',
+                format('execution %s was replayed %s times, the maximum its policy allows; submit a new execution',
+                       flowfabric._id(replay.partition, replay.id), ended.replays))
         when ended.flow is not null then flowfabric._closed_flow_fault(replay.partition, ended.flow) end);
     perform flowfabric._raise(case
         when ended.state = 'draining' then flowfabric._fault('lane_draining',
-            format('lane %s is draining and takes no new work; resume_lane opens it', ended.lane))
-        when replay.deadline_ms not between 1 and 315360000000 or replay.deadline_at <= now or replay.deadline_at > now + interval '10 years'
-            then flowfabric._fault('invalid_time', 'deadline: give a moment ahead of now, at most ten years') end);
+            format('lane %s is draining and accepts no new work; resume_lane opens it', ended.lane))
+        when replay.deadline_ms not between 1 and 315360000000 or replay.deadline_at <= now
+             or replay.deadline_at > now + interval '10 years'
+            then flowfabric._fault('invalid_time',
+                'the deadline is invalid; use a time in the future, at most ten years ahead') end);
 
-    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason, attempt_state,
-                                    epoch, attempt, replays, started_at, bytes, flow)
-    select e.partition, e.id, e.route, ended.lane, e.priority, e.created_at, coalesce(replay.deadline_at, now + replay.deadline_ms * interval '1 ms'),
-           'eligible_now', 'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at,
+    insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason,
+                                    attempt_state, epoch, attempt, replays, started_at, bytes, flow)
+    select e.partition, e.id, e.route, ended.lane, e.priority, e.created_at,
+           coalesce(replay.deadline_at, now + replay.deadline_ms * interval '1 ms'), 'eligible_now',
+           'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at,
            flowfabric._large(octet_length(e.payload)), e.flow
     from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
     update flowfabric.executions e
@@ -63,6 +68,6 @@ begin
                                          'keep_steps', case when not replay.keep_steps then false end)));
     outcome := 'replayed';
     lane := ended.lane;
-    select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state from flowfabric.tickets t
-    where t.partition = replay.partition and t.id = replay.id;
+    select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state
+    from flowfabric.tickets t where t.partition = replay.partition and t.id = replay.id;
 end $$;

@@ -1,4 +1,4 @@
-"""Retention: what is removed when it has been over for long enough."""
+"""Retention: remove ended executions and expired idempotency keys."""
 
 from datetime import timedelta
 
@@ -10,11 +10,11 @@ WEEK = timedelta(days=7)
 
 
 async def remove_ended(conn: Connection, *, limit: int = 500, passing: int = 0, retention: timedelta = WEEK) -> Swept:
-    """Remove executions that ended long ago, with all that belongs to them; a retention of their own goes first."""
+    """Remove ended executions after their retention; the policy's retention takes precedence over `retention`."""
     span = retention // timedelta(milliseconds=1)
     return await calls.sweep(conn, "remove_ended", limit, passing, retention_ms=span)
 
 
 async def remove_idempotency_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Forget idempotency keys whose window is over and whose execution is not unfinished."""
+    """Delete idempotency keys (not signing keys) whose window has expired and whose execution has ended."""
     return await calls.sweep(conn, "remove_idempotency_keys", limit, passing)

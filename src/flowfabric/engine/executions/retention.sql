@@ -1,18 +1,19 @@
--- Retention: what is removed when it has been over for long enough.
+-- Retention: remove ended executions and expired idempotency keys.
 
--- Remove ended executions when their time is over, with all that belongs to them. One with a retention of its own goes
--- by that, the others by the deployment's. Members of a flow go together with it, when the last of them may; one that is in use
--- is left for the next pass.
+-- Sweep: remove ended executions after their retention, with everything that belongs to them. The policy's retention
+-- takes precedence over the deployment's. The members of a flow are removed together with the flow, once the retention
+-- of all of them has passed. A flow that is locked is retried in the next pass.
 --
---   locks    the entries it removes, and the flows; skips those that are locked
---   returns  how many entries were dealt with
+--   locks    the removal entries and the flows, skipping locked ones
+--   returns  how many removal entries were processed
 create or replace function flowfabric.remove_ended(
-    take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[], out ended text[])
+    take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[],
+    out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    retention interval := retention_ms * interval '1 ms';
+    retention interval := remove_ended.retention_ms * interval '1 ms';
     entries record;
     flows record;
 begin
@@ -26,19 +27,23 @@ begin
          order by r.remove_at limit remove_ended.take + remove_ended.passing)
     ), locked as (
         select r.ctid as place, r.partition, r.execution from flowfabric.removals r
-        where r.ctid = any (array(select d.place from due d order by d.at limit remove_ended.take offset remove_ended.passing))
+        where r.ctid = any (array(select d.place from due d order by d.at limit remove_ended.take
+                                  offset remove_ended.passing))
         for update skip locked
     )
-    select array_agg(l.place) as places, array_agg(l.partition) as partitions, array_agg(l.execution) as ids into entries from locked l;
+    select array_agg(l.place) as places, array_agg(l.partition) as partitions, array_agg(l.execution) as ids
+    into entries from locked l;
     flows := flowfabric._remove_flows(entries.partitions, entries.ids, retention, now);
-    -- Not `=` where two tables meet: a plan made while they were empty might read a whole index in order, then.
+    -- No `=` between two tables: a generic plan made while they were empty might be a merge join that reads a whole
+    -- index.
     with taken as (
         delete from flowfabric.removals r where r.ctid = any (entries.places) and not r.execution = any (flows.busy)
         returning r.partition, r.execution, r.ended_at
     ), removed as (
-        -- An execution replayed since has another end, or none, and stays.
+        -- An execution that was replayed has another ended_at, or none, and is kept.
         delete from flowfabric.executions e using taken k
-        where e.partition = any (array[k.partition]) and e.id between k.execution and k.execution and e.ended_at = k.ended_at and e.flow is null
+        where e.partition = any (array[k.partition]) and e.id between k.execution and k.execution
+          and e.ended_at = k.ended_at and e.flow is null
         returning e.partition, e.id
     ), members_removed as (
         delete from flowfabric.executions e using unnest(flows.member_partitions, flows.members) as m (partition, id)
@@ -47,39 +52,49 @@ begin
     ), gone as (
         select r.* from removed r union all select m.* from members_removed m
     ), attempts_removed as (
-        delete from flowfabric.attempts a using gone r where a.partition = any (array[r.partition]) and a.execution between r.id and r.id
+        delete from flowfabric.attempts a using gone r
+        where a.partition = any (array[r.partition]) and a.execution between r.id and r.id
     ), steps_removed as (
-        delete from flowfabric.steps s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
+        delete from flowfabric.steps s using gone r
+        where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), suspensions_removed as (
-        delete from flowfabric.suspensions s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
+        delete from flowfabric.suspensions s using gone r
+        where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), waitpoints_removed as (
-        delete from flowfabric.waitpoints w using gone r where w.partition = any (array[r.partition]) and w.execution between r.id and r.id
+        delete from flowfabric.waitpoints w using gone r
+        where w.partition = any (array[r.partition]) and w.execution between r.id and r.id
     ), signals_removed as (
-        delete from flowfabric.signals s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
+        delete from flowfabric.signals s using gone r
+        where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), spending_removed as (
-        delete from flowfabric.spending s using gone r where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
+        delete from flowfabric.spending s using gone r
+        where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), tags_removed as (
-        delete from flowfabric.tags g using gone r where g.partition = any (array[r.partition]) and g.execution between r.id and r.id
+        delete from flowfabric.tags g using gone r
+        where g.partition = any (array[r.partition]) and g.execution between r.id and r.id
     )
     select count(*) into moved from taken;
 end $$;
 
--- Forget idempotency keys whose window is over and whose execution is not unfinished, and the keys of usage reports after a day.
+-- Sweep: delete idempotency keys (not signing keys) whose window has expired and whose execution has ended, and the
+-- idempotency keys of usage reports after a day.
 --
---   locks    the keys it removes; skips those that are locked
---   returns  how many were forgotten
-create or replace function flowfabric.remove_idempotency_keys(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   locks    the idempotency keys it deletes, skipping locked ones
+--   returns  how many were deleted
+create or replace function flowfabric.remove_idempotency_keys(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    with lapsed as (
+    with expired as (
         select k.ctid as place from flowfabric.idempotency_keys k
         where k.expires_at <= flowfabric.clock()
-          and not exists (select from flowfabric.tickets t where t.partition = k.execution_partition and t.id = k.execution)
+          and not exists (select from flowfabric.tickets t
+                          where t.partition = k.execution_partition and t.id = k.execution)
         order by k.expires_at limit remove_idempotency_keys.take offset remove_idempotency_keys.passing
         for update of k skip locked
     ), forgotten as (
-        delete from flowfabric.idempotency_keys k where k.ctid = any (array(select l.place from lapsed l)) returning 1
+        delete from flowfabric.idempotency_keys k where k.ctid = any (array(select x.place from expired x)) returning 1
     )
     select count(*) into moved from forgotten;
     moved := moved + flowfabric._forget_usage_keys(greatest(remove_idempotency_keys.take - moved, 0));

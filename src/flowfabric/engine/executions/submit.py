@@ -1,4 +1,4 @@
-"""Submitting: one piece of work or thousands, in a transaction of our own or of the caller's."""
+"""Submit: create executions, one or many, also inside the caller's transaction."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -22,10 +22,10 @@ CREATED = SubmitOutcome.CREATED
 async def submit(
     conn: Connection, submission: Submission, *, partitions: int = 256, payload_limit: int = PAYLOAD_LIMIT
 ) -> Submitted:
-    """Take one piece of work in. On a connection of the caller's it joins the transaction open there.
+    """Create an execution. Joins the transaction that is open on `conn`.
 
-    Safe to repeat with an `execution_id` or a `key`: that answers `DUPLICATE` with the first one's id. Raises the
-    refusal, of the families `Invalid`, `NotFound` and `Conflict`.
+    Safe to repeat with an `execution_id` or a `key`: returns `DUPLICATE` with the first execution's id. Raises errors
+    of the families `Invalid`, `NotFound` and `Conflict`.
     """
     return calls.only(await submit_many(conn, [submission], partitions=partitions, payload_limit=payload_limit))
 
@@ -39,11 +39,11 @@ async def submit_many(
     counted_from: datetime | None = None,
     minted: Iterable[ExecutionId] | None = None,
 ) -> list[Submitted | FlowFabricError]:
-    """Take many pieces of work in, as if one after the other, and answer each in its place.
+    """Create many executions, as if one after the other, and return one result per item, in order.
 
-    One that is refused harms no other. Up to 1 000 items or 8 MiB go in one statement; outside a transaction of the
-    caller's each statement commits by itself. Ages, and so turns, are counted from now unless another moment is given.
-    `minted` has an id for each that brings none of its own: with the same ones the call may be repeated.
+    A refused item does not affect the others. One statement carries up to 1 000 items or 8 MiB; outside a transaction
+    each statement commits separately. `counted_from` is the first item's `created_at`, by default now. `minted`
+    provides an id for each item without one: a call with the same ids can be repeated.
     """
     texts: dict[int, str] = {}
     fresh = iter(minted or ids.mint_execution_ids(sum(each.execution_id is None for each in asked), partitions))

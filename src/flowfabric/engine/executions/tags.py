@@ -1,4 +1,4 @@
-"""Tags: what people look executions up by."""
+"""Tags: names and values to find executions by."""
 
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import TagChange
@@ -9,7 +9,7 @@ from flowfabric.postgres.driver import Connection
 async def set_tag(
     conn: Connection, execution_id: ExecutionId, key: str, value: str | None, *, by: str | None = None
 ) -> TagChange:
-    """Give an execution a tag, change it, or take it away with `None`; also after the execution has ended.
+    """Set or change a tag of an execution, or remove it with `None`; also works after the execution has ended.
 
     Safe to repeat. Raises `ExecutionNotFound`, `InvalidTagKey`, `InvalidTag`.
     """
@@ -26,7 +26,7 @@ async def set_tag(
 
 
 async def get_tag(conn: Connection, execution_id: ExecutionId, key: str) -> str | None:
-    """One tag of an execution, or `None` where it has no such tag. Raises `ExecutionNotFound`, `InvalidTagKey`."""
+    """Return the value of a tag, or `None` if it is not set. Raises `ExecutionNotFound`, `InvalidTagKey`."""
     value: str | None = await call.value(
         conn, "get_tag", partition=execution_id.partition, id=execution_id.uuid, key=check_text(key, "tag key")
     )

@@ -1,58 +1,66 @@
--- Tags: what people look executions up by. The record has them for reading, a table of their own for searching.
+-- Tags: names and values to find executions by. The record stores them for reading, the tags table for searching.
 
--- What is wrong with a tag key.
+-- Check a tag's name. Any text of 1 to 128 bytes is valid.
 --
 --   refuses  invalid_tag_key, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null if the name is valid
 create or replace function flowfabric._tag_key_fault(key text)
 returns jsonb
 language sql immutable as $$
-    select case when octet_length(key) > 128 or key !~ '^[a-z][a-z0-9_]*\.[a-z0-9_][a-z0-9_.]*$' or key = '' then
+    select case when octet_length(_tag_key_fault.key) not between 1 and 128 then
         flowfabric._fault('invalid_tag_key',
-            format('tag key %s: lower case with a dot, such as billing.customer, at most 128 bytes', flowfabric._shown(key)))
+            format('tag name %s has %s bytes; use 1 to 128', flowfabric._shown(_tag_key_fault.key),
+                   octet_length(_tag_key_fault.key)))
     end
 $$;
 
--- What is wrong with a tag's value.
+-- Check a tag's value.
 --
 --   refuses  invalid_tag, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null if the value is valid
 create or replace function flowfabric._tag_value_fault(key text, value text)
 returns jsonb
 language sql immutable as $$
-    select case when octet_length(value) > 256 then
-        flowfabric._fault('invalid_tag', format('tag %s %s has %s bytes; shorten it to 256', key, flowfabric._shown(value), octet_length(value)))
+    select case when octet_length(_tag_value_fault.value) > 256 then
+        flowfabric._fault('invalid_tag',
+            format('the value %s of tag %s has %s bytes; use at most 256', flowfabric._shown(_tag_value_fault.value),
+                   flowfabric._shown(_tag_value_fault.key), octet_length(_tag_value_fault.value)))
     end
 $$;
 
--- What is wrong with a set of tags.
+-- Check a set of tags.
 --
 --   refuses  invalid_tag_key, invalid_tag, as a value
---   returns  the fault of the first bad one, or null when all are good
+--   returns  the fault of the first invalid tag, or null if all are valid
 create or replace function flowfabric._tags_fault(tags jsonb)
 returns jsonb
 language sql immutable as $$
     select case
-        when jsonb_typeof(tags) <> 'object' then flowfabric._fault('invalid_tag', format('tags %s: give an object of texts', flowfabric._shown(tags::text)))
+        when jsonb_typeof(_tags_fault.tags) <> 'object'
+            then flowfabric._fault('invalid_tag',
+                format('tags %s is invalid; use an object of strings', flowfabric._shown(_tags_fault.tags::text)))
         else coalesce(
             (select coalesce(
                  flowfabric._tag_key_fault(t.key),
                  case when jsonb_typeof(t.value) <> 'string' then
-                     flowfabric._fault('invalid_tag', format('tag %s %s: give a text', t.key, flowfabric._shown(t.value::text))) end,
+                     flowfabric._fault('invalid_tag',
+                         format('the value %s of tag %s is invalid; use a string', flowfabric._shown(t.value::text),
+                                flowfabric._shown(t.key))) end,
                  flowfabric._tag_value_fault(t.key, t.value #>> '{}'))
-             from jsonb_each(tags) t order by 1 limit 1),
-            (select flowfabric._fault('invalid_tag', format('%s tags: an execution has at most 64; remove some', count(*)))
-             from jsonb_object_keys(tags) having count(*) > 64))
+             from jsonb_each(_tags_fault.tags) t order by 1 limit 1),
+            (select flowfabric._fault('invalid_tag', format('%s tags are too many; use at most 64', count(*)))
+             from jsonb_object_keys(_tags_fault.tags) having count(*) > 64))
     end
 $$;
 
--- Give an execution a tag, change it, or (without a value) take it away. Also after the execution has ended.
+-- Set, change or (with a null value) remove a tag of an execution, even after the execution has ended.
 --
 --   locks    the record
 --   emits    tag_set
 --   refuses  execution_not_found, invalid_tag_key, invalid_tag
---   returns  'set', 'removed', or 'noop' when it was so already
-create or replace function flowfabric.set_tag(partition int, id uuid, key text, value text default null, by text default null)
+--   returns  'set', 'removed', or 'noop' if nothing changed
+create or replace function flowfabric.set_tag(partition int, id uuid, key text, value text default null,
+                                              by text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -61,7 +69,8 @@ declare
     old_tags jsonb;
     new_tags jsonb;
 begin
-    perform flowfabric._raise(coalesce(flowfabric._tag_key_fault(set_tag.key), flowfabric._tag_value_fault(set_tag.key, set_tag.value)));
+    perform flowfabric._raise(coalesce(flowfabric._tag_key_fault(set_tag.key),
+                                       flowfabric._tag_value_fault(set_tag.key, set_tag.value)));
     select e.created_at, coalesce(e.tags, '{}') into record_at, old_tags from flowfabric.executions e
     where e.partition = set_tag.partition and e.id = set_tag.id for update;
     if not found then
@@ -75,8 +84,10 @@ begin
     end if;
     perform flowfabric._raise(flowfabric._tags_fault(new_tags));
 
-    update flowfabric.executions e set tags = nullif(new_tags, '{}') where e.partition = set_tag.partition and e.id = set_tag.id;
-    delete from flowfabric.tags t where t.partition = set_tag.partition and t.execution = set_tag.id and t.key = set_tag.key;
+    update flowfabric.executions e set tags = nullif(new_tags, '{}')
+    where e.partition = set_tag.partition and e.id = set_tag.id;
+    delete from flowfabric.tags t
+    where t.partition = set_tag.partition and t.execution = set_tag.id and t.key = set_tag.key;
     insert into flowfabric.tags (partition, execution, key, value, created_at)
     select set_tag.partition, set_tag.id, set_tag.key, set_tag.value, record_at where set_tag.value is not null;
     perform flowfabric._append_about('tag_set', set_tag.partition, set_tag.id, set_tag.by,
@@ -87,7 +98,7 @@ end $$;
 -- Read one tag.
 --
 --   refuses  execution_not_found, invalid_tag_key
---   returns  its value, or null when the execution has no such tag
+--   returns  the tag's value, or null if the execution does not have the tag
 create or replace function flowfabric.get_tag(partition int, id uuid, key text)
 returns text
 language plpgsql stable as $$

@@ -1,4 +1,4 @@
-"""Building: making a flow, and giving it members."""
+"""Build flows: create a flow and add members to it."""
 
 from collections.abc import Mapping
 
@@ -23,10 +23,10 @@ async def create_flow(
     tags: Mapping[str, str] | None = None,
     partitions: int = 256,
 ) -> CreatedFlow:
-    """Make an empty flow. On a connection of the caller's it joins the transaction open there.
+    """Create an empty flow. If the connection is in a transaction, the flow is created in that transaction.
 
-    Safe to repeat with a `flow_id` or a `key`: that answers `duplicate` with the first one's id. A key is scoped by
-    namespace and stands for its flow as long as that is there. Raises `InvalidId`, `WrongPartition`,
+    Safe to repeat with a `flow_id` or a `key`: returns `duplicate` with the id of the first flow. An idempotency key is
+    unique within the namespace and is reserved until the flow is removed. Raises `InvalidId`, `WrongPartition`,
     `InvalidNamespace`, `InvalidName`, `InvalidTagKey`, `InvalidTag`.
     """
     asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
@@ -52,10 +52,11 @@ async def add_execution(
     partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> AddedExecution:
-    """Make an execution a member of a flow in its partition, or submit one that is; it may be in any state, also ended.
+    """Make an execution a member of a flow in the same partition, or submit a new member.
 
-    Safe to repeat: a member answers `already_member`. Raises `FlowNotFound`, `FlowAlreadyTerminal`, `WrongPartition`,
-    `ExecutionNotFound`, `ExecutionAlreadyInFlow`, `FlowTooLarge`, and for a submission what `submit` refuses.
+    An existing execution may be in any state, also ended. Safe to repeat: returns `already_member`. Raises
+    `FlowNotFound`, `FlowAlreadyTerminal`, `WrongPartition`, `ExecutionNotFound`, `ExecutionAlreadyInFlow`,
+    `FlowTooLarge`, and for a submission what `submit` raises.
     """
     if isinstance(execution, ExecutionId):
         return await _add(conn, flow_id, execution)

@@ -1,32 +1,39 @@
--- Building: making a flow, and giving it members.
+-- Build flows: create a flow and add members to it.
 
--- What is wrong with the words of a flow.
+-- Validate the attributes of a flow.
 --
 --   refuses  invalid_namespace, invalid_name, invalid_body, invalid_tag_key, invalid_tag, as a value
---   returns  the fault, or null when they are good
+--   returns  the error, or null when the attributes are valid
 create or replace function flowfabric._flow_fault(namespace text, kind text, key text, tags jsonb)
 returns jsonb
 language sql immutable as $$
     select case
-        when namespace is null or octet_length(namespace) not between 1 and 64 or namespace ~ '[^\x20-\x7e]' then
-            flowfabric._fault('invalid_namespace', format('namespace %s: a namespace is 1 to 64 printable ASCII characters', flowfabric._shown(namespace)))
-        when coalesce(octet_length(kind), 0) not between 1 and 256 then
-            flowfabric._fault('invalid_name', format('kind %s: a kind is 1 to 256 bytes', flowfabric._shown(kind)))
-        when octet_length(key) > 256 then
-            flowfabric._fault('invalid_body', format('key %s: a key is at most 256 bytes', flowfabric._shown(key)), '{"field": "key"}')
-        when tags is not null then flowfabric._tags_fault(tags)
+        when _flow_fault.namespace is null or octet_length(_flow_fault.namespace) not between 1 and 64
+           or _flow_fault.namespace ~ '[^\x20-\x7e]' then
+            flowfabric._fault('invalid_namespace',
+                format('namespace %s is invalid; use 1 to 64 printable ASCII characters',
+                    flowfabric._shown(_flow_fault.namespace)))
+        when coalesce(octet_length(_flow_fault.kind), 0) not between 1 and 256 then
+            flowfabric._fault('invalid_name',
+                format('kind %s is invalid; use 1 to 256 bytes', flowfabric._shown(_flow_fault.kind)))
+        when octet_length(_flow_fault.key) > 256 then
+            flowfabric._fault('invalid_body',
+                format('key %s is too long; use at most 256 bytes', flowfabric._shown(_flow_fault.key)),
+                '{"field": "key"}')
+        when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags)
     end
 $$;
 
--- Make an empty flow. Its key is scoped by namespace and stands for it as long as it is there.
+-- Create an empty flow. Its idempotency key is unique within the namespace and is reserved until the flow is removed.
 --
 --   moves    flow – → open
---   locks    the key
+--   locks    the idempotency key
 --   emits    flow_created
 --   refuses  invalid_namespace, invalid_name, invalid_body, invalid_tag_key, invalid_tag
---   returns  'created', or 'duplicate' with the flow that has the id or the key
+--   returns  'created', or 'duplicate' with the flow that already has this id or key
 create or replace function flowfabric.create_flow(
-    partition int, id uuid, namespace text, kind text, key text default null, key_partition int default null, tags text default null,
+    partition int, id uuid, namespace text, kind text, key text default null, key_partition int default null,
+    tags text default null,
     out outcome text, out flow_id text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -34,24 +41,27 @@ declare
     now timestamptz := flowfabric.clock();
     owner record;
 begin
-    perform flowfabric._raise(flowfabric._flow_fault(create_flow.namespace, create_flow.kind, create_flow.key, create_flow.tags::jsonb));
-    key := nullif(create_flow.key, '');
+    perform flowfabric._raise(flowfabric._flow_fault(
+        create_flow.namespace, create_flow.kind, create_flow.key, create_flow.tags::jsonb));
+    create_flow.key := nullif(create_flow.key, '');
     outcome := 'duplicate';
     flow_id := flowfabric._id(create_flow.partition, create_flow.id);
     if exists (select from flowfabric.flows f where f.partition = create_flow.partition and f.id = create_flow.id) then
         return;
     end if;
-    while key is not null loop
+    while create_flow.key is not null loop
         insert into flowfabric.flow_keys (partition, namespace, key, flow_partition, flow)
-        values (create_flow.key_partition, create_flow.namespace, create_flow.key, create_flow.partition, create_flow.id)
+        values (create_flow.key_partition, create_flow.namespace, create_flow.key, create_flow.partition,
+                create_flow.id)
         on conflict do nothing;
         exit when found;
         select k.flow_partition, k.flow into owner from flowfabric.flow_keys k
-        where k.partition = create_flow.key_partition and k.namespace = create_flow.namespace and k.key = create_flow.key for update;
+        where k.partition = create_flow.key_partition and k.namespace = create_flow.namespace
+          and k.key = create_flow.key for update;
         if found then
             flow_id := flowfabric._id(owner.flow_partition, owner.flow);
             return;
-        end if; -- else it was removed with its flow just now
+        end if; -- otherwise retention has just removed the key with its flow: try again
     end loop;
     insert into flowfabric.flows (partition, id, namespace, kind, key, tags, created_at, changed_at)
     values (create_flow.partition, create_flow.id, create_flow.namespace, create_flow.kind, create_flow.key,
@@ -59,21 +69,24 @@ begin
     on conflict do nothing;
     if not found then
         delete from flowfabric.flow_keys k
-        where k.partition = create_flow.key_partition and k.namespace = create_flow.namespace and k.key = create_flow.key;
+        where k.partition = create_flow.key_partition and k.namespace = create_flow.namespace
+          and k.key = create_flow.key;
         return;
     end if;
-    -- One that stays empty goes by this.
-    insert into flowfabric.removals (partition, execution, ended_at) values (create_flow.partition, create_flow.id, now);
+    -- Retention finds a flow that stays empty through this row.
+    insert into flowfabric.removals (partition, execution, ended_at)
+    values (create_flow.partition, create_flow.id, now);
     perform flowfabric._append_flow('flow_created', create_flow.partition, create_flow.id,
                                     detail => jsonb_build_object('kind', create_flow.kind));
     outcome := 'created';
 end $$;
 
--- Add a line to the log about a flow.
+-- Append an event about a flow.
 --
 --   locks    the log, shared, until the transaction ends
 --   emits    kind
-create or replace function flowfabric._append_flow(kind text, partition int, flow uuid, by text default null, detail jsonb default null)
+create or replace function flowfabric._append_flow(
+    kind text, partition int, flow uuid, by text default null, detail jsonb default null)
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -85,9 +98,9 @@ begin
     from flowfabric.flows f where f.partition = _append_flow.partition and f.id = _append_flow.flow;
 end $$;
 
--- Note that a flow has changed. The caller holds it.
+-- Record a change to a flow: raise its revision and update its counts. The caller has locked the flow.
 --
---   returns  the flow as it is now
+--   returns  the updated flow
 create or replace function flowfabric._touch_flow(partition int, id uuid, members int default 0, edges int default 0)
 returns flowfabric.flows
 language plpgsql set enable_seqscan = off as $$
@@ -96,21 +109,24 @@ declare
     flow flowfabric.flows;
 begin
     update flowfabric.flows f
-    set revision = f.revision + greatest(_touch_flow.members + _touch_flow.edges, 1), node_count = f.node_count + _touch_flow.members,
+    set revision = f.revision + greatest(_touch_flow.members + _touch_flow.edges, 1),
+        node_count = f.node_count + _touch_flow.members,
         edge_count = f.edge_count + _touch_flow.edges, changed_at = flowfabric.clock()
     where f.partition = _touch_flow.partition and f.id = _touch_flow.id
     returning f.* into flow;
     return flow;
 end $$;
 
--- Make an execution of the flow's partition its member, whatever state it is in.
+-- Make an execution a member of a flow in the same partition. The execution may be in any state.
 --
 --   locks    the flow; the ticket
 --   emits    flow_member_added
---   refuses  flow_not_found, flow_already_terminal, wrong_partition, execution_not_found, execution_already_in_flow, flow_too_large
---   returns  'added' or 'already_member', with how many members and which revision the flow has
+--   refuses  flow_not_found, flow_already_terminal, wrong_partition, execution_not_found, execution_already_in_flow,
+--            flow_too_large
+--   returns  'added' or 'already_member', with the flow's member count and revision
 create or replace function flowfabric.add_execution(
-    partition int, flow uuid, execution_partition int, execution uuid, out outcome text, out node_count int, out revision int)
+    partition int, flow uuid, execution_partition int, execution uuid,
+    out outcome text, out node_count int, out revision int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -119,7 +135,8 @@ declare
 begin
     home := flowfabric._lock_open_flow(add_execution.partition, add_execution.flow);
     if add_execution.execution_partition <> home.partition then
-        perform flowfabric._raise(flowfabric._elsewhere_fault(add_execution.execution_partition, add_execution.execution, home.partition));
+        perform flowfabric._raise(flowfabric._elsewhere_fault(
+            add_execution.execution_partition, add_execution.execution, home.partition));
     end if;
     perform from flowfabric.tickets t where t.partition = home.partition and t.id = add_execution.execution for update;
     select e.flow into asked from flowfabric.executions e
@@ -131,7 +148,8 @@ begin
     if asked.flow is distinct from home.id then
         perform flowfabric._raise(case
             when asked.flow is not null then flowfabric._fault('execution_already_in_flow', format(
-                'execution %s is a member of flow %s already', flowfabric._id(home.partition, add_execution.execution), flowfabric._id(home.partition, asked.flow)),
+                'execution %s is already a member of flow %s; an execution can be in one flow only',
+                flowfabric._id(home.partition, add_execution.execution), flowfabric._id(home.partition, asked.flow)),
                 jsonb_build_object('flow_id', flowfabric._id(home.partition, asked.flow)))
             when home.node_count >= 10000 then flowfabric._large_flow_fault('members', 10000) end);
         home := flowfabric._join_flow(home.partition, home.id, array[add_execution.execution]);
@@ -141,69 +159,78 @@ begin
     revision := home.revision;
 end $$;
 
--- Make executions members of a flow that the caller holds, with their tickets and their records.
+-- Make executions members of a flow. The caller has locked the flow, the tickets and the execution records.
 --
 --   emits    flow_member_added
---   returns  the flow as it is now
+--   returns  the updated flow
 create or replace function flowfabric._join_flow(partition int, flow uuid, executions uuid[])
 returns flowfabric.flows
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    home flowfabric.flows := flowfabric._touch_flow(partition, flow, cardinality(executions));
+    home flowfabric.flows := flowfabric._touch_flow(
+        _join_flow.partition, _join_flow.flow, cardinality(_join_flow.executions));
     joined record;
 begin
     update flowfabric.tickets t set flow = _join_flow.flow
     from (
-        select t.place from (select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
+        select t.place from (
+            select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
         cross join lateral (
-            select t.ctid as place from flowfabric.tickets t where t.partition = _join_flow.partition and t.id = x.id offset 0) t) x
+            select t.ctid as place from flowfabric.tickets t
+            where t.partition = _join_flow.partition and t.id = x.id offset 0) t) x
     where t.ctid = x.place;
     with changed as (
         update flowfabric.executions e set flow = _join_flow.flow
         from (
-            select e.place from (select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
+            select e.place from (
+                select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
             cross join lateral (
-                select e.ctid as place from flowfabric.executions e where e.partition = _join_flow.partition and e.id = x.id offset 0) e) x
+                select e.ctid as place from flowfabric.executions e
+                where e.partition = _join_flow.partition and e.id = x.id offset 0) e) x
         where e.ctid = x.place
         returning e.partition, e.id, e.route, e.tags, e.flow
     )
-    select array_agg(c.partition) as partitions, array_agg(c.id) as ids, array_agg(c.route) as routes, array_agg(c.tags) as tags,
-           array_agg(c.flow) as flows, array_agg(jsonb_build_object('node_count', home.node_count, 'revision', home.revision)) as details
+    select array_agg(c.partition) as partitions, array_agg(c.id) as ids, array_agg(c.route) as routes,
+           array_agg(c.tags) as tags, array_agg(c.flow) as flows,
+           array_agg(jsonb_build_object('node_count', home.node_count, 'revision', home.revision)) as details
     into joined from changed c;
-    perform flowfabric._append_each('flow_member_added', joined.partitions, joined.ids, joined.routes, joined.tags, joined.details,
-                                    flows => joined.flows);
+    perform flowfabric._append_each('flow_member_added', joined.partitions, joined.ids, joined.routes, joined.tags,
+                                    joined.details, flows => joined.flows);
     return home;
 end $$;
 
--- The refusal of an execution in another partition than its flow.
+-- The error for an execution that is not in the partition of its flow.
 --
 --   refuses  wrong_partition, as a value
---   returns  the fault
+--   returns  the error
 create or replace function flowfabric._elsewhere_fault(partition int, id uuid, wanted int)
 returns jsonb
 language sql immutable as $$
-    select flowfabric._fault('wrong_partition', format('execution %s is not in partition %s, where its flow is; submit it with that flow',
-                                                       flowfabric._id(_elsewhere_fault.partition, _elsewhere_fault.id), _elsewhere_fault.wanted))
+    select flowfabric._fault('wrong_partition',
+        format('execution %s must be in partition %s, the partition of its flow; submit it with that flow',
+               flowfabric._id(_elsewhere_fault.partition, _elsewhere_fault.id), _elsewhere_fault.wanted))
 $$;
 
--- The refusal of more than a flow may have.
+-- The error for a flow that would exceed a size limit.
 --
 --   refuses  flow_too_large, as a value
---   returns  the fault
+--   returns  the error
 create or replace function flowfabric._large_flow_fault(what text, most int)
 returns jsonb
 language sql immutable as $$
-    select flowfabric._fault('flow_too_large', format('there would be more than %s %s; split it into several flows', most, what),
-                             jsonb_build_object('limit', most))
+    select flowfabric._fault('flow_too_large',
+        format('the flow would have more than %s %s; split it into several flows',
+               _large_flow_fault.most, _large_flow_fault.what),
+        jsonb_build_object('limit', _large_flow_fault.most))
 $$;
 
--- What is wrong with items of a submission that are to join flows, which are locked here: a flow may take none or no more of
--- them. An item that is refused anyway counts for nothing.
+-- Validate the items of a submission that join flows, after locking those flows: each flow must exist, be open, be in
+-- the item's partition and have room. Items that are already refused do not count towards the size limit.
 --
 --   locks    the flows, in key order
 --   refuses  flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, as a value
---   returns  the faults with those added; null when there is none
+--   returns  one error or null per item, including the errors passed in; null when there are none
 create or replace function flowfabric._joining_faults(faults jsonb[], partitions int[], ids uuid[], flows uuid[])
 returns jsonb[]
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -212,7 +239,7 @@ declare
     homes record;
     judged jsonb[];
 begin
-    -- A flow is found by its id alone: an item may say another partition.
+    -- Look the flow up by id alone, because an item may name another partition.
     select array_agg(f.partition) as partitions, array_agg(f.id) as flows into homes
     from (select distinct x.flow from unnest(_joining_faults.flows) as x (flow) where x.flow is not null) x
     cross join lateral (select f.partition, f.id from flowfabric.flows f where f.id = x.flow offset 0) f;
@@ -222,7 +249,8 @@ begin
             when x.flow is null then null
             when (f.home).id is null then flowfabric._no_flow_fault(x.partition, x.flow)
             when (f.home).cancelled_at is not null then flowfabric._cancelled_flow_fault(f.home)
-            when (f.home).partition <> x.partition then flowfabric._elsewhere_fault(x.partition, x.id, (f.home).partition)
+            when (f.home).partition <> x.partition
+                then flowfabric._elsewhere_fault(x.partition, x.id, (f.home).partition)
             when (f.home).node_count + x.turn > 10000 then flowfabric._large_flow_fault('members', 10000) end)
         from (
             select x.*, count(*) filter (where x.fault is null) over (partition by x.flow order by x.item) as turn
@@ -233,7 +261,7 @@ begin
     return case when array_remove(judged, null) <> '{}' then judged end;
 end $$;
 
--- Make what was submitted with a flow its members. The caller holds the flows.
+-- Make submitted executions members of their flows. The caller has locked the flows.
 --
 --   emits    flow_member_added
 create or replace function flowfabric._join_flows(partitions int[], ids uuid[], flows uuid[], made boolean[])
@@ -245,8 +273,9 @@ declare
 begin
     for it in
         select x.partition, x.flow, array_agg(x.id order by x.item) as ids
-        from unnest(_join_flows.partitions, _join_flows.ids, _join_flows.flows) with ordinality as x (partition, id, flow, item)
-        where x.flow is not null and (made is null or made[x.item])
+        from unnest(_join_flows.partitions, _join_flows.ids, _join_flows.flows)
+            with ordinality as x (partition, id, flow, item)
+        where x.flow is not null and (_join_flows.made is null or _join_flows.made[x.item])
         group by 1, 2 order by 1, 2
     loop
         perform flowfabric._join_flow(it.partition, it.flow, it.ids);

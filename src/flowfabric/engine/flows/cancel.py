@@ -1,4 +1,4 @@
-"""Cancelling: ending a flow, with all of its members, those that do not run, or none."""
+"""Cancel flows: end a flow and all its members, only those without a lease, or none."""
 
 from flowfabric.ids import FlowId, check_text, kept_text
 from flowfabric.model import CancelledFlow, CancelPolicy
@@ -14,10 +14,10 @@ async def cancel_flow(
     by: str | None = None,
     policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL,
 ) -> CancelledFlow:
-    """Cancel a flow and, by the policy, its unfinished members; afterwards it takes nothing more.
+    """Cancel a flow and the unfinished members that the policy selects; afterwards the flow cannot be changed.
 
-    `cancel_pending` spares what runs, `flow_only` ends no member. Safe to repeat: `already_cancelled` says what the
-    first call said and did. Raises `FlowNotFound`, `InvalidBody`.
+    `cancel_pending` lets running members finish, `flow_only` ends no member. Safe to repeat: returns
+    `already_cancelled` with the arguments and the effect of the first call. Raises `FlowNotFound`, `InvalidBody`.
     """
     answer = await call.row(
         conn,

@@ -1,4 +1,4 @@
-"""Edges: which member waits for which, and the rule over all that one waits for."""
+"""Edges: dependencies between members, and the policy that decides when a member's dependencies are met."""
 
 from typing import Literal
 from uuid import UUID, uuid4
@@ -20,10 +20,10 @@ async def add_edge(
     pass_as: str | None = None,
     expected_revision: int | None = None,
 ) -> AddedEdge:
-    """Let one member of a flow wait for another; an upstream that has ended already settles the edge at once.
+    """Make one member of a flow wait for another; if the upstream has already ended, the edge is settled immediately.
 
-    With `pass_as` the result of the upstream is handed on under that name; `payload` makes it the child's payload. Safe
-    to repeat: the same pair and attributes answer `already_applied`. Raises `FlowNotFound`, `FlowAlreadyTerminal`,
+    `pass_as` passes the upstream's result to the downstream member under that name; `payload` replaces its payload.
+    Safe to repeat: the same pair and attributes return `already_applied`. Raises `FlowNotFound`, `FlowAlreadyTerminal`,
     `StaleGraphRevision`, `InvalidDependency`, `SelfReferencingEdge`, `CycleDetected`, `DependencyAlreadyExists`,
     `ExecutionAlreadyStarted`, `EdgeGroupSettled`, `FlowTooLarge`, `InvalidName`.
     """
@@ -52,9 +52,9 @@ async def add_edge(
 async def set_edge_group(
     conn: Connection, flow_id: FlowId, downstream: ExecutionId, policy: EdgePolicy
 ) -> Literal["set", "already_set"]:
-    """Fix the rule over all edges into a member, before its first edge; without, all upstreams must succeed.
+    """Set the policy for all edges into a member, before its first edge; by default all upstreams must succeed.
 
-    Safe to repeat: the same rule answers `already_set`. Raises `FlowNotFound`, `FlowAlreadyTerminal`,
+    Safe to repeat: the same policy returns `already_set`. Raises `FlowNotFound`, `FlowAlreadyTerminal`,
     `InvalidEdgeGroup`, `InvalidDependency`, `EdgeGroupAlreadyFixed`.
     """
     answer: Literal["set", "already_set"] = await call.value(

@@ -1,34 +1,46 @@
--- Edges: which member waits for which, and the rule over all that one waits for.
+-- Edges: dependencies between members, and the policy that decides when a member's dependencies are met.
 
--- What is wrong with an edge between two members, besides what they are doing.
+-- Validate an edge between two members, except for the state of the members and of the graph.
 --
 --   refuses  self_referencing_edge, invalid_dependency, invalid_name, as a value
---   returns  the fault, or null when it is good
+--   returns  the error, or null when the edge is valid
 create or replace function flowfabric._edge_fault(
-    flow flowfabric.flows, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid, pass_as text)
+    flow flowfabric.flows, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid,
+    pass_as text)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     stranger text := case
-        when not flowfabric._is_member(flow, upstream_partition, upstream) then flowfabric._id(upstream_partition, upstream)
-        when not flowfabric._is_member(flow, downstream_partition, downstream) then flowfabric._id(downstream_partition, downstream) end;
+        when not flowfabric._is_member(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream)
+            then flowfabric._id(_edge_fault.upstream_partition, _edge_fault.upstream)
+        when not flowfabric._is_member(_edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream)
+            then flowfabric._id(_edge_fault.downstream_partition, _edge_fault.downstream) end;
     rival text;
 begin
-    if (upstream_partition, upstream) = (downstream_partition, downstream) then
-        return flowfabric._fault('self_referencing_edge', format('execution %s cannot wait for itself', flowfabric._id(upstream_partition, upstream)));
+    if (_edge_fault.upstream_partition, _edge_fault.upstream)
+       = (_edge_fault.downstream_partition, _edge_fault.downstream) then
+        return flowfabric._fault('self_referencing_edge',
+            format('execution %s cannot depend on itself',
+                   flowfabric._id(_edge_fault.upstream_partition, _edge_fault.upstream)));
     elsif stranger is not null then
-        return flowfabric._fault('invalid_dependency', format('execution %s is no member of flow %s; add it first', stranger, flowfabric._id(flow.partition, flow.id)),
-                                 '{"cause": "not_a_member"}');
-    elsif octet_length(pass_as) not between 1 and 128 then
-        return flowfabric._fault('invalid_name', format('pass_as %s: a name is 1 to 128 bytes', flowfabric._shown(pass_as)));
+        return flowfabric._fault('invalid_dependency',
+            format('execution %s is not a member of flow %s; add it first',
+                   stranger, flowfabric._id(flow.partition, flow.id)),
+            '{"cause": "not_a_member"}');
+    elsif octet_length(_edge_fault.pass_as) not between 1 and 128 then
+        return flowfabric._fault('invalid_name',
+            format('pass_as %s is invalid; use 1 to 128 bytes', flowfabric._shown(_edge_fault.pass_as)));
     end if;
     select flowfabric._id(e.partition, e.upstream) into rival from flowfabric.flow_edges e
-    where e.flow = flow.id and e.downstream = _edge_fault.downstream and e.partition + 0 = flow.partition and e.pass_as = _edge_fault.pass_as
-      and e.upstream <> _edge_fault.upstream limit 1;
+    where e.flow = flow.id and e.downstream = _edge_fault.downstream and e.partition + 0 = flow.partition
+      and e.pass_as = _edge_fault.pass_as and e.upstream <> _edge_fault.upstream limit 1;
     if rival is not null then
-        return flowfabric._fault('invalid_dependency', format('execution %s passes its result as %s already; choose another name', rival, flowfabric._shown(pass_as)),
-                                 jsonb_build_object('cause', case when pass_as = 'payload' then 'payload_taken' else 'name_taken' end));
+        return flowfabric._fault('invalid_dependency',
+            format('pass_as %s is already used by the edge from execution %s; choose another name',
+                   flowfabric._shown(_edge_fault.pass_as), rival),
+            jsonb_build_object(
+                'cause', case when _edge_fault.pass_as = 'payload' then 'payload_taken' else 'name_taken' end));
     end if;
     return null;
 end $$;
@@ -42,10 +54,12 @@ language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     return coalesce(_is_member.partition = flow.partition and (
-        select e.flow = flow.id from flowfabric.executions e where e.partition = flow.partition and e.id = _is_member.id), false);
+        select e.flow = flow.id from flowfabric.executions e
+        where e.partition = flow.partition and e.id = _is_member.id), false);
 end $$;
 
--- Whether one member is reached from another along the edges, however far. Exact: every member behind it is looked at.
+-- Whether one member can be reached from another along the edges. A recursive search over all members downstream, exact
+-- at any depth.
 --
 --   returns  true or false
 create or replace function flowfabric._is_behind(partition int, start uuid, target uuid)
@@ -64,50 +78,56 @@ begin
         select from behind b where b.id = _is_behind.target);
 end $$;
 
--- What is wrong with an edge by what stands already: the graph, the rule of the group, and what the child is doing. The
--- caller holds the flow and the child's ticket.
+-- Validate a new edge against the graph, the edge group and the state of the downstream member. The caller has locked
+-- the flow and the ticket of the downstream member.
 --
 --   refuses  cycle_detected, edge_group_settled, execution_already_started, flow_too_large, as a value
---   returns  the fault, or null when it is good
-create or replace function flowfabric._new_edge_fault(flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
+--   returns  the error, or null when the edge is valid
+create or replace function flowfabric._new_edge_fault(
+    flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    child constant text := flowfabric._id(flow.partition, downstream);
+    child constant text := flowfabric._id(flow.partition, _new_edge_fault.downstream);
     edge_group flowfabric.edge_groups;
 begin
-    select g.* into edge_group from flowfabric.edge_groups g where g.partition = flow.partition and g.downstream = _new_edge_fault.downstream;
+    select g.* into edge_group from flowfabric.edge_groups g
+    where g.partition = flow.partition and g.downstream = _new_edge_fault.downstream;
     if edge_group.state = 'impossible' or edge_group.state = 'satisfied' and edge_group.needed is not null then
-        return flowfabric._fault('edge_group_settled', format('the group of %s is %s already: another edge would change nothing', child, edge_group.state));
+        return flowfabric._fault('edge_group_settled',
+            format('the edge group of execution %s is already %s and takes no more edges', child, edge_group.state));
     elsif ticket.id is null or ticket.phase <> 'runnable' or ticket.attempt > 0 then
-        return flowfabric._fault('execution_already_started', format('execution %s has %s: it cannot be made to wait any more', child,
-                                                                     case when ticket.id is null then 'ended' else 'started' end));
+        return flowfabric._fault('execution_already_started',
+            format('execution %s has already %s; add edges before its first attempt starts',
+                   child, case when ticket.id is null then 'ended' else 'started' end));
     elsif flow.edge_count >= 100000 then
         return flowfabric._large_flow_fault('edges', 100000);
     elsif edge_group.total >= 10000 then
-        return flowfabric._large_flow_fault('upstreams of one member', 10000);
-    elsif flowfabric._is_behind(flow.partition, downstream, upstream) then
-        return flowfabric._fault('cycle_detected', format('%s waits for %s already, if only through others: each would wait for the other',
-                                                          flowfabric._id(flow.partition, upstream), child));
+        return flowfabric._large_flow_fault('upstreams for one member', 10000);
+    elsif flowfabric._is_behind(flow.partition, _new_edge_fault.downstream, _new_edge_fault.upstream) then
+        return flowfabric._fault('cycle_detected',
+            format('the edge would create a cycle: execution %s already depends on %s, directly or indirectly',
+                   flowfabric._id(flow.partition, _new_edge_fault.upstream), child));
     end if;
     return null;
 end $$;
 
--- Let a member wait for another: the edge, the child's group and the child change in one step. An upstream that has ended
--- already settles the edge at once.
+-- Make a member wait for another. The edge, the edge group and the downstream member change in one transaction. If the
+-- upstream has already ended, the edge is settled immediately.
 --
---   moves    edge – → pending; group satisfied → pending, where all are needed; child runnable → blocked_by_dependencies, or on
---            as the settled edge says
---   locks    the flow; the ticket of the child; what settling locks
---   emits    edge_added, edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
---            reservation_released
---   refuses  flow_not_found, flow_already_terminal, stale_graph_revision, invalid_dependency, invalid_name, self_referencing_edge,
---            cycle_detected, dependency_already_exists, execution_already_started, edge_group_settled, flow_too_large
+--   moves    edge – → pending; group satisfied → pending, for all_of; downstream member runnable →
+--            blocked_by_dependencies, or further when the edge is settled immediately
+--   locks    the flow; the ticket of the downstream member; the locks of settling
+--   emits    edge_added, edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled,
+--            waitpoint_closed, reservation_released
+--   refuses  flow_not_found, flow_already_terminal, stale_graph_revision, invalid_dependency, invalid_name,
+--            self_referencing_edge, cycle_detected, dependency_already_exists, execution_already_started,
+--            edge_group_settled, flow_too_large
 --   returns  'added' {edge_id, revision, unsatisfied}, or 'already_applied' {edge_id}
 create or replace function flowfabric.add_edge(
-    partition int, flow uuid, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid, edge_id uuid,
-    is_minted boolean default false, pass_as text default null, expected_revision int default null,
+    partition int, flow uuid, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid,
+    edge_id uuid, is_minted boolean default false, pass_as text default null, expected_revision int default null,
     out outcome text, out applied_edge uuid, out revision int, out unsatisfied int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -118,22 +138,27 @@ declare
 begin
     home := flowfabric._lock_open_flow(add_edge.partition, add_edge.flow);
     perform flowfabric._raise(flowfabric._edge_fault(
-        home, add_edge.upstream_partition, add_edge.upstream, add_edge.downstream_partition, add_edge.downstream, add_edge.pass_as));
+        home, add_edge.upstream_partition, add_edge.upstream, add_edge.downstream_partition, add_edge.downstream,
+        add_edge.pass_as));
     there := flowfabric._standing_edge(home.partition, add_edge.upstream, add_edge.downstream, add_edge.edge_id);
     if there.id is not null then
-        if there.upstream <> add_edge.upstream or there.downstream <> add_edge.downstream or there.pass_as is distinct from add_edge.pass_as
+        if there.upstream <> add_edge.upstream or there.downstream <> add_edge.downstream
+           or there.pass_as is distinct from add_edge.pass_as
            or there.id <> add_edge.edge_id and not add_edge.is_minted then
-            perform flowfabric._refuse('dependency_already_exists', format('edge %s is there already, with other attributes', there.id),
-                                       jsonb_build_object('edge_id', there.id));
+            perform flowfabric._refuse('dependency_already_exists',
+                format('edge %s already exists with other attributes; edges cannot be changed', there.id),
+                jsonb_build_object('edge_id', there.id));
         end if;
         outcome := 'already_applied';
         applied_edge := there.id;
         return;
     elsif add_edge.expected_revision <> home.revision then
-        perform flowfabric._refuse('stale_graph_revision', format('the flow is at revision %s and not at %s; look at it again',
+        perform flowfabric._refuse('stale_graph_revision',
+            format('the flow is at revision %s, not at %s; read it again and retry',
             home.revision, add_edge.expected_revision), jsonb_build_object('revision', home.revision));
     end if;
-    select t.* into ticket from flowfabric.tickets t where t.partition = home.partition and t.id = add_edge.downstream for update;
+    select t.* into ticket from flowfabric.tickets t where t.partition = home.partition and t.id = add_edge.downstream
+    for update;
     perform flowfabric._raise(flowfabric._new_edge_fault(home, add_edge.upstream, add_edge.downstream, ticket));
 
     insert into flowfabric.flow_edges (partition, flow, upstream, downstream, id, pass_as)
@@ -141,9 +166,11 @@ begin
     home := flowfabric._touch_flow(home.partition, home.id, edges => 1);
     perform flowfabric._widen_group(home.partition, home.id, add_edge.downstream, 1);
     perform flowfabric._append_about('edge_added', home.partition, add_edge.downstream, detail => jsonb_build_object(
-        'edge_id', add_edge.edge_id, 'upstream', flowfabric._id(home.partition, add_edge.upstream), 'pass_as', add_edge.pass_as, 'revision', home.revision));
+        'edge_id', add_edge.edge_id, 'upstream', flowfabric._id(home.partition, add_edge.upstream),
+        'pass_as', add_edge.pass_as, 'revision', home.revision));
     perform flowfabric._settle_flows(array[home.partition], array[add_edge.upstream], (
-        select e.outcome from flowfabric.executions e where e.partition = home.partition and e.id = add_edge.upstream), array[add_edge.downstream]);
+        select e.outcome from flowfabric.executions e where e.partition = home.partition and e.id = add_edge.upstream),
+        array[add_edge.downstream]);
     outcome := 'added';
     applied_edge := add_edge.edge_id;
     revision := home.revision;
@@ -151,9 +178,9 @@ begin
     where g.partition = home.partition and g.downstream = add_edge.downstream;
 end $$;
 
--- The edge that a pair of members, or an edge id, stands for already.
+-- Find the existing edge between two members, or else the edge with this id.
 --
---   returns  the edge, that of the pair first; null when there is none
+--   returns  the edge; null when neither exists
 create or replace function flowfabric._standing_edge(partition int, upstream uuid, downstream uuid, id uuid)
 returns flowfabric.flow_edges
 language plpgsql stable set enable_seqscan = off as $$
@@ -162,17 +189,19 @@ declare
     there flowfabric.flow_edges;
 begin
     select e.* into there from flowfabric.flow_edges e
-    where e.upstream = _standing_edge.upstream and e.downstream = _standing_edge.downstream and e.partition + 0 = _standing_edge.partition;
+    where e.upstream = _standing_edge.upstream and e.downstream = _standing_edge.downstream
+      and e.partition + 0 = _standing_edge.partition;
     if not found then
-        select e.* into there from flowfabric.flow_edges e where e.partition = _standing_edge.partition and e.id = _standing_edge.id;
+        select e.* into there from flowfabric.flow_edges e
+        where e.partition = _standing_edge.partition and e.id = _standing_edge.id;
     end if;
     return there;
 end $$;
 
--- Count more edges into the group of a member, which is judged anew, and let the member wait. One that an operator holds stays
--- held. The caller holds the flow and the ticket, and settles next.
+-- Add edges to the group of a member, reset the group to pending and block the member. A member held by an operator
+-- stays held. The caller has locked the flow and the ticket, and settles the edges next.
 --
---   moves    group – → pending, or satisfied → pending; child → blocked_by_dependencies
+--   moves    group – → pending, or satisfied → pending; downstream member → blocked_by_dependencies
 create or replace function flowfabric._widen_group(partition int, flow uuid, downstream uuid, edges int)
 returns void
 language plpgsql set enable_seqscan = off as $$
@@ -182,57 +211,65 @@ begin
     values (_widen_group.partition, _widen_group.flow, _widen_group.downstream, 'all_of', _widen_group.edges)
     on conflict (partition, downstream) do update set total = g.total + excluded.total, state = 'pending';
     update flowfabric.tickets t
-    set eligibility = 'blocked_by_dependencies', reason = 'waiting_for_children', grant_kid = null, grant_worker = null, grant_instance = null
+    set eligibility = 'blocked_by_dependencies', reason = 'waiting_for_children',
+        grant_kid = null, grant_worker = null, grant_instance = null
     where t.partition = _widen_group.partition and t.id = _widen_group.downstream
       and t.eligibility not in ('blocked_by_dependencies', 'blocked_by_operator');
 end $$;
 
--- What is wrong with the rule of a group.
+-- Validate the policy of an edge group.
 --
 --   refuses  invalid_edge_group, as a value
---   returns  the fault, or null when it is good
+--   returns  the error, or null when the policy is valid
 create or replace function flowfabric._policy_of_group_fault(policy jsonb)
 returns jsonb
 language plpgsql immutable as $$
 declare
+    given constant jsonb := _policy_of_group_fault.policy;
     cause text := case
-        when jsonb_typeof(policy) is distinct from 'object' or coalesce(policy ->> 'kind', '') not in ('all_of', 'any_of', 'quorum') then 'unknown_kind'
-        when policy - '{kind,k,on_satisfied}'::text[] <> '{}' or policy ->> 'kind' <> 'quorum' and policy ? 'k'
-             or policy ->> 'kind' = 'all_of' and policy ? 'on_satisfied' then 'unknown_field'
-        when coalesce(policy ->> 'on_satisfied', 'let_run') not in ('cancel_remaining', 'let_run') then 'unknown_field'
-        when policy ->> 'kind' <> 'quorum' then null
-        when jsonb_typeof(policy -> 'k') is distinct from 'number' or (policy ->> 'k')::numeric <> trunc((policy ->> 'k')::numeric)
-             or (policy ->> 'k')::numeric < 1 then 'k_zero'
-        when (policy ->> 'k')::numeric > 10000 then 'k_exceeds_edges' end;
+        when jsonb_typeof(given) is distinct from 'object'
+          or coalesce(given ->> 'kind', '') not in ('all_of', 'any_of', 'quorum') then 'unknown_kind'
+        when given - '{kind,k,on_satisfied}'::text[] <> '{}' or given ->> 'kind' <> 'quorum' and given ? 'k'
+          or given ->> 'kind' = 'all_of' and given ? 'on_satisfied' then 'unknown_field'
+        when coalesce(given ->> 'on_satisfied', 'let_run') not in ('cancel_remaining', 'let_run') then 'unknown_field'
+        when given ->> 'kind' <> 'quorum' then null
+        when jsonb_typeof(given -> 'k') is distinct from 'number'
+          or (given ->> 'k')::numeric <> trunc((given ->> 'k')::numeric) or (given ->> 'k')::numeric < 1 then 'k_zero'
+        when (given ->> 'k')::numeric > 10000 then 'k_exceeds_edges' end;
 begin
     if cause is null then
         return null;
     end if;
-    return flowfabric._fault('invalid_edge_group', format('policy %s: %s', flowfabric._shown(policy::text), case cause
-        when 'unknown_kind' then 'a kind is all_of, any_of or quorum'
-        when 'unknown_field' then 'a quorum has a k, any_of and quorum may have on_satisfied: cancel_remaining or let_run'
-        else 'k is a whole number from 1, and at most as many as there are edges' end), jsonb_build_object('cause', cause));
+    return flowfabric._fault('invalid_edge_group',
+        format('policy %s is invalid: %s', flowfabric._shown(given::text), case cause
+            when 'unknown_kind' then 'kind must be all_of, any_of or quorum'
+            when 'unknown_field' then 'only quorum has k; only any_of and quorum have on_satisfied, which must be '
+                                      'cancel_remaining or let_run'
+            else 'k must be a whole number from 1 to the number of edges' end),
+        jsonb_build_object('cause', cause));
 end $$;
 
--- The rule of a group in words.
+-- The policy of an edge group as JSON.
 --
 --   returns  {kind, k?, on_satisfied?}
 create or replace function flowfabric._policy_of_group(kind text, needed int, cancels boolean)
 returns jsonb
 language sql immutable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'kind', kind, 'k', case when kind = 'quorum' then needed end,
-        'on_satisfied', case when kind <> 'all_of' then case when cancels then 'cancel_remaining' else 'let_run' end end))
+        'kind', _policy_of_group.kind, 'k', case when _policy_of_group.kind = 'quorum' then _policy_of_group.needed end,
+        'on_satisfied', case when _policy_of_group.kind <> 'all_of' then case
+            when _policy_of_group.cancels then 'cancel_remaining' else 'let_run' end end))
 $$;
 
--- Fix the rule over all edges into a member, before its first edge.
+-- Set the policy for all edges into a member. Possible only before the member's first edge.
 --
 --   moves    group – → pending
 --   locks    the flow
 --   emits    edge_group_set
 --   refuses  flow_not_found, flow_already_terminal, invalid_edge_group, invalid_dependency, edge_group_already_fixed
---   returns  'set', or 'already_set' when it has that rule
-create or replace function flowfabric.set_edge_group(partition int, flow uuid, downstream_partition int, downstream uuid, policy text)
+--   returns  'set', or 'already_set' when the group has this policy
+create or replace function flowfabric.set_edge_group(
+    partition int, flow uuid, downstream_partition int, downstream uuid, policy text)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -244,28 +281,33 @@ begin
     home := flowfabric._lock_open_flow(set_edge_group.partition, set_edge_group.flow);
     perform flowfabric._raise(flowfabric._policy_of_group_fault(wanted));
     if not flowfabric._is_member(home, set_edge_group.downstream_partition, set_edge_group.downstream) then
-        perform flowfabric._refuse('invalid_dependency', format('execution %s is no member of flow %s; add it first',
-            flowfabric._id(set_edge_group.downstream_partition, set_edge_group.downstream), flowfabric._id(home.partition, home.id)), '{"cause": "not_a_member"}');
+        perform flowfabric._refuse('invalid_dependency', format('execution %s is not a member of flow %s; add it first',
+            flowfabric._id(set_edge_group.downstream_partition, set_edge_group.downstream),
+            flowfabric._id(home.partition, home.id)),
+            '{"cause": "not_a_member"}');
     end if;
-    wanted := flowfabric._policy_of_group(wanted ->> 'kind', (wanted ->> 'k')::int, coalesce(wanted ->> 'on_satisfied', 'cancel_remaining') = 'cancel_remaining');
+    wanted := flowfabric._policy_of_group(wanted ->> 'kind', (wanted ->> 'k')::int,
+        coalesce(wanted ->> 'on_satisfied', 'cancel_remaining') = 'cancel_remaining');
     select flowfabric._policy_of_group(g.kind, g.needed, g.cancels) into there from flowfabric.edge_groups g
     where g.partition = home.partition and g.downstream = set_edge_group.downstream;
     if there = wanted then
         return 'already_set';
     elsif there is not null then
-        perform flowfabric._refuse('edge_group_already_fixed', format('the group has the rule %s, fixed by its first edge or before; it stays', there),
-                                   jsonb_build_object('policy', there));
+        perform flowfabric._refuse('edge_group_already_fixed',
+            format('the edge group already has the policy %s; set the policy before the first edge', there),
+            jsonb_build_object('policy', there));
     end if;
     insert into flowfabric.edge_groups (partition, flow, downstream, kind, needed, cancels)
     values (home.partition, home.id, set_edge_group.downstream, wanted ->> 'kind',
-            case wanted ->> 'kind' when 'any_of' then 1 when 'quorum' then (wanted ->> 'k')::int end, wanted ->> 'on_satisfied' is not distinct from 'cancel_remaining');
+            case wanted ->> 'kind' when 'any_of' then 1 when 'quorum' then (wanted ->> 'k')::int end,
+            wanted ->> 'on_satisfied' is not distinct from 'cancel_remaining');
     home := flowfabric._touch_flow(home.partition, home.id);
     perform flowfabric._append_about('edge_group_set', home.partition, set_edge_group.downstream,
                                      detail => jsonb_build_object('policy', wanted, 'revision', home.revision));
     return 'set';
 end $$;
 
--- Whether a member waits for upstreams: it has some, and its group is not decided.
+-- Whether a member waits for upstreams: it has some, and its group is pending.
 --
 --   returns  true or false
 create or replace function flowfabric._awaits(ticket flowfabric.tickets)

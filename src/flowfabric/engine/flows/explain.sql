@@ -1,6 +1,7 @@
--- Explaining members: what one that waits for others waits for.
+-- Explain flow members: which upstream executions a member waits for.
 
--- What a member that waits for upstreams waits for. Names the first five of them, and one that has ended and must be replayed.
+-- Explain what a member that waits for its dependencies waits for. Names the first five upstreams, and one upstream
+-- that ended without success and must be replayed.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_dependencies(ticket flowfabric.tickets)
@@ -11,10 +12,12 @@ declare
     rule flowfabric.edge_groups;
     awaited record;
 begin
-    select g.* into rule from flowfabric.edge_groups g where g.partition = ticket.partition and g.downstream = ticket.id;
+    select g.* into rule from flowfabric.edge_groups g
+    where g.partition = ticket.partition and g.downstream = ticket.id;
     if rule.total < rule.needed then
         return flowfabric._explanation(
-            format('its group is still being built: it needs %s upstream executions and has %s; add_edge adds one', rule.needed, rule.total),
+            format('its edge group is incomplete: the quorum needs %s upstream executions and has %s; use add_edge',
+                   rule.needed, rule.total),
             'upstreams', ticket.created_at, 'add_edge');
     end if;
     select count(*) as amount, min(case when u.outcome is not null then format('%s %s and must be replayed',
@@ -25,8 +28,10 @@ begin
     left join flowfabric.executions u on u.partition = e.partition and u.id = e.upstream
     where e.partition = ticket.partition and e.downstream = ticket.id and e.state = 'pending';
     return flowfabric._explanation(
-        case when rule.needed is null then format('waits for %s of %s upstream executions: %s', awaited.amount, rule.total, awaited.names)
-             else format('waits for %s more to succeed of %s upstream executions: %s', rule.needed - rule.succeeded, rule.total, awaited.names) end
+        case when rule.needed is null
+             then format('waits for %s of %s upstream executions: %s', awaited.amount, rule.total, awaited.names)
+             else format('waits for %s more of %s upstream executions to succeed: %s',
+                         rule.needed - rule.succeeded, rule.total, awaited.names) end
         || coalesce('; ' || awaited.bad, ''),
         'upstreams', ticket.created_at, case when awaited.bad is null then 'complete' else 'replay' end);
 end $$;

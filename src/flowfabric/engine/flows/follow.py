@@ -1,4 +1,4 @@
-"""Following: what ends have brought about in their flows, for whoever has to tell others of it."""
+"""Follow ends: find the lanes and executions to notify after members of flows have ended."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from flowfabric.postgres.driver import Connection
 
 
 async def follow_ends(conn: Connection, ended: Sequence[ExecutionId]) -> Followed:
-    """What has come of ends: the lanes in which members may run now, and who was skipped or cancelled with them.
+    """Find the lanes where members became claimable, and the members that were skipped or cancelled.
 
-    What is in no flow has brought nothing about here.
+    Executions that are not in a flow are ignored.
     """
     partitions, uuids = [each.partition for each in ended], [each.uuid for each in ended]
     found = await call.row(conn, "follow_ends", partitions=partitions, ids=uuids)

@@ -1,4 +1,4 @@
-"""Inputs: what the upstreams of a member hand on to it."""
+"""Inputs: results that upstreams pass to a member."""
 
 from collections.abc import Collection
 
@@ -12,10 +12,10 @@ from flowfabric.postgres.driver import Connection
 async def read_inputs(
     conn: Connection, execution_id: ExecutionId, *, names: Collection[str] | None = None
 ) -> dict[str, Input]:
-    """What a member is handed, by name, or only what has one of these names; `payload` stands for its payload.
+    """Read the inputs of a member by name, or only those with the given names; `payload` replaces its payload.
 
-    A claim brings all of it where that has room, and says so by `more_inputs` where it has not. What is no member, and
-    who is handed nothing, has none.
+    A claim carries the inputs if they fit, and otherwise sets `more_inputs`. An execution without inputs, or outside a
+    flow, gets an empty dict.
     """
     wanted = None if names is None else [check_text(name, "name") for name in names]
     inputs: dict[str, Input] = {}

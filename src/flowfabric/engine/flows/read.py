@@ -1,4 +1,4 @@
-"""Reading flows: where one stands, what is in it, and lists of them."""
+"""Read flows: describe a flow, list flows and set their tags."""
 
 from flowfabric import ids
 from flowfabric.ids import FlowId, check_filter, check_text
@@ -12,7 +12,7 @@ ANY_COUNT = 32_768
 async def describe_flow(
     conn: Connection, flow_id: FlowId, *, cursor: str | None = None, limit: int = 50
 ) -> FlowDescription:
-    """Show where a flow stands, with exact counts, and a page of its members with the edges and groups behind them.
+    """Describe a flow: its state, exact counts per state, and a page of members with their edges and groups.
 
     Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
     """
@@ -31,7 +31,7 @@ async def list_flows(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[FlowSummary]:
-    """The flows for which every filter given holds, in order of their ids, page by page.
+    """List the flows that match all given filters, in id order, page by page.
 
     Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
@@ -51,9 +51,9 @@ async def list_flows(
 async def set_flow_tag(
     conn: Connection, flow_id: FlowId, key: str, value: str | None = None, *, by: str | None = None
 ) -> TagChange:
-    """Give a flow a tag, change it, or (without a value) take it away.
+    """Set, change or (without a value) remove a tag of a flow.
 
-    Safe to repeat: `NOOP`. Raises `FlowNotFound`, `InvalidTagKey`, `InvalidTag`.
+    Safe to repeat: returns `NOOP`. Raises `FlowNotFound`, `InvalidTagKey`, `InvalidTag`.
     """
     return TagChange(
         await call.value(

@@ -1,8 +1,8 @@
--- Replaying in a flow: what goes back to pending when a member runs again.
+-- Replay in a flow: reset edges and groups to pending when a member runs again.
 
--- Take back what a member's end had settled, as far as nobody has acted on it: its edges to groups that are still pending. A
--- member whose own group was impossible, as of all that were skipped, waits again for those of its upstreams that have not
--- succeeded since. The caller holds the flow, and the member has its new ticket.
+-- Undo what the end of a member settled, where nothing has acted on it: its edges to groups that are still pending. If
+-- the member's own group was impossible (as for every skipped member), it waits again for the upstreams that have not
+-- succeeded since. The caller has locked the flow, and the member has its new ticket.
 --
 --   moves    edge succeeded, failed, skipped → pending; group impossible → pending, satisfied; the member →
 --            blocked_by_dependencies, while its group is pending
@@ -18,10 +18,12 @@ begin
         from (
             select e.place from (
                 select e.ctid as place, e.downstream from flowfabric.flow_edges e
-                where e.upstream = _reopen.id and e.partition + 0 = _reopen.partition and e.state <> 'pending' offset 0) e
+                where e.upstream = _reopen.id and e.partition + 0 = _reopen.partition
+                  and e.state <> 'pending' offset 0) e
             cross join lateral (
                 select from flowfabric.edge_groups g
-                where g.partition = _reopen.partition and g.downstream = e.downstream and g.state = 'pending' offset 0) g) x
+                where g.partition = _reopen.partition and g.downstream = e.downstream
+                  and g.state = 'pending' offset 0) g) x
         where e.ctid = x.place
         returning e.downstream
     )
@@ -30,12 +32,15 @@ begin
 
     if exists (select from flowfabric.edge_groups g
                where g.partition = _reopen.partition and g.downstream = _reopen.id and g.state = 'impossible') then
-        update flowfabric.flow_edges e set state = case when u.outcome = 'success' then 'succeeded' else 'pending' end::flowfabric.edge_state
+        update flowfabric.flow_edges e
+        set state = case when u.outcome = 'success' then 'succeeded' else 'pending' end::flowfabric.edge_state
         from (
             select e.ctid as place, e.upstream from flowfabric.flow_edges e
-            where e.partition = _reopen.partition and e.downstream = _reopen.id and e.state in ('failed', 'skipped') offset 0) x
+            where e.partition = _reopen.partition and e.downstream = _reopen.id
+              and e.state in ('failed', 'skipped') offset 0) x
         cross join lateral (
-            select u.outcome from flowfabric.executions u where u.partition = _reopen.partition and u.id = x.upstream offset 0) u
+            select u.outcome from flowfabric.executions u
+            where u.partition = _reopen.partition and u.id = x.upstream offset 0) u
         where e.ctid = x.place;
         perform flowfabric._recount(_reopen.partition, _reopen.id);
     end if;
@@ -43,7 +48,7 @@ begin
     where t.partition = _reopen.partition and t.id = _reopen.id and flowfabric._awaits(t);
 end $$;
 
--- Count the edges into a group anew, and judge it by them.
+-- Recount the edges of a group and derive its state from them.
 --
 --   moves    group → pending, satisfied
 create or replace function flowfabric._recount(partition int, downstream uuid)
@@ -55,7 +60,8 @@ begin
     set succeeded = c.succeeded, failed = c.failed, skipped = c.skipped,
         state = flowfabric._judge_group(g.needed, g.total, c.succeeded::int, (c.failed + c.skipped)::int)
     from (
-        select count(*) filter (where e.state = 'succeeded') as succeeded, count(*) filter (where e.state = 'failed') as failed,
+        select count(*) filter (where e.state = 'succeeded') as succeeded,
+               count(*) filter (where e.state = 'failed') as failed,
                count(*) filter (where e.state = 'skipped') as skipped
         from flowfabric.flow_edges e where e.partition = _recount.partition and e.downstream = _recount.downstream) c
     where g.partition = _recount.partition and g.downstream = _recount.downstream;

@@ -1,6 +1,7 @@
-"""Submitting a flow whole: members, edges and groups in one call, or nothing of it."""
+"""Submit a whole flow: members, edges and groups in one call, all or nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -32,11 +33,11 @@ async def submit_flow(
     partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> SubmittedFlow:
-    """Take a whole flow in: all of it from the same commit, or nothing.
+    """Submit a whole flow in one transaction: all of it, or nothing.
 
-    Names are the call's own; `groups` has the rule over the edges into a member, by its name. What is wrong is refused
-    with the field `element`, such as `members[3].lane`. Safe to repeat with a `flow_id` or a `key`: `duplicate`, with
-    the executions of the first. Raises what `create_flow`, `submit`, `add_edge` and `set_edge_group` refuse.
+    Member names are local to the call; `groups` maps a member's name to the policy of its edge group. An error has the
+    field `element`, such as `members[3].lane`. Safe to repeat with a `flow_id` or a `key`: returns `duplicate` with the
+    executions of the first call. Raises what `create_flow`, `submit`, `add_edge` and `set_edge_group` raise.
     """
     asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
     numbers = _numbers(members)
@@ -70,15 +71,19 @@ async def submit_flow(
 
 
 def _numbers(members: Sequence[Member]) -> dict[str, int]:
-    """Each name with the number of its member, from 1."""
+    """Map each member's name to its number, from 1."""
     if len(members) > MOST_MEMBERS:
-        raise FlowTooLarge(f"{len(members)} members; split it into flows of at most 10 000", limit=MOST_MEMBERS)
+        raise FlowTooLarge(
+            f"the flow has {len(members)} members; split it into flows of at most {MOST_MEMBERS:,}", limit=MOST_MEMBERS
+        )
     numbers: dict[str, int] = {}
     for at, member in enumerate(members):
         element = f"members[{at}].name"
         name = check_text(calls.expect(str, member.name, element), element)
         if not name or name in numbers:
-            raise InvalidBody(f"{element} {shown(name)} is empty or taken; give each its own", element=element)
+            raise InvalidBody(
+                f"{element} {shown(name)} is empty or already used; give each member its own name", element=element
+            )
         numbers[name] = at + 1
     return numbers
 
@@ -86,9 +91,17 @@ def _numbers(members: Sequence[Member]) -> dict[str, int]:
 def _number(numbers: Mapping[str, int], name: str, element: str) -> int:
     if name not in numbers:
         raise InvalidDependency(
-            f"{element}: there is no member {shown(str(name))} in this call", cause="not_a_member", element=element
+            f"{element}: member {shown(str(name))} does not exist in this call; members: {_few(numbers)}",
+            cause="not_a_member",
+            element=element,
         )
     return numbers[name]
+
+
+def _few(names: Iterable[str]) -> str:
+    """The first five names, for an error message."""
+    first = list(islice(names, 6))
+    return ", ".join(shown(name) for name in first[:5]) + ", …" * (len(first) > 5)
 
 
 def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_limit: int) -> list[Item]:
@@ -107,7 +120,8 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
     size = sum(item.weight for item in items)
     if size > MOST_BYTES:
         raise PayloadTooLarge(
-            f"the members have {size} bytes and one call may have {MOST_BYTES}; pass references to large data",
+            f"the payloads of the members have {size} bytes, but one call may have {MOST_BYTES}; "
+            "pass references to large data instead",
             limit=MOST_BYTES,
         )
     return items
@@ -115,7 +129,7 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
 
 def _check_home(execution_id: ExecutionId, flow_id: FlowId) -> None:
     if execution_id.partition != flow_id.partition:
-        raise InvalidBody(f"its id {execution_id} is not in the partition of {flow_id}; leave it out")
+        raise InvalidBody(f"execution id {execution_id} is not in the partition of flow {flow_id}; omit the id")
 
 
 def _member_arguments(items: Sequence[Item]) -> dict[str, Any]:

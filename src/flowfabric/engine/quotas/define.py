@@ -1,4 +1,4 @@
-"""Defining quotas: making, changing and reading them."""
+"""Define quotas: create, change and read them."""
 
 from uuid import UUID
 
@@ -25,10 +25,10 @@ async def create_quota(
     by: str | None = None,
     partitions: int = 32,
 ) -> CreatedQuota:
-    """Make a quota; one limit at least, and safe to repeat with the same ones.
+    """Create a quota with at least one limit; safe to repeat with the same limits.
 
-    Raises `InvalidName`, `InvalidNamespace`, `InvalidQuota`, `InvalidBody`, and `QuotaAlreadyExists` when there is one
-    of that name with other limits.
+    Raises `InvalidName`, `InvalidNamespace`, `InvalidQuota`, `InvalidBody`, and `QuotaAlreadyExists` if a quota with
+    this name has other limits.
     """
     quota_id = ids.quota_id(namespace, name)
     outcome = await call.value(
@@ -56,10 +56,10 @@ async def change_quota(
     max_concurrent: int | None = None,
     namespace: str = "default",
 ) -> ChangedQuota:
-    """Change the limits of a quota, by its name or id; what is left out stays. Safe to repeat.
+    """Change the limits of a quota, by name or id; omitted limits keep their values. Safe to repeat.
 
-    The next claim goes by them. What runs goes on, also above a lower cap. Raises `QuotaNotFound`, `InvalidQuota`,
-    `InvalidBody`.
+    The next claim uses the new limits; running executions continue, even above a lowered limit. Raises `QuotaNotFound`,
+    `InvalidQuota`, `InvalidBody`.
     """
     changed = await call.row(
         conn,
@@ -74,7 +74,7 @@ async def change_quota(
 
 
 async def describe_quota(conn: Connection, quota: str | UUID, *, namespace: str = "default") -> Quota:
-    """Show a quota, by its name or id: its limits, what of it is used, and how much room that leaves.
+    """Describe a quota, by name or id: its limits, its usage and the remaining room.
 
     Raises `QuotaNotFound`.
     """
@@ -84,7 +84,7 @@ async def describe_quota(conn: Connection, quota: str | UUID, *, namespace: str 
 async def list_quotas(
     conn: Connection, *, namespace: str = "default", cursor: str | None = None, limit: int = 50
 ) -> Page[Quota]:
-    """The quotas of a namespace, by name. Raises `InvalidLimit`."""
+    """List the quotas of a namespace by name. Raises `InvalidLimit`."""
     found = await call.rows(
         conn,
         "list_quotas",
@@ -100,9 +100,9 @@ def _named(quota: str | UUID, namespace: str) -> dict[str, object]:
 
 
 def _amount(given: int | None, field: str, most: int = MOST) -> int | None:
-    """A whole number that Postgres can hold; SQL says whether it will do."""
+    """Check for a whole number and clamp it to what Postgres can store; SQL checks the range."""
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int):
-        raise InvalidQuota(f"{field} {shown(str(given))} is no whole number; give one from 1", field=field)
+        raise InvalidQuota(f"{field} {shown(str(given))} is invalid; use a whole number from 1", field=field)
     return max(min(given, most + 1 if most == MOST else most), -1)

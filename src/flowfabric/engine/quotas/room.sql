@@ -1,7 +1,8 @@
--- Room: how much a quota still admits. Counted from what is there, so that nothing has to be given back by hand.
+-- Room: how many more executions a quota admits. It is counted from stored rows, so nothing has to be returned
+-- explicitly.
 
--- Whether a ticket holds its slots: it runs, or is granted. Who reads may say that a lapsed grant holds nothing; who admits
--- may not, because somebody may be using that grant at this moment.
+-- Whether a ticket holds its slots: it is active or granted. A reader may treat an expired grant as holding nothing; an
+-- admission may not, because a worker may be using the grant at that moment.
 --
 --   returns  true or false
 create or replace function flowfabric._holds_slots(
@@ -9,10 +10,11 @@ create or replace function flowfabric._holds_slots(
 returns boolean
 language sql immutable as $$
     select _holds_slots.phase = 'active'
-        or _holds_slots.phase = 'runnable' and _holds_slots.eligibility = 'granted' and _holds_slots.expires_at > _holds_slots.lapsed_at
+        or _holds_slots.phase = 'runnable' and _holds_slots.eligibility = 'granted'
+        and _holds_slots.expires_at > _holds_slots.lapsed_at
 $$;
 
--- How many tickets hold a slot of a quota.
+-- The number of tickets that hold a slot of a quota.
 --
 --   returns  the number
 create or replace function flowfabric._held_slots(quota flowfabric.quotas, lapsed_at timestamptz)
@@ -29,7 +31,7 @@ begin
           and flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, _held_slots.lapsed_at));
 end $$;
 
--- Whether the grant that an entry was made for is good.
+-- Whether the grant of a window entry is still valid.
 --
 --   returns  true or false
 create or replace function flowfabric._is_granted(entry flowfabric.quota_entries, lapsed_at timestamptz)
@@ -44,12 +46,13 @@ begin
           and t.expires_at > _is_granted.lapsed_at);
 end $$;
 
--- How many admissions are in the window of a quota: what lies between its oldest and its newest, without the grants among
--- them that were not used. However many there are, that is two looks at an index, and one per grant. Whoever calls this
--- has closed the ways that read more.
+-- The number of admissions in the window of a quota: the newest entry number minus the oldest plus one, minus unused
+-- grants. Two index lookups, plus one per grant, however many entries there are. The calling function disables the
+-- plans that would read more.
 --
 --   returns  the number
-create or replace function flowfabric._entries_in_window(quota flowfabric.quotas, now timestamptz, lapsed_at timestamptz)
+create or replace function flowfabric._entries_in_window(
+    quota flowfabric.quotas, now timestamptz, lapsed_at timestamptz)
 returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -71,12 +74,13 @@ begin
           and not flowfabric._is_granted(e, _entries_in_window.lapsed_at));
 end $$;
 
--- How many more executions a quota admits now. Slots are first counted without looking at the tickets, some of which may no
--- longer hold theirs; if that leaves enough, nobody has to look.
+-- How many more executions a quota admits now. If `enough` is given, slots are first counted without their tickets,
+-- some of which may no longer hold their slots; the tickets are read only if that count leaves less than `enough`.
 --
---   returns  the number, at least 0; at least `enough` when there is as much, then maybe less than there is; null for a
---            quota that is not there
-create or replace function flowfabric._quota_room(quota flowfabric.quotas, now timestamptz, lapsed_at timestamptz, enough int default null)
+--   returns  the number, at least 0; with `enough` possibly a lower bound that is at least `enough`; null for a quota
+--            that does not exist
+create or replace function flowfabric._quota_room(
+    quota flowfabric.quotas, now timestamptz, lapsed_at timestamptz, enough int default null)
 returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -88,36 +92,41 @@ begin
         return null;
     end if;
     if quota.max_requests_per_window is not null then
-        of_window := greatest(quota.max_requests_per_window - flowfabric._entries_in_window(quota, now, lapsed_at), 0);
+        of_window := greatest(0, quota.max_requests_per_window - flowfabric._entries_in_window(
+            _quota_room.quota, _quota_room.now, _quota_room.lapsed_at));
     end if;
     if quota.max_concurrent is null or of_window = 0 then
         return of_window;
     end if;
-    if enough is not null then
+    if _quota_room.enough is not null then
         of_slots := quota.max_concurrent - (
             select count(*) from flowfabric.quota_slots s where s.partition = quota.partition and s.quota = quota.id);
     end if;
-    if enough is null or of_slots < enough then
-        of_slots := greatest(quota.max_concurrent - flowfabric._held_slots(quota, lapsed_at), 0);
+    if _quota_room.enough is null or of_slots < _quota_room.enough then
+        of_slots := greatest(
+            0, quota.max_concurrent - flowfabric._held_slots(_quota_room.quota, _quota_room.lapsed_at));
     end if;
     return least(of_window, of_slots);
 end $$;
 
--- How many more executions each of some quotas admits now, for a claim of so many: grants count until they are taken back.
+-- How many more executions each quota admits now, for a claim of `take` executions. Grants count until they are taken
+-- back.
 --
---   returns  a number each, in the order given; 0 for a quota that is not there
+--   returns  one number per quota, in the given order; 0 for a quota that does not exist
 create or replace function flowfabric._rooms(quotas uuid[], take int, now timestamptz)
 returns bigint[]
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return array(
-        select coalesce((select flowfabric._quota_room(q, _rooms.now, '-infinity', _rooms.take) from flowfabric.quotas q where q.id = x.id), 0)
+        select coalesce((
+            select flowfabric._quota_room(q, _rooms.now, '-infinity', _rooms.take) from flowfabric.quotas q
+            where q.id = x.id), 0)
         from unnest(_rooms.quotas) with ordinality as x (id, number)
         order by x.number);
 end $$;
 
--- The first of some quotas, by id, that admits nothing now, for one that reads.
+-- The first of these quotas, by id, that admits nothing now, for readers.
 --
 --   returns  the quota; null when all have room
 create or replace function flowfabric._full_quota(quotas uuid[], now timestamptz)
@@ -128,14 +137,14 @@ declare
     quota flowfabric.quotas;
 begin
     for quota in select q.* from flowfabric.quotas q where q.id = any (_full_quota.quotas) order by q.id loop
-        if flowfabric._quota_room(quota, now, now, 1) = 0 then
+        if flowfabric._quota_room(quota, _full_quota.now, _full_quota.now, 1) = 0 then
             return quota;
         end if;
     end loop;
     return null;
 end $$;
 
--- Whether some of these quotas admits nothing now. One that cannot be found admits nothing.
+-- Whether any of these quotas admits nothing now. A quota that does not exist admits nothing.
 --
 --   returns  true or false
 create or replace function flowfabric._are_full(quotas uuid[], now timestamptz)
@@ -143,35 +152,42 @@ returns boolean
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-    return (flowfabric._full_quota(quotas, now)).id is not null
-        or (select count(*) from flowfabric.quotas q where q.id = any (_are_full.quotas)) < cardinality(quotas);
+    return (flowfabric._full_quota(_are_full.quotas, _are_full.now)).id is not null
+        or (select count(*) from flowfabric.quotas q where q.id = any (_are_full.quotas))
+           < cardinality(_are_full.quotas);
 end $$;
 
--- Why a quota admits nothing now, in words.
+-- Explain why a quota admits nothing now.
 --
 --   returns  the sentence
 create or replace function flowfabric._explain_full(quota flowfabric.quotas, next_room_at timestamptz, now timestamptz)
 returns text
 language sql stable as $$
     select case
-        when (quota).id is null then 'a quota of it cannot be found'
-        when _explain_full.next_room_at is not null then format('quota %s admits %s per %s s; room at %s', (quota).name,
-            (quota).max_requests_per_window, (quota).window_seconds, flowfabric._moment(_explain_full.next_room_at))
-        else format('quota %s has %s of %s running', (quota).name, flowfabric._held_slots(quota, _explain_full.now), (quota).max_concurrent) end
+        when (_explain_full.quota).id is null then 'one of its quotas does not exist'
+        when _explain_full.next_room_at is not null then
+            format('quota %s admits %s per %s s; room at %s', (_explain_full.quota).name,
+                   (_explain_full.quota).max_requests_per_window, (_explain_full.quota).window_seconds,
+                   flowfabric._moment(_explain_full.next_room_at))
+        else format('quota %s has %s of %s running', (_explain_full.quota).name,
+                    flowfabric._held_slots(_explain_full.quota, _explain_full.now),
+                    (_explain_full.quota).max_concurrent) end
 $$;
 
--- When a quota whose window is full has room in it again: the moment when enough of its oldest admissions have left it.
+-- When a full window has room again: the moment when enough of its oldest admissions have left the window.
 --
---   returns  the moment; null while there is room, or while what lacks is a slot, which no clock gives back
+--   returns  the moment; null while there is room, or while a slot is missing, because slots are not freed by time
 create or replace function flowfabric._next_room_at(quota flowfabric.quotas, now timestamptz)
 returns timestamptz
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     span interval := quota.window_seconds * interval '1 second';
-    too_many bigint := flowfabric._entries_in_window(quota, now, now) - quota.max_requests_per_window;
+    too_many bigint := flowfabric._entries_in_window(_next_room_at.quota, _next_room_at.now, _next_room_at.now)
+        - quota.max_requests_per_window;
 begin
-    if too_many is null or too_many < 0 or flowfabric._held_slots(quota, now) >= quota.max_concurrent then
+    if too_many is null or too_many < 0
+       or flowfabric._held_slots(_next_room_at.quota, _next_room_at.now) >= quota.max_concurrent then
         return null;
     end if;
     return (

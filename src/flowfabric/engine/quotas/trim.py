@@ -1,4 +1,4 @@
-"""Trimming: admissions that have left their window, and slots that nobody holds."""
+"""Trim quotas: delete admissions outside their window, and slots without a holder."""
 
 from flowfabric import calls
 from flowfabric.model import Swept
@@ -6,5 +6,5 @@ from flowfabric.postgres.driver import Connection
 
 
 async def trim_windows(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Remove what quotas no longer count: entries outside their window, slots of what no longer runs."""
+    """Delete rows that quotas no longer count: entries outside their window, slots of executions that ended."""
     return await calls.sweep(conn, "trim_windows", limit, passing)

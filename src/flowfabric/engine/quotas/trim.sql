@@ -1,11 +1,12 @@
--- Trimming: admissions that have left their window, and slots that nobody holds.
+-- Trim quotas: delete admissions outside their window, and slots without a holder.
 
--- Remove what quotas no longer count: entries outside their window, slots whose execution neither runs nor is granted. A
--- quota that a claim holds is left for the next pass.
+-- Delete rows that quotas no longer count (a sweep): entries outside their window, and slots of executions that are
+-- neither active nor granted. The next pass handles quotas that a claim has locked.
 --
---   locks    the quotas it tidies; skips those that are locked
---   returns  how many entries and slots were removed
-create or replace function flowfabric.trim_windows(take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+--   locks    the quotas it trims; skips those that are locked
+--   returns  how many entries and slots were deleted
+create or replace function flowfabric.trim_windows(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -18,13 +19,15 @@ begin
         select q.* from flowfabric.quotas q
         where exists (select from flowfabric.quota_slots s where s.partition = q.partition and s.quota = q.id)
            or exists (select from flowfabric.quota_entries e
-                      where e.partition = q.partition and e.quota = q.id and e.at <= now - q.window_seconds * interval '1 second')
+                      where e.partition = q.partition and e.quota = q.id
+                        and e.at <= now - q.window_seconds * interval '1 second')
         order by q.id offset trim_windows.passing
         for update skip locked
     loop
         delete from flowfabric.quota_entries e where e.ctid = any (array(
             select e.ctid from flowfabric.quota_entries e
-            where e.partition = quota.partition and e.quota = quota.id and e.at <= now - quota.window_seconds * interval '1 second'
+            where e.partition = quota.partition and e.quota = quota.id
+              and e.at <= now - quota.window_seconds * interval '1 second'
             order by e.at, e.number limit trim_windows.take - moved));
         get diagnostics removed = row_count;
         moved := moved + removed;

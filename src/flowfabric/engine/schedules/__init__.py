@@ -1,4 +1,4 @@
-"""Schedules: what is submitted again and again, at the ticks of a clock."""
+"""Schedules: submit an execution repeatedly, at the ticks of a cron expression or an interval."""
 
 from flowfabric.engine.schedules.fire import fire_schedule, fire_schedules
 from flowfabric.engine.schedules.list import describe_schedule, list_schedules

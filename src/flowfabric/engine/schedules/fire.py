@@ -1,4 +1,4 @@
-"""Firing: an execution for every tick, once, whoever sees that it is due and whatever crashes."""
+"""Firing: submit one execution per tick, exactly once, whichever process fires it and whatever crashes."""
 
 import logging
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ async def fire_schedule(
     execution_id: ExecutionId | None = None,
     partitions: int = 256,
 ) -> Fired:
-    """Submit what a schedule says now, by hand; also one that is paused. Its ticks come as they would.
+    """Submit the execution of a schedule now, on request, even if it is paused. Its ticks are not affected.
 
     Safe to repeat with an `execution_id`. Raises `ScheduleNotFound`, `InvalidBody`, and what `submit` refuses.
     """
@@ -43,9 +43,9 @@ async def fire_schedule(
 
 
 async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0, partitions: int = 256) -> Swept:
-    """Submit the ticks that are due, each once, and move their schedules on.
+    """Submit an execution for each due tick, once, and move the schedules to their next tick.
 
-    A schedule whose submission is refused keeps its tick, says why, and is tried again; the others go on.
+    A schedule whose submission is refused keeps its tick, records why, and is retried; the others continue.
     """
     moved, lanes, ended = 0, set[str](), list[str]()
     while True:
@@ -60,17 +60,17 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
             **_decided([_decide(row, partitions) for row in due]),
         )
         for sentence in swept["refused"] or ():
-            log.warning("cannot fire schedule %s", sentence)
+            log.warning("could not fire schedule %s; the sweep will retry", sentence)
         moved += swept["moved"]
         lanes.update(swept["lanes"] or ())
         ended += swept["ended"] or ()
-        # What is caught up tick by tick may be due again at once.
+        # A schedule that catches up tick by tick may be due again immediately.
         if not swept["moved"] or moved >= limit:
             return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
 
 
 def _decide(row: Row, partitions: int) -> dict[str, Any]:
-    """What becomes of a due schedule; one that cannot be computed here says so and harms no other."""
+    """Compute the ticks of a due schedule; if that fails, record the fault for this schedule only."""
     timing, fault = Timing(), None
     try:
         timing = call.read(Timing, row["timing"])

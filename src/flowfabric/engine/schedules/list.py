@@ -1,4 +1,4 @@
-"""Reading: schedules as they stand."""
+"""Reading schedules: describe one, list many."""
 
 import base64
 import binascii
@@ -14,7 +14,7 @@ from flowfabric.postgres.driver import Connection
 
 
 async def describe_schedule(conn: Connection, name: str, *, namespace: str = "default") -> Schedule:
-    """All there is to know of a schedule, with its payload and its next five ticks. Raises `ScheduleNotFound`."""
+    """Describe a schedule, with its payload and its next five ticks. Raises `ScheduleNotFound`."""
     found = await call.row(
         conn, "describe_schedule", namespace=check_text(namespace, "namespace"), name=check_text(name, "schedule")
     )
@@ -24,7 +24,7 @@ async def describe_schedule(conn: Connection, name: str, *, namespace: str = "de
 async def list_schedules(
     conn: Connection, *, namespace: str | None = None, cursor: str | None = None, limit: int = 50
 ) -> Page[Schedule]:
-    """The schedules there are, by namespace and name, each with its next five ticks.
+    """List schedules by namespace and name, each with its next five ticks.
 
     Raises `InvalidLimit`, `InvalidCursor`.
     """
@@ -44,7 +44,7 @@ def _schedule(description: str, payload: bytes | None = None) -> Schedule:
     schedule = call.read(Schedule, description)
     try:
         ticks = list(Ticks(schedule.timing, schedule.anchor_at).coming(schedule.next_tick_at))
-    except InvalidSchedule:  # its time zone is not known on this machine
+    except InvalidSchedule:  # this machine does not know its time zone
         ticks = [tick for tick in [schedule.next_tick_at] if tick is not None]
     return msgspec.structs.replace(schedule, ticks=ticks, payload=payload)
 

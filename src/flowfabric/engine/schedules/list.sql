@@ -1,27 +1,27 @@
--- Reading: schedules as they stand.
+-- Reading schedules: describe one, list many.
 
--- A schedule as people see it, without its payload.
+-- A schedule as JSON, without its payload.
 --
 --   returns  its fields
 create or replace function flowfabric._schedule_json(schedule flowfabric.schedules)
 returns jsonb
 language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'namespace', (schedule).namespace, 'name', (schedule).name,
-        'state', case when (schedule).pause is not null then 'paused' when (schedule).refusal is not null then 'refused'
-                      when (schedule).next_tick_at is null then 'finished' else 'active' end,
-        'options', (schedule).options, 'timing', (schedule).timing, 'anchor_at', (schedule).anchor_at, 'declared', (schedule).declared,
-        'created_at', (schedule).created_at, 'changed_at', (schedule).changed_at, 'priority', (schedule).priority,
-        'revision', (schedule).revision, 'by', (schedule).by, 'next_tick_at', (schedule).next_tick_at,
-        'last_tick_at', (schedule).last_tick_at,
-        'last_execution_id', flowfabric._id((schedule).last_partition, (schedule).last_execution),
-        'deadline_ms', (schedule).deadline_ms, 'tags', (schedule).tags, 'pause', (schedule).pause, 'refusal', (schedule).refusal))
+        'namespace', s.namespace, 'name', s.name,
+        'state', case when s.pause is not null then 'paused' when s.refusal is not null then 'refused'
+                      when s.next_tick_at is null then 'finished' else 'active' end,
+        'options', s.options, 'timing', s.timing, 'anchor_at', s.anchor_at, 'declared', s.declared,
+        'created_at', s.created_at, 'changed_at', s.changed_at, 'priority', s.priority, 'revision', s.revision,
+        'by', s.by, 'next_tick_at', s.next_tick_at, 'last_tick_at', s.last_tick_at,
+        'last_execution_id', flowfabric._id(s.last_partition, s.last_execution),
+        'deadline_ms', s.deadline_ms, 'tags', s.tags, 'pause', s.pause, 'refusal', s.refusal))
+    from (select (_schedule_json.schedule).*) s
 $$;
 
--- All there is to know of a schedule.
+-- Everything about one schedule.
 --
 --   refuses  schedule_not_found
---   returns  its fields as JSON, its payload, and what time it is
+--   returns  its fields as JSON, its payload, and the current time
 create or replace function flowfabric.describe_schedule(
     namespace text, name text, out description text, out payload bytea, out now timestamptz)
 language plpgsql stable as $$
@@ -35,10 +35,10 @@ begin
     end if;
 end $$;
 
--- The schedules there are, by namespace and name; those of one namespace when it is given.
+-- List schedules by namespace and name (keyset pagination), of one namespace if given.
 --
 --   refuses  invalid_limit
---   returns  the fields of each as JSON
+--   returns  the fields of each schedule as JSON
 create or replace function flowfabric.list_schedules(
     namespace text default null, after_namespace text default '', after_name text default '', take int default 50)
 returns table (description text)

@@ -1,4 +1,4 @@
-"""Managing: making schedules, changing them, and the switch that stops one."""
+"""Managing schedules: create, change, pause, resume and delete them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,10 +27,10 @@ async def create_schedule(
     by: str | None = None,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> ScheduleChange:
-    """Submit something again and again; the schedule is in the namespace of what it submits.
+    """Create a schedule that submits an execution repeatedly, in the namespace of the submission.
 
     Safe to repeat: the same schedule answers `NOOP`. Raises `InvalidSchedule` with its `field`,
-    `ScheduleAlreadyExists`, and what `submit` refuses of options, payload and tags.
+    `ScheduleAlreadyExists`, and what `submit` raises for options, payload and tags.
     """
     now: datetime = await call.value(conn, "clock")
     return ScheduleChange(
@@ -58,17 +58,19 @@ async def change_schedule(
     by: str | None = None,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> ScheduleChange:
-    """Give a schedule something else to submit, another timing, or both; what is left out stays as it is.
+    """Change the submission or the timing of a schedule, or both; omitted parts stay unchanged.
 
-    Its next tick is the first from now on. Safe to repeat: no difference answers `NOOP`. Raises `ScheduleNotFound`,
-    `InvalidSchedule` with its `field`, and what `submit` refuses of options, payload and tags.
+    Its next tick is the first one from now on. Safe to repeat: no difference answers `NOOP`. Raises `ScheduleNotFound`,
+    `InvalidSchedule` with its `field`, and what `submit` raises for options, payload and tags.
     """
     while True:
         there = await describe_schedule(conn, name, namespace=namespace)
         now: datetime = await call.value(conn, "clock")
         wanted, sent = timing or there.timing, submission or submission_of(there)
         if sent.options.namespace != namespace:
-            raise InvalidSchedule("a schedule stays in its namespace; make another one there", field="namespace")
+            raise InvalidSchedule(
+                "a schedule cannot move to another namespace; create a new schedule there", field="namespace"
+            )
         anchor = there.anchor_at if wanted.every == there.timing.every else now
         changed = await call.value(
             conn,
@@ -85,19 +87,19 @@ async def change_schedule(
 
 
 async def pause_schedule(
-    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+    conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
-    """Stop a schedule; what it has submitted goes on, and ticks that pass meanwhile are not caught up.
+    """Pause a schedule; executions it has submitted continue, and ticks that pass meanwhile are not caught up.
 
     Safe to repeat: a paused schedule answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`.
     """
-    return ScheduleChange(await call.value(conn, "pause_schedule", **_act(name, namespace, by, why)))
+    return ScheduleChange(await call.value(conn, "pause_schedule", **_act(name, namespace, by, reason)))
 
 
 async def resume_schedule(
-    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+    conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
-    """Let a paused schedule go on, from the first tick from now on.
+    """Resume a paused schedule at the first tick from now on.
 
     Safe to repeat: one that is not paused answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`, `InvalidSchedule`.
     """
@@ -108,7 +110,7 @@ async def resume_schedule(
         resumed = await call.value(
             conn,
             "resume_schedule",
-            **_act(name, namespace, by, why),
+            **_act(name, namespace, by, reason),
             revision=there.revision,
             next_tick_at=following,
         )
@@ -117,26 +119,28 @@ async def resume_schedule(
 
 
 async def delete_schedule(
-    conn: Connection, name: str, *, namespace: str = "default", by: str, why: str | None = None
+    conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
-    """Remove a schedule; what it has submitted goes on. Raises `ScheduleNotFound`, `InvalidBody`."""
-    return ScheduleChange(await call.value(conn, "delete_schedule", **_act(name, namespace, by, why)))
+    """Delete a schedule; executions it has submitted continue. Raises `ScheduleNotFound`, `InvalidBody`."""
+    return ScheduleChange(await call.value(conn, "delete_schedule", **_act(name, namespace, by, reason)))
 
 
-def _act(name: str, namespace: str, by: str, why: str | None) -> dict[str, Any]:
+def _act(name: str, namespace: str, by: str, reason: str | None) -> dict[str, Any]:
     return {
         "namespace": check_text(namespace, "namespace"),
         "name": check_text(name, "schedule"),
         "by": check_text(by, "by"),
-        "why": why and kept_text(why),
+        "reason": reason and kept_text(reason),
     }
 
 
 def _timed(timing: Timing, anchor: datetime, after: datetime) -> dict[str, Any]:
-    """The arguments that say when. Raises `InvalidSchedule`, also when there is no tick to come."""
+    """The timing as arguments. Raises `InvalidSchedule`, also if there is no further tick."""
     following = Ticks(timing, anchor).following(after)
     if following is None:
-        raise InvalidSchedule(f"until {timing.until}: no tick comes before that; give a later moment", field="until")
+        raise InvalidSchedule(
+            f"until {timing.until} is invalid because no tick comes before it; use a later time", field="until"
+        )
     return {
         "timing": encode_timing(timing),
         "anchor_at": anchor.astimezone(UTC),
@@ -146,12 +150,16 @@ def _timed(timing: Timing, anchor: datetime, after: datetime) -> dict[str, Any]:
 
 
 def _submitted(name: str, submission: Submission) -> dict[str, Any]:
-    """The arguments that say what. Raises `InvalidSchedule` for what makes no sense again and again."""
+    """The submission as arguments. Raises `InvalidSchedule` for options that cannot be repeated."""
     for field in ("key", "execution_id", "delay"):
         if getattr(submission, field):
-            raise InvalidSchedule(f"{field} {getattr(submission, field)}: a schedule cannot have one", field=field)
+            raise InvalidSchedule(
+                f"{field} {getattr(submission, field)} is invalid for a schedule; leave it out", field=field
+            )
     if not isinstance(submission.deadline, timedelta | None):
-        raise InvalidSchedule(f"deadline {submission.deadline}: give a span, counted from the tick", field="deadline")
+        raise InvalidSchedule(
+            f"deadline {submission.deadline} is invalid; use a duration from the tick", field="deadline"
+        )
     return {
         "namespace": check_text(submission.options.namespace, "namespace"),
         "name": check_text(name, "schedule"),
@@ -171,7 +179,7 @@ def _json(value: object, field: str) -> str:
 
 
 def submission_of(there: Schedule) -> Submission:
-    """What a schedule submits."""
+    """The submission of a schedule."""
     deadline = None if there.deadline_ms is None else timedelta(milliseconds=there.deadline_ms)
     return Submission(
         options=there.options, payload=there.payload, priority=there.priority, tags=there.tags, deadline=deadline

@@ -1,11 +1,12 @@
--- Managing: making schedules, changing them, and the switch that stops one.
+-- Managing schedules: create, change, pause, resume and delete them.
 
--- What is wrong with what a schedule is called and submits. A lane that is draining may be open again when the tick comes.
+-- Check the name of a schedule and what it submits. A draining lane is accepted, because it may be active again when
+-- the tick comes.
 --
 --   refuses  invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, as a value
---   returns  the fault, or null when it is good
+--   returns  the fault, or null when everything is valid
 create or replace function flowfabric._schedule_fault(
     name text, options jsonb, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
 returns jsonb
@@ -15,7 +16,8 @@ declare
 begin
     if _schedule_fault.name !~ '^[!-~]([ -~]{0,126}[!-~])?$' then
         return flowfabric._fault('invalid_name',
-            format('schedule %s: a name is 1 to 128 printable ASCII characters, without spaces at the ends', flowfabric._shown(_schedule_fault.name)));
+            format('schedule name %s is invalid; use 1 to 128 printable ASCII characters, without spaces at the ends',
+                   flowfabric._shown(_schedule_fault.name)));
     end if;
     if fault is not null and fault ->> 'code' <> 'lane_draining' then
         return fault;
@@ -24,7 +26,7 @@ begin
                                         _schedule_fault.deadline_ms, null, _schedule_fault.tags, flowfabric.clock());
 end $$;
 
--- The schedule of that name, locked.
+-- Lock a schedule by namespace and name.
 --
 --   locks    the schedule
 --   refuses  schedule_not_found
@@ -44,7 +46,7 @@ begin
     return schedule;
 end $$;
 
--- Refuse a call about a schedule that is not there.
+-- Refuse a call about a schedule that does not exist.
 --
 --   refuses  schedule_not_found
 create or replace function flowfabric._refuse_no_schedule(namespace text, name text)
@@ -52,35 +54,39 @@ returns void
 language plpgsql as $$
 begin
     perform flowfabric._refuse('schedule_not_found',
-        format('no schedule %s in namespace %s; list_schedules shows those there are',
+        format('schedule %s does not exist in namespace %s; list_schedules shows the existing ones',
                flowfabric._shown(_refuse_no_schedule.name), flowfabric._shown(_refuse_no_schedule.namespace)));
 end $$;
 
--- Whether a schedule is what it is asked to be, so that there is nothing to do.
+-- Whether a schedule already equals what the caller asks for, so that there is nothing to change.
 --
---   returns  whether it is
+--   returns  true or false
 create or replace function flowfabric._is_scheduled(
-    schedule flowfabric.schedules, timing jsonb, options jsonb, payload bytea, priority int, tags jsonb, deadline_ms bigint)
+    schedule flowfabric.schedules, timing jsonb, options jsonb, payload bytea, priority int, tags jsonb,
+    deadline_ms bigint)
 returns boolean
 language sql immutable as $$
-    select (schedule).timing = _is_scheduled.timing and (schedule).options = _is_scheduled.options
-       and (schedule).payload is not distinct from _is_scheduled.payload and (schedule).priority = _is_scheduled.priority
-       and (schedule).tags is not distinct from _is_scheduled.tags
-       and (schedule).deadline_ms is not distinct from _is_scheduled.deadline_ms
+    select (_is_scheduled.schedule).timing = _is_scheduled.timing
+       and (_is_scheduled.schedule).options = _is_scheduled.options
+       and (_is_scheduled.schedule).payload is not distinct from _is_scheduled.payload
+       and (_is_scheduled.schedule).priority = _is_scheduled.priority
+       and (_is_scheduled.schedule).tags is not distinct from _is_scheduled.tags
+       and (_is_scheduled.schedule).deadline_ms is not distinct from _is_scheduled.deadline_ms
 $$;
 
--- Make a schedule. Its next tick is computed by the caller, who can read cron expressions.
+-- Create a schedule. The caller, who can parse cron expressions, has computed its next tick.
 --
 --   moves    schedule – → active, or paused
 --   emits    schedule_created
 --   refuses  schedule_already_exists, invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
 --            invalid_tag_key, invalid_tag
---   returns  'created', or 'noop' when there is the same one already
+--   returns  'created', or 'noop' when the same schedule already exists
 create or replace function flowfabric.create_schedule(
     namespace text, name text, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, options text,
     payload bytea default null, priority int default 0, tags text default null, deadline_ms bigint default null,
-    paused boolean default false, declared boolean default false, by text default null, payload_limit int default 1048576)
+    paused boolean default false, declared boolean default false, by text default null,
+    payload_limit int default 1048576)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -95,46 +101,50 @@ begin
         create_schedule.name, wanted_options, octet_length(create_schedule.payload), create_schedule.payload_limit,
         create_schedule.deadline_ms, create_schedule.tags));
     loop
-        insert into flowfabric.schedules (namespace, name, timing, anchor_at, next_tick_at, due_at, overlap, options, payload, priority, tags,
-                                          deadline_ms, pause, declared, by, created_at, changed_at)
-        select create_schedule.namespace, create_schedule.name, create_schedule.timing::jsonb, create_schedule.anchor_at, n.tick, n.tick,
-               create_schedule.overlap::flowfabric.overlap, wanted_options, create_schedule.payload, create_schedule.priority, wanted_tags,
-               create_schedule.deadline_ms,
-               case when create_schedule.paused then jsonb_strip_nulls(jsonb_build_object('since', now, 'by', create_schedule.by)) end,
+        insert into flowfabric.schedules (namespace, name, timing, anchor_at, next_tick_at, due_at, overlap, options,
+                                          payload, priority, tags, deadline_ms, pause, declared, by, created_at,
+                                          changed_at)
+        select create_schedule.namespace, create_schedule.name, create_schedule.timing::jsonb,
+               create_schedule.anchor_at, n.tick, n.tick, create_schedule.overlap::flowfabric.overlap, wanted_options,
+               create_schedule.payload, create_schedule.priority, wanted_tags, create_schedule.deadline_ms,
+               case when create_schedule.paused
+                    then jsonb_strip_nulls(jsonb_build_object('since', now, 'by', create_schedule.by)) end,
                create_schedule.declared, create_schedule.by, now, now
         from (select case when not create_schedule.paused then create_schedule.next_tick_at end) n (tick)
         on conflict do nothing;
         if found then
             perform flowfabric._append('schedule_created', create_schedule.name, create_schedule.by, jsonb_build_object(
-                'namespace', create_schedule.namespace, 'task', wanted_options ->> 'task', 'next_tick_at', create_schedule.next_tick_at));
+                'namespace', create_schedule.namespace, 'task', wanted_options ->> 'task',
+                'next_tick_at', create_schedule.next_tick_at));
             return 'created';
         end if;
         select s.* into there from flowfabric.schedules s
         where s.namespace = create_schedule.namespace and s.name = create_schedule.name;
-        exit when found; -- else it was deleted just now
+        exit when found; -- otherwise it was just deleted: try again
     end loop;
-    if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_options, create_schedule.payload, create_schedule.priority,
-                                    wanted_tags, create_schedule.deadline_ms) then
+    if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_options, create_schedule.payload,
+                                    create_schedule.priority, wanted_tags, create_schedule.deadline_ms) then
         perform flowfabric._refuse('schedule_already_exists',
-            format('there is another schedule %s in namespace %s; change_schedule changes it, or choose another name',
+            format('schedule %s already exists in namespace %s; change it with change_schedule, or use another name',
                    flowfabric._shown(create_schedule.name), flowfabric._shown(create_schedule.namespace)));
     end if;
     return 'noop';
 end $$;
 
--- Give a schedule another timing or something else to submit. Ticks that were due and not dealt with are forgotten: the next
--- one is the first from now on. The caller computed that from what it read, which must still be so.
+-- Change the timing of a schedule or what it submits. Pending ticks are dropped: the next tick is the first one from
+-- now on. The caller computed it from the revision it read, which must still be current.
 --
 --   locks    the schedule
 --   emits    schedule_changed
 --   refuses  schedule_not_found, invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
 --            invalid_tag_key, invalid_tag
---   returns  'changed', 'noop' when it is the same, or 'stale' when it is no longer what was read
+--   returns  'changed', 'noop' when nothing differs, or 'stale' when the schedule has changed since it was read
 create or replace function flowfabric.change_schedule(
-    namespace text, name text, revision int, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, options text,
-    payload bytea default null, priority int default 0, tags text default null, deadline_ms bigint default null,
-    declared boolean default false, by text default null, payload_limit int default 1048576)
+    namespace text, name text, revision int, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text,
+    options text, payload bytea default null, priority int default 0, tags text default null,
+    deadline_ms bigint default null, declared boolean default false, by text default null,
+    payload_limit int default 1048576)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -151,8 +161,8 @@ begin
     perform flowfabric._raise(flowfabric._schedule_fault(
         change_schedule.name, wanted_options, octet_length(change_schedule.payload), change_schedule.payload_limit,
         change_schedule.deadline_ms, change_schedule.tags));
-    if flowfabric._is_scheduled(there, change_schedule.timing::jsonb, wanted_options, change_schedule.payload, change_schedule.priority,
-                                wanted_tags, change_schedule.deadline_ms) then
+    if flowfabric._is_scheduled(there, change_schedule.timing::jsonb, wanted_options, change_schedule.payload,
+                                change_schedule.priority, wanted_tags, change_schedule.deadline_ms) then
         return 'noop';
     end if;
 
@@ -160,52 +170,53 @@ begin
     set timing = change_schedule.timing::jsonb, anchor_at = change_schedule.anchor_at, options = wanted_options,
         next_tick_at = case when s.pause is null then change_schedule.next_tick_at end,
         due_at = case when s.pause is null then change_schedule.next_tick_at end,
-        overlap = change_schedule.overlap::flowfabric.overlap, payload = change_schedule.payload, priority = change_schedule.priority,
-        tags = wanted_tags, deadline_ms = change_schedule.deadline_ms, declared = s.declared or change_schedule.declared,
-        by = change_schedule.by, changed_at = flowfabric.clock(), revision = s.revision + 1, refusal = null
+        overlap = change_schedule.overlap::flowfabric.overlap, payload = change_schedule.payload,
+        priority = change_schedule.priority, tags = wanted_tags, deadline_ms = change_schedule.deadline_ms,
+        declared = s.declared or change_schedule.declared, by = change_schedule.by, changed_at = flowfabric.clock(),
+        revision = s.revision + 1, refusal = null
     where s.namespace = there.namespace and s.name = there.name;
     perform flowfabric._append('schedule_changed', there.name, change_schedule.by, jsonb_build_object(
         'namespace', there.namespace, 'task', wanted_options ->> 'task', 'next_tick_at', change_schedule.next_tick_at));
     return 'changed';
 end $$;
 
--- Stop a schedule. What it has submitted goes on; ticks that pass meanwhile are not caught up.
+-- Pause a schedule. Executions it has submitted continue; ticks that pass in the meantime are not caught up.
 --
 --   moves    schedule any → paused
 --   locks    the schedule
 --   emits    schedule_paused
 --   refuses  schedule_not_found, invalid_body
---   returns  'paused', or 'noop' when it was paused already
-create or replace function flowfabric.pause_schedule(namespace text, name text, by text, why text default null)
+--   returns  'paused', or 'noop' when it already was paused
+create or replace function flowfabric.pause_schedule(namespace text, name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    why text := flowfabric._kept_text(pause_schedule.why);
+    reason text := flowfabric._kept_text(pause_schedule.reason);
 begin
     perform flowfabric._check_by(pause_schedule.by);
     if (flowfabric._lock_schedule(pause_schedule.namespace, pause_schedule.name)).pause is not null then
         return 'noop';
     end if;
     update flowfabric.schedules s
-    set pause = jsonb_strip_nulls(jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'why', why)),
+    set pause = jsonb_strip_nulls(jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'reason', reason)),
         next_tick_at = null, due_at = null, refusal = null, revision = s.revision + 1
     where s.namespace = pause_schedule.namespace and s.name = pause_schedule.name;
     perform flowfabric._append('schedule_paused', pause_schedule.name, pause_schedule.by,
-                               jsonb_build_object('namespace', pause_schedule.namespace, 'why', why));
+                               jsonb_build_object('namespace', pause_schedule.namespace, 'reason', reason));
     return 'paused';
 end $$;
 
--- Let a paused schedule go on, from the first tick from now on. The caller computed that from what it read, which must
--- still be so.
+-- Resume a paused schedule at the first tick from now on. The caller computed that tick from the revision it read,
+-- which must still be current.
 --
---   moves    schedule paused → active, or finished when there is no tick to come
+--   moves    schedule paused → active, or finished when there is no further tick
 --   locks    the schedule
 --   emits    schedule_resumed
 --   refuses  schedule_not_found, invalid_body
---   returns  'resumed', 'noop' when it was not paused, or 'stale' when it is no longer what was read
+--   returns  'resumed', 'noop' when it was not paused, or 'stale' when the schedule has changed since it was read
 create or replace function flowfabric.resume_schedule(
-    namespace text, name text, revision int, next_tick_at timestamptz, by text, why text default null)
+    namespace text, name text, revision int, next_tick_at timestamptz, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -220,21 +231,23 @@ begin
         return 'stale';
     end if;
     update flowfabric.schedules s
-    set pause = null, next_tick_at = resume_schedule.next_tick_at, due_at = resume_schedule.next_tick_at, revision = s.revision + 1
+    set pause = null, next_tick_at = resume_schedule.next_tick_at, due_at = resume_schedule.next_tick_at,
+        revision = s.revision + 1
     where s.namespace = there.namespace and s.name = there.name;
     perform flowfabric._append('schedule_resumed', there.name, resume_schedule.by, jsonb_build_object(
-        'namespace', there.namespace, 'why', flowfabric._kept_text(resume_schedule.why), 'next_tick_at', resume_schedule.next_tick_at));
+        'namespace', there.namespace, 'reason', flowfabric._kept_text(resume_schedule.reason),
+        'next_tick_at', resume_schedule.next_tick_at));
     return 'resumed';
 end $$;
 
--- Remove a schedule. What it has submitted goes on.
+-- Delete a schedule. Executions it has submitted continue.
 --
 --   moves    schedule any → –
 --   locks    the schedule
 --   emits    schedule_deleted
 --   refuses  schedule_not_found, invalid_body
 --   returns  'deleted'
-create or replace function flowfabric.delete_schedule(namespace text, name text, by text, why text default null)
+create or replace function flowfabric.delete_schedule(namespace text, name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -243,6 +256,7 @@ begin
     perform flowfabric._lock_schedule(delete_schedule.namespace, delete_schedule.name);
     delete from flowfabric.schedules s where s.namespace = delete_schedule.namespace and s.name = delete_schedule.name;
     perform flowfabric._append('schedule_deleted', delete_schedule.name, delete_schedule.by,
-                               jsonb_build_object('namespace', delete_schedule.namespace, 'why', flowfabric._kept_text(delete_schedule.why)));
+                               jsonb_build_object('namespace', delete_schedule.namespace,
+                                                  'reason', flowfabric._kept_text(delete_schedule.reason)));
     return 'deleted';
 end $$;

@@ -1,7 +1,7 @@
-"""Ticks: the moments a schedule names, from its cron expression or its span, and what to do about those that passed.
+"""Ticks: compute when a schedule fires, from its cron expression or interval, and what to do with missed ticks.
 
-Cron is read in local time. A local time that a clock change leaves out ticks at the next one there is; a local time
-that comes twice ticks the first time.
+Cron expressions use local time. A local time that a clock change skips fires at the next existing one; a local time
+that occurs twice fires the first time.
 """
 
 import hashlib
@@ -19,31 +19,31 @@ from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import CatchUp, Overlap, Timing
 
 MOST_BYTES = 256
-GRACE = timedelta(minutes=1)  # how late a tick may be that is not to be caught up
+GRACE = timedelta(minutes=1)  # without catch-up, a tick may still fire this late
 SHORTEST, LONGEST = timedelta(seconds=1), timedelta(days=3_650)
 LONGEST_JITTER = timedelta(days=30)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE, _SECOND, _MICROSECOND = timedelta(minutes=1), timedelta(seconds=1), timedelta(microseconds=1)
-_CRON = "write five fields: minute, hour, day of month, month, day of week"
+_CRON = "use five fields: minute, hour, day of month, month, day of week"
 _OF_THIS_MACHINE = ("localtime", "posix", "right/")
 
 
 class Decision(NamedTuple):
-    """The tick to run now, if any, and the one after it, if there is one."""
+    """The tick to fire now, if any, and the next one, if any."""
 
     tick: datetime | None
     following: datetime | None
 
 
 class Ticks:
-    """The ticks of a timing. Raises `InvalidSchedule` with its `field` when there can be none."""
+    """The ticks of a timing. Raises `InvalidSchedule` with its `field` if the timing is invalid."""
 
     def __init__(self, timing: Timing, anchor: datetime) -> None:
         self.timing = check_timing(timing)
         self._anchor = timing.anchor or anchor
 
     def following(self, after: datetime) -> datetime | None:
-        """The first tick after a moment."""
+        """Return the first tick after a time."""
         try:
             tick = self._every_following(after) if self.timing.cron is None else self._cron_following(after)
         except OverflowError:
@@ -51,7 +51,7 @@ class Ticks:
         return None if tick is None or self._is_over(tick) else tick
 
     def latest(self, upto: datetime) -> datetime | None:
-        """The last tick up to a moment."""
+        """Return the last tick up to a time."""
         upto = min(upto, self.timing.until or upto)
         if self.timing.cron is None:
             assert self.timing.every is not None
@@ -60,21 +60,21 @@ class Ticks:
         return self._cron_latest(upto)
 
     def coming(self, first: datetime | None, count: int = 5) -> Iterator[datetime]:
-        """A tick and those that follow it."""
+        """Iterate over a tick and its next ones."""
         tick = first
         while tick is not None and count > 0:
             yield tick
             tick, count = self.following(tick), count - 1
 
     def decide(self, waiting: datetime, now: datetime) -> Decision:
-        """What to do when `waiting` is the oldest tick that nobody has dealt with."""
+        """Decide what to do when `waiting` is the oldest tick not handled yet."""
         if self.timing.catch_up == CatchUp.ALL:
             oldest = now - self.timing.catch_up_window
             tick = waiting if waiting > oldest else self.following(oldest)
             if tick is None or tick > now:
                 return Decision(None, tick)
             return Decision(tick, self.following(tick))
-        # Another release of the time zone rules may have named a tick that this one does not know.
+        # `waiting` may come from another release of the time zone database, with other ticks.
         tick = max(self.latest(now) or waiting, waiting)
         late = self.timing.catch_up == CatchUp.NONE and now - tick > GRACE
         return Decision(None if late else tick, self.following(tick))
@@ -95,7 +95,7 @@ class Ticks:
 
     def _cron_latest(self, upto: datetime) -> datetime | None:
         zone = ZoneInfo(self.timing.tz)
-        # In an hour that comes a second time, all of its local times have been.
+        # In a repeated hour, all of its local times have already occurred.
         here = upto.astimezone(zone)
         ahead = (here.replace(fold=0).utcoffset() or timedelta()) - (here.utcoffset() or timedelta())
         behind = self._locals(_local(upto, zone) + ahead + _SECOND, reverse=True)
@@ -103,15 +103,15 @@ class Ticks:
         return next((moment for moment in moments if moment <= upto), None)
 
     def _locals(self, begin: datetime, *, reverse: bool = False) -> Iterator[datetime]:
-        """Local times of the expression, on from one or back from it; without a time zone, so that none is special."""
+        """Local times of the expression after `begin`, or before it; naive, so that no clock change matters."""
         assert self.timing.cron is not None
         return CronSim(self.timing.cron, begin, reverse=reverse)
 
 
 def check_timing(timing: Timing) -> Timing:
-    """The timing itself, if it can be. Raises `InvalidSchedule` with its `field`."""
+    """Return the timing if it is valid. Raises `InvalidSchedule` with its `field`."""
     if (timing.cron is None) == (timing.every is None):
-        raise InvalidSchedule("give cron or every, one of the two", field="cron")
+        raise InvalidSchedule("pass either cron or every, and not both", field="cron")
     if timing.cron is not None:
         _check_cron(timing.cron)
         _check_zone(timing.tz)
@@ -131,7 +131,7 @@ def check_timing(timing: Timing) -> Timing:
 
 
 def execution_id(namespace: str, name: str, tick: datetime, partitions: int) -> ExecutionId:
-    """The id of the execution of a tick: the same wherever and whenever it is submitted."""
+    """The execution id of a tick: the same in every process and at every time."""
     digest = bytearray(_digest(namespace, name, tick)[:16])
     digest[6] = digest[6] & 0x0F | 0x80
     digest[8] = digest[8] & 0x3F | 0x80
@@ -139,13 +139,13 @@ def execution_id(namespace: str, name: str, tick: datetime, partitions: int) -> 
 
 
 def put_off(namespace: str, name: str, tick: datetime, jitter: timedelta) -> datetime:
-    """When the execution of a tick is to begin: up to `jitter` later, by as much in every process."""
+    """When the execution of a tick starts: up to `jitter` later, the same in every process."""
     chance = int.from_bytes(_digest(namespace, name, tick)[16:24])
     return tick + chance % (jitter // _MICROSECOND + 1) * _MICROSECOND
 
 
 def encode_timing(timing: Timing) -> str:
-    """A timing as it is stored; two that say the same are the same text."""
+    """The stored form of a timing; equal timings have equal texts."""
     return msgspec.json.encode(
         msgspec.structs.replace(timing, anchor=_utc(timing.anchor), until=_utc(timing.until))
     ).decode()
@@ -160,7 +160,7 @@ def _local(moment: datetime, zone: ZoneInfo) -> datetime:
 
 
 def _moment(local: datetime, zone: ZoneInfo) -> datetime:
-    """When a local time is, the first time that it comes; when it never comes, the next that does."""
+    """The first occurrence of a local time in UTC; if a clock change skips it, the next existing time."""
     while True:
         moment = local.replace(tzinfo=zone, fold=0).astimezone(UTC)
         if _local(moment, zone) == local:
@@ -170,17 +170,17 @@ def _moment(local: datetime, zone: ZoneInfo) -> datetime:
 
 def _check_cron(cron: object) -> None:
     if not isinstance(cron, str) or len(cron) > MOST_BYTES or len(cron.split()) != 5:
-        raise InvalidSchedule(f"cron {shown(str(cron))} cannot be read; {_CRON}", field="cron")
+        raise InvalidSchedule(f"cron {shown(str(cron))} is invalid; {_CRON}", field="cron")
     try:
         comes = next(CronSim(cron, datetime(2000, 1, 1)), None)  # noqa: DTZ001 - local time, wherever it is read
     except (CronSimError, ValueError, AssertionError) as error:
-        raise InvalidSchedule(f"cron {shown(cron)} cannot be read: {error}; {_CRON}", field="cron") from None
+        raise InvalidSchedule(f"cron {shown(cron)} is invalid: {error}; {_CRON}", field="cron") from None
     if comes is None:
-        raise InvalidSchedule(f"cron {shown(cron)} names no day that ever comes; {_CRON}", field="cron")
+        raise InvalidSchedule(f"cron {shown(cron)} never matches a date; {_CRON}", field="cron")
 
 
 def _check_zone(tz: object) -> None:
-    problem = "is no time zone that is known here; write an IANA name such as Europe/Berlin"
+    problem = "is not a known time zone; use an IANA name such as Europe/Berlin"
     if not isinstance(tz, str) or len(tz) > MOST_BYTES or tz.startswith(_OF_THIS_MACHINE):
         raise InvalidSchedule(f"tz {shown(str(tz))} {problem}", field="tz")
     try:
@@ -191,12 +191,14 @@ def _check_zone(tz: object) -> None:
 
 def _check_span(field: str, span: object, least: timedelta, most: timedelta) -> None:
     if not isinstance(span, timedelta) or not least <= span <= most:
-        raise InvalidSchedule(f"{field} {shown(str(span))}: give a span from {least} to {most}", field=field)
+        raise InvalidSchedule(
+            f"{field} {shown(str(span))} is invalid; use a duration from {least} to {most}", field=field
+        )
 
 
 def _check_word(field: str, word: object, words: type[CatchUp] | type[Overlap]) -> None:
     if word not in list(words):
-        raise InvalidSchedule(f"{field} {shown(str(word))}: give {', '.join(words)}", field=field)
+        raise InvalidSchedule(f"{field} {shown(str(word))} is invalid; use one of {', '.join(words)}", field=field)
 
 
 def _check_moment(field: str, moment: object) -> None:
@@ -207,7 +209,7 @@ def _check_moment(field: str, moment: object) -> None:
     except OverflowError:
         good = False
     if not good:
-        raise InvalidSchedule(f"{field} {shown(str(moment))}: give a moment with a time zone", field=field)
+        raise InvalidSchedule(f"{field} {shown(str(moment))} is invalid; use a datetime with a time zone", field=field)
 
 
 def _utc(moment: datetime | None) -> datetime | None:

@@ -1,4 +1,4 @@
--- Executions, the lanes and routes they wait in, their attempts, and the log.
+-- Executions, their lanes and routes, their attempts, and the log.
 
 create type flowfabric.phase as enum ('runnable', 'active', 'suspended');
 
@@ -25,7 +25,7 @@ create type flowfabric.outcome as enum ('success', 'failed', 'cancelled', 'expir
 
 create type flowfabric.lane_state as enum ('active', 'paused', 'draining');
 
--- What the first migration fixed for this database, in one row.
+-- The settings that the first migration fixed for this database, in one row.
 create table flowfabric.deployment (
     only_row             boolean primary key default true check (only_row),
     execution_partitions smallint not null,
@@ -38,17 +38,17 @@ create table flowfabric.lanes (
     state      flowfabric.lane_state not null default 'active',
     since      timestamptz not null,
     by         text,
-    why        text,
+    reason     text,
     keep_renewals boolean not null default false
 );
 
--- The class of executions that are admitted alike. Never changed, never removed; sets are sorted.
+-- A class of executions with the same admission rules. Routes are never changed or removed; sets are sorted.
 create table flowfabric.routes (
     id        int generated always as identity primary key,
     lane      text collate "C" not null,
     namespace text collate "C" not null,
     needs     text[] not null,
-    digest    text not null, -- of the needs, which may be larger than an index entry
+    digest    text not null, -- hash of the needs, which may be too large for an index entry
     budgets   uuid[] not null,
     quotas    uuid[] not null,
     unique (lane, namespace, digest, budgets, quotas)
@@ -56,7 +56,8 @@ create table flowfabric.routes (
 
 create index routes_by_namespace on flowfabric.routes (namespace);
 
--- The record: what was asked, and how it ended. Nothing an ending writes is indexed, so that write stays in its page.
+-- The record: what was submitted, and how it ended. The columns that an end writes are not indexed, so that the
+-- update is HOT.
 create table flowfabric.executions (
     partition       smallint not null,
     priority        smallint,
@@ -90,7 +91,7 @@ create index executions_by_route on flowfabric.executions (route, created_at);
 create index executions_by_task on flowfabric.executions (task, created_at);
 create index executions_by_flow on flowfabric.executions (partition, flow) where flow is not null;
 
--- The live state of an unfinished execution, and the lock for all that belongs to it.
+-- The live state of an unfinished execution, and the row to lock for every change to the execution.
 create table flowfabric.tickets (
     partition          smallint not null,
     priority           smallint not null,
@@ -126,7 +127,7 @@ create table flowfabric.tickets (
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
 
--- What can be claimed, in the order it is claimed: the claim skips from route to route.
+-- Claimable tickets in claim order, for the loose index scan over routes.
 create index tickets_ready on flowfabric.tickets (lane, priority desc, route, created_at)
     where phase = 'runnable' and eligibility = 'eligible_now';
 
@@ -136,14 +137,14 @@ create index tickets_due on flowfabric.tickets (lane, due_at)
 create index tickets_held on flowfabric.tickets (lane)
     where phase = 'runnable' and eligibility = 'blocked_by_operator';
 
--- Not on the expiry: a renewal must not touch an index.
+-- Not on the expiry, so that a renewal is a HOT update.
 create index tickets_active on flowfabric.tickets (instance, lane) where phase = 'active';
 
 create index tickets_suspended on flowfabric.tickets (lane) where phase = 'suspended';
 
 create index tickets_deadline on flowfabric.tickets (deadline_at) where deadline_at is not null;
 
--- Attempts that are over. The one under way is part of its ticket.
+-- Finished attempts. The current attempt is part of the ticket.
 create table flowfabric.attempts (
     partition   smallint not null,
     number      int not null,
@@ -160,7 +161,7 @@ create table flowfabric.attempts (
     primary key (partition, execution, number)
 ) with (autovacuum_vacuum_insert_scale_factor = 0.2);
 
--- The tags of executions, for searching; the record has them too, for reading.
+-- The tags of executions, for searching; the record stores them too, for reading.
 create table flowfabric.tags (
     partition  smallint not null,
     created_at timestamptz not null,
@@ -172,7 +173,7 @@ create table flowfabric.tags (
 
 create index tags_by_value on flowfabric.tags (key, value, created_at);
 
--- Which execution an idempotency key stands for, and until when at least.
+-- The execution of each idempotency key, and the earliest time at which the key may be reused.
 create table flowfabric.idempotency_keys (
     partition           smallint not null,
     execution_partition smallint not null,
@@ -185,7 +186,7 @@ create table flowfabric.idempotency_keys (
 
 create index idempotency_keys_lapsed on flowfabric.idempotency_keys (expires_at);
 
--- The log. Ids are taken under the shared lock of _append, which is what lets a reader know when a gap is final.
+-- The log. Ids are taken under the shared lock of _append, so that a reader can tell when a gap is final.
 create sequence flowfabric.event_ids cache 1;
 
 create table flowfabric.events (
@@ -205,7 +206,7 @@ create table flowfabric.events (
 
 create index events_by_execution on flowfabric.events (execution, id) where execution is not null;
 
--- Who is there to work. Feeds blocked_by_route; a claim needs no entry here.
+-- Live worker processes. Feeds blocked_by_route; a claim works without an entry here.
 create table flowfabric.workers (
     instance      text collate "C" primary key,
     worker        text not null,

@@ -1,16 +1,16 @@
--- What the life of a claimed execution needs besides its ticket: when to remove its record, and whether its worker lives.
+-- When to remove the record of an ended execution, and whether a worker lives.
 
--- When each ended execution is to be removed. Apart from the record, whose ending must not touch an index. An entry of
--- an execution that was replayed since is void: it names another end.
+-- When each ended execution is removed. A separate table, because the update that ends a record must not touch an
+-- index. If the execution has been replayed since, the entry is ignored, because its end time differs.
 create table flowfabric.removals (
     partition smallint not null,
     execution uuid not null,
     ended_at  timestamptz not null,
-    remove_at timestamptz -- its own retention; null: the deployment's, from ended_at
+    remove_at timestamptz -- its own retention; null: the default retention, counted from ended_at
 );
 
 create index removals_by_end on flowfabric.removals (ended_at) where remove_at is null;
 create index removals_by_date on flowfabric.removals (remove_at) where remove_at is not null;
 
--- The advisory lock an instance holds while it lives, if it holds one, and since when it has been missing.
+-- The advisory lock that an instance holds while it lives, if any, and since when it has been missing.
 alter table flowfabric.workers add column lock_key int, add column lock_missing_since timestamptz;

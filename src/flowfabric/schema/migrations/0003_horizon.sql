@@ -1,8 +1,8 @@
--- How far the log can be read, and how far its named consumers have read it.
+-- The horizon of the log (how far it can be read), and the positions of its named consumers.
 
--- The highest id below which nothing can still appear, and what is known of the hole that stops it: once none of the
--- holders is left, every id up to the mark that is still missing was rolled back. Ids below `oldest` have been trimmed, the
--- last of them written at `trimmed_until`.
+-- `id` is the highest event id below which no event can still appear. `mark` and `holders` describe the gap that stops
+-- it: once all holders have ended, every id up to the mark that is still missing was rolled back. Events below `oldest`
+-- have been trimmed; the last of them was written at `trimmed_until`.
 create table flowfabric.horizon (
     only_row boolean primary key default true check (only_row),
     id       bigint not null default 0,

@@ -1,6 +1,6 @@
--- Work that steps aside: signing keys, grants, suspensions, waitpoints and the signals that reach them.
+-- Suspending executions: signing keys, grants, suspensions, waitpoints and signals.
 
--- Secrets that sign tokens and grants. `inner_pad` and `outer_pad` are the secret as HMAC hashes it, so that no extension is
+-- Secrets that sign tokens and grants. `inner_pad` and `outer_pad` are precomputed for HMAC, so that no extension is
 -- needed. At most one key is active; the others verify until they expire.
 create table flowfabric.keys (
     kid        text collate "C" primary key,
@@ -15,15 +15,16 @@ create unique index keys_one_active on flowfabric.keys ((true)) where expires_at
 
 revoke all on flowfabric.keys from public;
 
--- When the first key was installed, which a migration does once.
+-- When a migration installed the first key, which happens once.
 alter table flowfabric.deployment add column seeded_at timestamptz;
 
--- The suspension a ticket is in, or was resumed from and not yet claimed again; whom it is granted to, and the key that
--- signed the grant. `worker` and `instance` stay those of the last lease, because an interrupted attempt is theirs.
+-- The current suspension of a ticket, or the one it resumed from until it is claimed again; the worker it is granted
+-- to, and the key that signed the grant. `worker` and `instance` stay those of the last lease, because an interrupted
+-- attempt belongs to them.
 alter table flowfabric.tickets add column suspension uuid, add column grant_kid text, add column grant_worker text,
     add column grant_instance text;
 
--- Not on the expiry: no index may be, or no renewal is a HOT update, whatever the index covers.
+-- Not on the expiry: if any index contained it, no renewal would be a HOT update.
 create index tickets_granted on flowfabric.tickets (lane) where phase = 'runnable' and eligibility = 'granted';
 
 create table flowfabric.suspensions (
@@ -52,7 +53,7 @@ create table flowfabric.suspensions (
 create unique index suspensions_open on flowfabric.suspensions (partition, execution) where ended_at is null;
 create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key) where idempotency_key is not null;
 create index suspensions_oldest on flowfabric.suspensions (suspended_at, partition, execution) where ended_at is null;
--- A timeout is cleared when the suspension ends, an expiry when the waitpoint is used or closed.
+-- The timeout is cleared when the suspension ends, the expiry when the waitpoint is used or closed.
 create index suspensions_timeout on flowfabric.suspensions (timeout_at) where timeout_at is not null;
 
 create type flowfabric.waitpoint_state as enum ('pending', 'active', 'closed');
@@ -79,7 +80,7 @@ create index waitpoints_by_id on flowfabric.waitpoints (id);
 create index waitpoints_of_suspension on flowfabric.waitpoints (suspension) where suspension is not null;
 create index waitpoints_pending on flowfabric.waitpoints (expires_at) where expires_at is not null;
 
--- In order of arrival by `number`, which grows within an execution.
+-- `number` grows within an execution and gives the order of arrival.
 create table flowfabric.signals (
     partition       smallint not null,
     number          int not null,
@@ -101,5 +102,6 @@ create table flowfabric.signals (
 );
 
 create unique index signals_in_order on flowfabric.signals (partition, execution, number);
--- By the waitpoint alone, which names one execution: beside the partition, the planner takes any index that begins with that.
+-- By the waitpoint alone, which belongs to one execution: with the partition in front, the planner may prefer another
+-- index that begins with the partition.
 create index signals_by_waitpoint on flowfabric.signals (waitpoint, idempotency_key);

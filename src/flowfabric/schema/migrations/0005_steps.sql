@@ -1,6 +1,6 @@
--- What a handler has done so far, so that a run that begins again from the top does not do it again.
+-- Saved steps of a handler, so that a handler that runs again from the top does not repeat them.
 
--- A saved result, or a sleep with the moment it ends, by name and how often the name came in a run.
+-- A saved result, or a sleep with its end time, by name and occurrence of that name in a run.
 create table flowfabric.steps (
     partition  smallint not null,
     occurrence int not null,

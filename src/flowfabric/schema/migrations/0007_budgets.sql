@@ -1,15 +1,15 @@
--- Budgets: how much may be spent.
+-- Budgets: limits on how much may be spent.
 
--- Limits and usage are {dimension: whole number} in one row, so that a report over several dimensions is one lock and one
--- write, and admission one fetch. Nothing that a report changes is indexed, so that write stays in its page. Reservations
--- and the ledger of a budget change only while its row is locked.
+-- Limits and usage are {dimension: whole number} in one row, so that a report over several dimensions takes one lock
+-- and one write, and admission one fetch. The columns that a report changes are not indexed, so that the update is HOT.
+-- Reservations and the ledger of a budget change only while its row is locked.
 create table flowfabric.budgets (
     partition         smallint not null,
-    period            int not null default 1, -- grows with every reset
+    period            int not null default 1, -- incremented by every reset
     created_at        timestamptz not null,
     next_reset_at     timestamptz,
-    full_until        timestamptz, -- set while it closes its routes: the moment from which that has to be looked at again
-    first_expiry      timestamptz, -- no open reservation lapses before
+    full_until        timestamptz, -- set while it closes its routes: check again from this time on
+    first_expiry      timestamptz, -- no open reservation expires before this
     last_breach_at    timestamptz,
     reset_interval_ms bigint,
     breach_count      bigint not null default 0,
@@ -31,13 +31,12 @@ create table flowfabric.budgets (
     primary key (partition, id)
 ) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- By the id alone, from which the partition follows.
+-- By the id alone, which determines the partition.
 create index budgets_by_id on flowfabric.budgets (id);
 create index budgets_by_name on flowfabric.budgets (namespace, name);
 create index budgets_due on flowfabric.budgets (next_reset_at) where next_reset_at is not null;
 
--- What is set aside. It stands in the partition of its budget. Kept for a day after its end, so that a settlement can be
--- repeated.
+-- Reservations, in the partition of their budget. Kept for a day after their end, so that a settlement can be repeated.
 create table flowfabric.reservations (
     partition           smallint not null,
     execution_partition smallint,
@@ -63,7 +62,7 @@ create index reservations_of_budget on flowfabric.reservations (budget, expires_
 create index reservations_lapsed on flowfabric.reservations (expires_at) where ended_at is null;
 create index reservations_ended on flowfabric.reservations (ended_at) where ended_at is not null;
 
--- The ledger: what an execution has spent of a budget in one of its periods. It stands in the partition of the execution.
+-- The ledger: what an execution has spent of a budget in one period, in the partition of the execution.
 create table flowfabric.spending (
     partition smallint not null,
     period    int not null,
@@ -73,7 +72,7 @@ create table flowfabric.spending (
     primary key (partition, execution, budget, period)
 ) with (fillfactor = 50);
 
--- Which reports have been counted, by the key their senders gave them.
+-- The usage reports that have been counted, by their deduplication key.
 create table flowfabric.usage_keys (
     partition smallint not null,
     at        timestamptz not null,
@@ -84,7 +83,8 @@ create table flowfabric.usage_keys (
 
 create index usage_keys_lapsed on flowfabric.usage_keys (at);
 
--- Who waits for which budget, the oldest first. Not by suspended_at, or the planner might take the index that begins with that.
+-- Executions that wait for a budget, the oldest first. Not by suspended_at, because the planner might then use the
+-- index that begins with it.
 create index suspensions_by_budget on flowfabric.suspensions
     ((condition ->> 'budget'), ((condition ->> 'asked_us')::bigint), partition, execution)
     where requested_by = 'budget' and ended_at is null;

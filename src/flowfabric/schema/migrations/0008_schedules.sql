@@ -1,10 +1,10 @@
--- Schedules: what is submitted again and again.
+-- Schedules: executions that are submitted repeatedly.
 
 create type flowfabric.overlap as enum ('allow', 'skip', 'replace');
 
--- `next_tick_at` is the oldest tick that nobody has dealt with; none while paused, or when there is none to come. `due_at` is
--- when to look at it: at that tick, or later after a refusal. No tick up to `last_tick_at` is ever run again, also when the
--- clock goes back. `anchor_at` is what `every` counts from.
+-- `next_tick_at` is the oldest tick not handled yet; null while paused, or when there is no further tick. `due_at` is
+-- when to handle it: at that tick, or later after a refusal. No tick up to `last_tick_at` ever fires again, even if the
+-- clock is set back. `anchor_at` is the time that `every` counts from.
 create table flowfabric.schedules (
     priority       smallint not null,
     last_partition smallint,

@@ -1,4 +1,4 @@
--- Quotas: how often, and how many at once.
+-- Quotas: limits on how often executions start, and on how many run at once.
 
 create table flowfabric.quotas (
     partition               smallint not null,
@@ -13,11 +13,11 @@ create table flowfabric.quotas (
     primary key (partition, id)
 ) with (fillfactor = 50);
 
--- A route knows its quotas by their ids alone.
+-- A route stores only the ids of its quotas.
 create index quotas_by_id on flowfabric.quotas (id);
 create index quotas_by_name on flowfabric.quotas (namespace, name);
 
--- What may hold a slot: one that was admitted. It holds it while its ticket is active or granted, which the ticket says.
+-- Executions that were admitted and may hold a slot. One holds its slot while its ticket is active or granted.
 create table flowfabric.quota_slots (
     partition           smallint not null,
     execution_partition smallint not null,
@@ -26,8 +26,8 @@ create table flowfabric.quota_slots (
     primary key (partition, quota, execution_partition, execution)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
--- The admissions of a sliding window, numbered without a gap: how many there are follows from the numbers at its ends.
--- One that was a grant's counts while that grant is good, which the ticket says, and for good once the grant is used.
+-- The admissions of a sliding window, numbered without gaps: the numbers at both ends of the window give the count. The
+-- admission of a grant counts while the ticket shows that the grant is valid, and permanently once the grant is used.
 create table flowfabric.quota_entries (
     partition           smallint not null,
     execution_partition smallint not null,
@@ -44,5 +44,5 @@ create index quota_entries_by_age on flowfabric.quota_entries (partition, quota,
 create index quota_entries_by_execution on flowfabric.quota_entries (execution, quota, attempt);
 create index quota_entries_granted on flowfabric.quota_entries (partition, quota, at) where grant_expires_at is not null;
 
--- Routes that are not open to everybody at all times.
+-- Routes with budgets or quotas.
 create index routes_limited on flowfabric.routes (id) where budgets <> '{}' or quotas <> '{}';

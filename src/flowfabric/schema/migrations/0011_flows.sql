@@ -4,7 +4,7 @@ create type flowfabric.edge_state as enum ('pending', 'succeeded', 'failed', 'sk
 
 create type flowfabric.group_state as enum ('pending', 'satisfied', 'impossible');
 
--- The lock for all that belongs to a flow: whoever changes it, or ends a member, takes this row first.
+-- The row to lock for everything in a flow: a transaction that changes the flow or ends a member locks it first.
 create table flowfabric.flows (
     partition      smallint not null,
     revision       int not null default 0,
@@ -18,7 +18,7 @@ create table flowfabric.flows (
     kind           text collate "C" not null,
     key            text collate "C",
     tags           jsonb,
-    names          jsonb, -- of members, where the flow was submitted whole
+    names          jsonb, -- names of members, if the flow was submitted as a whole
     cancel_policy  text,
     cancel_reason  text,
     cancel_by      text,
@@ -27,11 +27,11 @@ create table flowfabric.flows (
     primary key (partition, id)
 ) with (fillfactor = 50);
 
--- A submission names its flow by its id alone.
+-- A submission refers to its flow by id alone.
 create index flows_by_id on flowfabric.flows (id);
 create index flows_by_namespace on flowfabric.flows (namespace, partition, id);
 
--- Which flow an idempotency key stands for, for as long as that flow is there.
+-- The flow of each idempotency key, for as long as the flow exists.
 create table flowfabric.flow_keys (
     partition      smallint not null,
     flow_partition smallint not null,
@@ -54,13 +54,13 @@ create table flowfabric.flow_edges (
     primary key (partition, downstream, upstream)
 ) with (fillfactor = 50);
 
--- From an upstream to its edges, and from a flow to all of its own; an execution is in one flow at most. Not by the partition
--- first: the planner takes any index that begins with that.
+-- From an upstream to its edges, and from a flow to all its edges; an execution is in at most one flow. Without the
+-- partition in front, because the planner might then use another index that begins with it.
 create index flow_edges_by_upstream on flowfabric.flow_edges (upstream, downstream);
 create index flow_edges_by_flow on flowfabric.flow_edges (flow, downstream, upstream);
 create unique index flow_edges_by_id on flowfabric.flow_edges (partition, id);
 
--- All edges into one member, and the rule over them. `needed` is null where all are.
+-- All edges into one member, and their rule. `needed` is null if all of them are needed.
 create table flowfabric.edge_groups (
     partition  smallint not null,
     state      flowfabric.group_state not null default 'pending',
@@ -77,10 +77,10 @@ create table flowfabric.edge_groups (
 ) with (fillfactor = 50);
 
 create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
--- Groups that end what others still run for them: who ends a member may have to lock those.
+-- Groups that cancel members still running once they are decided: ending a member may have to lock those.
 create index edge_groups_cancelling on flowfabric.edge_groups (flow) where cancels and state = 'pending';
 
--- Whose member a ticket is: who locks it sees at once whether it should have taken a flow before.
+-- The flow of a ticket, so that a transaction that locks the ticket sees whether it had to lock the flow first.
 alter table flowfabric.tickets add column flow uuid;
 
 create index tickets_by_flow on flowfabric.tickets (flow) where flow is not null;

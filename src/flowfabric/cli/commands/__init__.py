@@ -1,0 +1,1 @@
+"""The commands of `ff`, one file per noun or verb. `flowfabric.cli.group` registers them."""

@@ -1,0 +1,205 @@
+"""`ff executions`: the commands that change executions, one or many at once. `executions.py` has those that read."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+
+import click
+
+from flowfabric.app import App
+from flowfabric.app.executions import Execution
+from flowfabric.cli.errors import command_error
+from flowfabric.cli.options import (
+    by_option,
+    duration,
+    execution_argument,
+    executions_argument,
+    reason_option,
+    tag,
+    when,
+)
+from flowfabric.cli.output import prints
+from flowfabric.cli.tables import progress
+from flowfabric.engine import executions as engine
+from flowfabric.engine import holds, waits
+from flowfabric.errors import FlowFabricError
+from flowfabric.model import Page, PriorityChange
+
+Done = dict[str, object]
+
+
+async def _each(
+    app: App, given: Sequence[str], doing: str, act: Callable[[Execution[object]], Awaitable[Done]]
+) -> Page[Done] | None:
+    """Do something with each execution. An error is printed, and the others are still done."""
+    done: list[Done] = []
+    for execution in progress(given, doing):
+        try:
+            done.append({"execution_id": execution, **await act(app.execution(execution))})
+        except FlowFabricError as error:
+            command_error(error, execution_id=execution).report()
+    return Page(done) if done else None
+
+
+async def _wake(app: App, execution: Execution[object]) -> None:
+    await app.wake((await execution.describe()).lane)
+
+
+@click.command()
+@executions_argument
+@reason_option
+@by_option
+@prints("execution=execution_id", "state")
+async def cancel(app: App, executions: Sequence[str], reason: str | None, by: str) -> Page[Done] | None:
+    """Cancel executions. A worker that runs one stops at its next call to the engine. Safe to repeat.
+
+    Give one or more ids, or - to read them from standard input.
+
+    \b
+    Example:
+      ff executions cancel {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "submitted twice"
+    """
+
+    async def act(execution: Execution[object]) -> Done:
+        return {"state": await execution.cancel(reason, by=by)}
+
+    return await _each(app, executions, "cancelling", act)
+
+
+@click.command()
+@executions_argument
+@click.option("--from-scratch", is_flag=True, help="Discard saved steps and finished waits, and run them again.")
+@click.option("--deadline", type=when, metavar="WHEN",
+              help="Expire it if it has not ended by then: a duration (2h) or a timestamp (2026-05-04T09:00:00Z). "
+                   "Without this option it has no deadline.")  # fmt: skip
+@by_option
+@prints("execution=execution_id", "state")
+async def replay(
+    app: App, executions: Sequence[str], from_scratch: bool, deadline: timedelta | datetime | None, by: str
+) -> Page[Done] | None:
+    """Run ended executions again. Steps that were saved are not repeated.
+
+    Give one or more ids, or - to read them from standard input.
+
+    \b
+    Example:
+      ff executions replay {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions list --state failed --ids | ff executions replay -
+    """
+
+    async def act(execution: Execution[object]) -> Done:
+        state = await app.database.run(
+            lambda conn: engine.replay(
+                conn, execution.execution_id, by=by, deadline=deadline, keep_steps=not from_scratch
+            )
+        )
+        await _wake(app, execution)
+        return {"state": state}
+
+    return await _each(app, executions, "replaying", act)
+
+
+@click.command()
+@executions_argument
+@reason_option
+@by_option
+@prints("execution=execution_id", "outcome")
+async def hold(app: App, executions: Sequence[str], reason: str | None, by: str) -> Page[Done] | None:
+    """Keep executions from being claimed until `ff executions unhold`. Safe to repeat.
+
+    Give one or more ids, or - to read them from standard input.
+
+    \b
+    Example:
+      ff executions hold {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "checking the input"
+    """
+
+    async def act(execution: Execution[object]) -> Done:
+        async with app.database.connection() as conn:
+            return {"outcome": await holds.hold(conn, execution.execution_id, by=by, reason=reason)}
+
+    return await _each(app, executions, "holding", act)
+
+
+@click.command()
+@executions_argument
+@reason_option
+@by_option
+@prints("execution=execution_id", "outcome", "state")
+async def unhold(app: App, executions: Sequence[str], reason: str | None, by: str) -> Page[Done] | None:
+    """Release executions that were held with `ff executions hold`. Safe to repeat.
+
+    Give one or more ids, or - to read them from standard input.
+
+    \b
+    Example:
+      ff executions unhold {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    """
+
+    async def act(execution: Execution[object]) -> Done:
+        async with app.database.connection() as conn:
+            done = await holds.unhold(conn, execution.execution_id, by=by, reason=reason)
+        await _wake(app, execution)
+        return {"outcome": done.outcome, "state": done.public_state}
+
+    return await _each(app, executions, "releasing", act)
+
+
+@click.command()
+@executions_argument
+@reason_option
+@click.option("--delay", type=duration, metavar="DURATION", help="Resume after this long (10m) instead of immediately.")
+@by_option
+@prints("execution=execution_id", "state")
+async def resume(
+    app: App, executions: Sequence[str], reason: str | None, delay: timedelta | None, by: str
+) -> Page[Done] | None:
+    """Resume suspended executions now, without the signal, approval or time they wait for.
+
+    Give one or more ids, or - to read them from standard input.
+
+    \b
+    Example:
+      ff executions resume {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "answered by phone"
+    """
+
+    async def act(execution: Execution[object]) -> Done:
+        async with app.database.connection() as conn:
+            state = await waits.resume(conn, execution.execution_id, by=by, note=reason, delay=delay)
+        await _wake(app, execution)
+        return {"state": state}
+
+    return await _each(app, executions, "resuming", act)
+
+
+@click.command("change-priority")
+@execution_argument
+@click.argument("priority", type=click.IntRange(0, 9_000))
+@by_option
+@prints(sentence=lambda change: f"priority {change.priority}, was {change.previous}")
+async def change_priority(app: App, execution: str, priority: int, by: str) -> PriorityChange:
+    """Change the priority of an execution in its lane: 0 to 9000, highest first.
+
+    \b
+    Example:
+      ff executions change-priority {fp:24}:550e8400-e29b-41d4-a716-446655440000 100
+    """
+    execution_id = app.execution(execution).execution_id
+    async with app.database.connection() as conn:
+        return await engine.change_priority(conn, execution_id, priority, by=by)
+
+
+@click.command("set-tag")
+@execution_argument
+@click.argument("tag", type=tag, metavar="KEY=VALUE")
+@by_option
+@prints(sentence=lambda done: f"tag {done['tag']}: {done['outcome']}")
+async def set_tag(app: App, execution: str, tag: tuple[str, str], by: str) -> Done:
+    """Add or change a tag of an execution; KEY= removes it. Safe to repeat.
+
+    \b
+    Example:
+      ff executions set-tag {fp:24}:550e8400-e29b-41d4-a716-446655440000 billing.customer=4711
+    """
+    execution_id = app.execution(execution).execution_id
+    async with app.database.connection() as conn:
+        return {"tag": tag[0], "outcome": await engine.set_tag(conn, execution_id, tag[0], tag[1] or None, by=by)}

@@ -1,0 +1,171 @@
+"""`ff executions`: the commands that read executions. `execution_actions.py` has those that change them."""
+
+from typing import Any
+
+import click
+
+from flowfabric import ids
+from flowfabric.app import App
+from flowfabric.cli import remedies
+from flowfabric.cli.command_group import CommandGroup
+from flowfabric.cli.commands import execution_actions as actions
+from flowfabric.cli.commands.events import detail_for_people, parse_cursor
+from flowfabric.cli.errors import JSON
+from flowfabric.cli.options import execution_argument, lane_and_namespace_filters, limit_option, paged, tag, timestamp
+from flowfabric.cli.output import page_table, prints
+from flowfabric.engine import attempts as attempt_engine
+from flowfabric.engine import events as event_engine
+from flowfabric.engine import executions as engine
+from flowfabric.engine import workers as worker_engine
+from flowfabric.model import Attempt, Description, Event, Page, PublicState, Summary
+
+CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
+        "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
+        "attempts=counts.attempts", "retries=counts.retries", "reclaims=counts.reclaims", "replays=counts.replays",
+        "worker=lease.worker", "instance=lease.instance", "lease expires=lease.expires_at",
+        "waitpoints=suspension.waitpoint_keys", "wait times out=suspension.timeout_at",
+        "created=created_at", "started=started_at", "due=due_at", "deadline=deadline_at", "ended=ended_at",
+        "policy", "arguments=payload")  # fmt: skip
+
+
+class Timeline(Page[Event], frozen=True):
+    """Events of an execution; `truncated` if retention has already deleted the first ones."""
+
+    truncated: bool = False
+
+
+def _timeline(found: Timeline) -> str:
+    lines = [
+        {"at": each.at, "kind": each.kind, "by": each.by, "detail": detail_for_people(each)} for each in found.items
+    ]
+    return page_table(("at", "event=kind", "by", "detail"), lines, found, empty="its events have been deleted")
+
+
+@click.group(cls=CommandGroup)
+def executions() -> None:
+    """List, describe, explain, cancel and replay executions (task runs)."""
+
+
+@executions.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice([state.value for state in PublicState]),
+    help="Only executions in this state. Repeatable.",
+)
+@click.option("--task", help="Only executions of this task, such as send_report.")
+@lane_and_namespace_filters("executions")
+@click.option("--tag", type=tag, metavar="KEY=VALUE", help="Only executions with this tag.")
+@click.option("--flow", metavar="ID", help="Only members of this flow.")
+@click.option("--created-after", type=timestamp, metavar="TIMESTAMP",
+              help="Only executions created after this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
+@click.option("--created-before", type=timestamp, metavar="TIMESTAMP",
+              help="Only executions created before this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
+@click.option("--order", type=click.Choice(["newest", "id"]), default="newest", show_default=True,
+              help="Sort by creation, newest first, or by id.")  # fmt: skip
+@paged
+@click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line, to pipe into other commands.")
+@prints("execution=execution_id", "state=state.public_state", "task", "lane", "namespace", "created=created_at",
+        empty="no executions match")  # fmt: skip
+async def list_executions(
+    app: App, states: tuple[PublicState, ...], flow: str | None, only_ids: bool, **wanted: Any
+) -> Page[Summary] | Page[str] | None:
+    """List executions, newest first.
+
+    \b
+    Example:
+      ff executions list --state failed --lane reports
+      ff executions list --state failed --ids --limit 1000 | ff executions replay -
+    """
+    of_flow = None if flow is None else ids.parse_flow_id(flow, app.config.execution_partitions)
+    async with app.database.connection() as conn:
+        page = await engine.list_executions(conn, states=states or None, flow=of_flow, **wanted)
+    if not only_ids:
+        return page
+    found = [each.execution_id for each in page.items]
+    if click.get_current_context().meta.get(JSON):
+        return Page(found, page.next_cursor)
+    click.echo("\n".join(found), nl=bool(found))
+    return None
+
+
+@executions.command("describe")
+@execution_argument
+@prints(*CARD)
+async def describe(app: App, execution: str) -> Description:
+    """Describe an execution: its state and why, its arguments, its result, its attempts and its lease.
+
+    \b
+    Example:
+      ff executions describe {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    """
+    execution_id = app.execution(execution).execution_id
+    async with app.database.connection() as conn:
+        return await engine.describe(conn, execution_id, payload=True, result=True)
+
+
+@executions.command("explain")
+@execution_argument
+@prints(sentence=remedies.as_text)
+async def explain(app: App, execution: str) -> remedies.Explanation:
+    """Explain why an execution is in its state, and print the command that would release it.
+
+    \b
+    Example:
+      ff executions explain {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    """
+    found = await app.execution(execution).describe()
+    async with app.database.connection() as conn:
+        live = await worker_engine.list_workers(conn, lane=found.lane, limit=1)
+    return remedies.explain(found, served=bool(live.items))
+
+
+@executions.command("events")
+@execution_argument
+@limit_option
+@click.option("--cursor", callback=parse_cursor, default="oldest",
+              help="Show the next page: the value that the previous one printed after `more:`.")  # fmt: skip
+@prints(layout=_timeline)
+async def list_events(app: App, execution: str, limit: int, cursor: str) -> Timeline:
+    """List the events of an execution, oldest first. --json prints all their fields.
+
+    \b
+    Example:
+      ff executions events {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    """
+    asked = app.execution(execution)
+    await asked.state()  # an unknown id is an error, not an empty list
+    found: list[Event] = []
+    truncated = False
+    async with app.database.connection() as conn:
+        while True:
+            page = await event_engine.read_events(
+                conn, cursor, event_engine.timeline(asked.execution_id), limit=limit - len(found)
+            )
+            found += page.events
+            cursor, truncated = page.cursor, truncated or page.truncated
+            if not page.more or len(found) >= limit:
+                return Timeline(found, cursor if page.more else None, truncated)
+
+
+@executions.command("attempts")
+@execution_argument
+@paged
+@prints("attempt=number", "type", "state=lifecycle", "failure=failure.class_", "reason=failure.reason", "worker",
+        "started=started_at", "ended=ended_at", "instance", empty="no attempts yet")  # fmt: skip
+async def list_attempts(app: App, execution: str, limit: int, cursor: str | None) -> Page[Attempt]:
+    """List the attempts of an execution, and how each one ended.
+
+    \b
+    Example:
+      ff executions attempts {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    """
+    execution_id = app.execution(execution).execution_id
+    async with app.database.connection() as conn:
+        return await attempt_engine.list_attempts(conn, execution_id, limit=limit, cursor=cursor)
+
+
+for action in (actions.cancel, actions.replay, actions.hold, actions.unhold, actions.resume, actions.change_priority,
+               actions.set_tag):  # fmt: skip
+    executions.add_command(action)

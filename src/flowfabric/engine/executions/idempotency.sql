@@ -1,0 +1,213 @@
+-- Idempotency: which submissions are duplicates, by id or by idempotency key.
+
+-- Acquire idempotency keys for executions, each if it is free. An execution owns its key for the key's window, and
+-- until the execution ends. Waits for other transactions that are acquiring the same key. The keys given must be
+-- distinct.
+--
+--   locks    the idempotency keys, in key order
+--   returns  per key, the id of the execution that owns it, or null if the key was free and is acquired now
+create or replace function flowfabric._take_keys(
+    partitions int[], namespaces text[], keys text[], execution_partitions int[], executions uuid[],
+    expiries timestamptz[])
+returns text[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    held int;
+    taken bigint[] := '{}';
+    fresh bigint[];
+begin
+    loop
+        with wanted as (
+            select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys,
+                                   _take_keys.execution_partitions, _take_keys.executions, _take_keys.expiries)
+                            with ordinality
+                            as w (partition, namespace, key, execution_partition, execution, expires_at, number)
+        ), inserted as (
+            insert into flowfabric.idempotency_keys (partition, namespace, key, execution_partition, execution,
+                                                     expires_at)
+            select w.partition, w.namespace, w.key, w.execution_partition, w.execution, w.expires_at
+            from wanted w order by w.partition, w.namespace collate "C", w.key collate "C"
+            on conflict do nothing
+            returning partition, namespace, key
+        )
+        select array_agg(w.number) into fresh
+        from wanted w join inserted i on i.partition = w.partition and i.namespace = w.namespace and i.key = w.key;
+        taken := taken || coalesce(fresh, '{}');
+        if cardinality(taken) = cardinality(_take_keys.keys) then
+            return array_fill(null::text, array[cardinality(taken)]);
+        end if;
+
+        perform from (
+            select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys)
+                            as w (partition, namespace, key)
+            order by w.partition, w.namespace collate "C", w.key collate "C") w
+        cross join lateral (
+            select from flowfabric.idempotency_keys k
+            where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
+            for update) k;
+        get diagnostics held = row_count;
+        -- Fewer rows: the sweep has just deleted a key that the insert conflicted with. Retry.
+        exit when held = cardinality(_take_keys.keys);
+    end loop;
+
+    -- A new statement after the lock, with a new snapshot: it sees whether the key's owner is still unfinished.
+    with moved as (
+        update flowfabric.idempotency_keys k
+        set execution_partition = w.execution_partition, execution = w.execution, expires_at = w.expires_at
+        from (
+            select w.*, h.place
+            from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys, _take_keys.execution_partitions,
+                        _take_keys.executions, _take_keys.expiries)
+                 with ordinality as w (partition, namespace, key, execution_partition, execution, expires_at, number)
+            cross join lateral (
+                select k.ctid as place, k.execution_partition, k.execution from flowfabric.idempotency_keys k
+                where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
+                  and k.expires_at <= flowfabric.clock()
+                offset 0) h
+            left join lateral (
+                select t.id from flowfabric.tickets t
+                where t.partition = h.execution_partition and t.id = h.execution offset 0) t on true
+            where not w.number = any (taken) and t.id is null
+            limit cardinality(_take_keys.keys)) w
+        where k.ctid = w.place
+        returning w.number
+    )
+    select taken || coalesce(array_agg(m.number), '{}') into taken from moved m;
+
+    return (
+        select array_agg(case when not w.number = any (taken)
+                              then flowfabric._id(k.execution_partition, k.execution) end order by w.number)
+        from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys)
+             with ordinality as w (partition, namespace, key, number)
+        cross join lateral (
+            select k.execution_partition, k.execution from flowfabric.idempotency_keys k
+            where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key offset 0) k);
+end $$;
+
+-- Find the items of a batch that are duplicates of an existing execution: by their id, by their idempotency key, or
+-- because an earlier item of the batch created it. Only called if an item has a key; otherwise the insert's conflict
+-- detects duplicates.
+--
+--   locks    the idempotency keys, in key order
+--   returns  the existing execution's id per item, in order; null if the item is not a duplicate
+create or replace function flowfabric._find_owners(
+    partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[], expiries timestamptz[],
+    refused boolean[])
+returns text[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    it record;
+    made boolean[]; -- indexed by the first item with that id
+    takers int[]; -- indexed by the first item with that key
+    strays int[] := '{}';
+    stray int;
+    owners text[] := array_fill(null::text, array[cardinality(_find_owners.ids)]);
+begin
+    for it in
+        with items as (
+            select x.*, first_value(x.item) over (partition by x.partition, x.id order by x.item)::int as same_id,
+                   e.id is not null as known
+            from unnest(_find_owners.partitions, _find_owners.ids, _find_owners.keys, _find_owners.key_partitions,
+                        _find_owners.namespaces, _find_owners.expiries, _find_owners.refused)
+                 with ordinality as x (partition, id, key, key_partition, namespace, expires_at, refused, item)
+            left join lateral (
+                select e.id from flowfabric.executions e
+                where e.partition = x.partition and e.id = x.id offset 0) e on true
+            where not x.refused
+        ), firsts as (
+            select distinct on (i.namespace, i.key) i.* from items i
+            where i.key is not null and not i.known
+            order by i.namespace, i.key, i.item
+        ), held as (
+            select h.* from (
+                select array_agg(f.key_partition) as key_partitions, array_agg(f.namespace) as namespaces,
+                       array_agg(f.key) as keys, array_agg(f.partition) as partitions, array_agg(f.id) as ids,
+                       array_agg(f.expires_at) as expiries, array_agg(f.item::int) as items
+                from firsts f) a
+            cross join lateral unnest(a.items, a.namespaces, a.keys, flowfabric._take_keys(
+                a.key_partitions, a.namespaces, a.keys, a.partitions, a.ids, a.expiries))
+                as h (item, namespace, key, owner)
+            where a.keys is not null
+        )
+        select i.item::int, flowfabric._id(i.partition, i.id) as own_id, i.same_id, i.known, h.item as same_key, h.owner
+        from items i left join held h on h.namespace = i.namespace and h.key = i.key
+        order by i.item
+    loop
+        owners[it.item] := case
+            when it.known or made[it.same_id] then it.own_id
+            else coalesce(it.owner, flowfabric._id(
+                _find_owners.partitions[takers[it.same_key]], _find_owners.ids[takers[it.same_key]])) end;
+        if owners[it.item] is null then
+            made[it.same_id] := true;
+            if it.same_key is not null then
+                takers[it.same_key] := it.item;
+            end if;
+        elsif it.item = it.same_key and it.owner is null then
+            strays := strays || it.item;
+        end if;
+    end loop;
+
+    -- The key was acquired for an item that is a duplicate by its id: pass the key to the next item with it, or free
+    -- it.
+    foreach stray in array strays loop
+        delete from flowfabric.idempotency_keys k
+        where k.partition = _find_owners.key_partitions[stray] and k.namespace = _find_owners.namespaces[stray]
+          and k.key = _find_owners.keys[stray];
+        insert into flowfabric.idempotency_keys (partition, namespace, key, execution_partition, execution, expires_at)
+        select _find_owners.key_partitions[stray], _find_owners.namespaces[stray], _find_owners.keys[stray],
+               _find_owners.partitions[t.item], _find_owners.ids[t.item], _find_owners.expiries[t.item]
+        from (select takers[stray] as item) t where t.item is not null;
+    end loop;
+    return owners;
+end $$;
+
+-- Find the execution that already has an id or an idempotency key. A caller that lost the reply may repeat a submission
+-- when its lane is draining or its deadline has passed: the answer must still be `duplicate`.
+--
+--   returns  the execution's id, or null if there is none
+create or replace function flowfabric._standing_owner(
+    partition int, id uuid, key_partition int, namespace text, key text, now timestamptz)
+returns text
+language sql stable as $$
+    select coalesce(
+        (select flowfabric._id(e.partition, e.id) from flowfabric.executions e
+         where e.partition = _standing_owner.partition and e.id = _standing_owner.id),
+        (select flowfabric._id(k.execution_partition, k.execution) from flowfabric.idempotency_keys k
+         where k.partition = _standing_owner.key_partition and k.namespace = _standing_owner.namespace
+           and k.key = _standing_owner.key
+           and (k.expires_at > _standing_owner.now
+                or exists (select from flowfabric.tickets t
+                           where t.partition = k.execution_partition and t.id = k.execution))))
+$$;
+
+-- Add the duplicates among the items of a batch that were refused because of a draining lane, a past deadline or their
+-- flow. An execution created by a later item of the same call does not count.
+--
+--   returns  the existing execution's id per item, in order; null if the item is not a duplicate
+create or replace function flowfabric._add_late_owners(
+    owners text[], partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[],
+    deadlines_at timestamptz[], faults jsonb[], made boolean[], now timestamptz)
+returns text[]
+language plpgsql stable as $$
+begin
+    return array(
+        select coalesce(
+            case when x.owner <> all (array(
+                select flowfabric._id(_add_late_owners.partitions[i], _add_late_owners.ids[i])
+                from generate_series(x.item + 1, cardinality(_add_late_owners.ids)) i
+                where _add_late_owners.made[i])) then x.owner end,
+            _add_late_owners.owners[x.item])
+        from (
+            select i as item, case
+                when _add_late_owners.faults[i] ->> 'code' in
+                         ('lane_draining', 'flow_not_found', 'flow_already_terminal', 'flow_too_large')
+                     or _add_late_owners.faults[i] ->> 'code' = 'invalid_time'
+                        and _add_late_owners.deadlines_at[i] <= _add_late_owners.now then
+                    flowfabric._standing_owner(
+                        _add_late_owners.partitions[i], _add_late_owners.ids[i], _add_late_owners.key_partitions[i],
+                        _add_late_owners.namespaces[i], _add_late_owners.keys[i], _add_late_owners.now) end as owner
+            from generate_series(1, cardinality(_add_late_owners.ids)) i) x
+        order by x.item);
+end $$;
