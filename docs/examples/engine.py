@@ -301,7 +301,7 @@ async def of_the_overview(conn: asyncpg.Connection) -> None:
     # overview.overview
     frame = await overview.overview(conn)
     for stuck in frame.stuck:
-        print(stuck.lane, stuck.reason, stuck.remedy)
+        print(stuck.lane, stuck.amount, stuck.sentence)
 
 
 async def of_quotas(conn: asyncpg.Connection) -> None:
