@@ -15,7 +15,7 @@ import msgspec
 
 from docs import public
 from docs.fields import FIELDS
-from docs.meanings import ATTRIBUTES, PARAMETERS, SHARED
+from docs.meanings import ATTRIBUTES, OBVIOUS, PARAMETERS, SHARED
 from docs.signatures import Signature, constructor, protocol, signature, signatures
 from docs.snippets import snippets
 from flowfabric.app.decorators import TaskDecorator
@@ -173,8 +173,10 @@ def _thing(name: str, thing: Any, file: str, heading: str) -> Iterator[str]:
         yield f"{_linked(_said(thing))}\n"
         yield from _parameters(name, [constructor(name, thing)] if name in CONSTRUCTED else [], _said(thing))
         yield from _attributes(name)
-        yield from _example(name, file)
-        for member, what in public.members(name, thing).items():
+        members = public.members(name, thing)
+        if snippets(file).get(name) not in [snippets(file).get(f"{name}.{member}") for member in members]:
+            yield from _example(name, file)
+        for member, what in members.items():
             yield f"{heading} {name}.{member}\n"
             yield from _member(f"{name}.{member}", what, file)
 
@@ -218,8 +220,9 @@ def _parameters(name: str, shown: list[Signature], said: str, file: str = "") ->
     """The parameters that neither the docstring nor the top of the page explains."""
     lines = {}
     for parameter in (parameter for each in shown for parameter in each.named):
-        is_shared = file == "engine" and parameter.name in SHARED and f"{name}.{parameter.name}" not in PARAMETERS
-        if not is_shared and f"`{parameter.name}`" not in said:
+        is_shared = parameter.name in OBVIOUS or (file == "engine" and parameter.name in SHARED)
+        is_special = f"{name}.{parameter.name}" in PARAMETERS
+        if (is_special or not is_shared) and f"`{parameter.name}`" not in said:
             types = sorted(_types(" ".join(parameter.types)))
             linked = f" ({', '.join(types)})" if types else ""
             lines[parameter.name] = f"- `{parameter.name}`{linked}: {meaning(name, parameter.name)}"

@@ -21,6 +21,9 @@ SHARED = {
 }
 """Parameters that many operations of the engine have; explained once, at the top of the page."""
 
+OBVIOUS = {"args", "kwargs", "name"}
+"""Parameters that need no explanation unless `PARAMETERS` has one for the operation."""
+
 PARAMETERS = {
     "actual": 'what was spent, per dimension: `{"tokens": 3_100}`',
     "advance": "include events committed up to now; without it, events up to the horizon that a reader has reached",
@@ -28,7 +31,6 @@ PARAMETERS = {
     "answer": "the answer whose outcome is `hard_breach`",
     "app": "the app whose tasks it runs",
     "approvers": "how many different people must approve",
-    "args": "the arguments of the function",
     "arguments": "the arguments of the task, by name",
     "aside": "use one of the connections that are reserved for sweeps",
     "backoff": "the pause before the first retry; it doubles with each further one",
@@ -84,7 +86,6 @@ PARAMETERS = {
     "key": "an idempotency key: a second call with it returns what the first one created",
     "kid": "the name of the key, 1 to 64 letters, digits, dots, underscores or hyphens",
     "kind": "what this flow does, such as the name of your workflow; shown in lists",
-    "kwargs": "the keyword arguments of the function",
     "lane": "only items in this lane",
     "lanes": "the lanes (queues) that it serves",
     "lapsed": "include instances that have expired but were not removed by the sweep yet",
@@ -96,7 +97,6 @@ PARAMETERS = {
     "members": "the executions to submit, each under a name of its own",
     "minted": "an id for each submission that has none, so that the call can be repeated",
     "mode": "`strict`, or `observe`, which counts usage and limits nothing",
-    "name": "the name",
     "names": "only these inputs",
     "node": "the node that it waits for or is called with",
     "nodes": "the nodes that it waits for",

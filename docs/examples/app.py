@@ -40,6 +40,13 @@ app = App(
 )
 
 
+# BudgetOptions
+strict_app = App(budgets={"team-a": {"hard_limits": {"tokens": 1_000_000}, "reset_interval": "1d"}})
+
+# QuotaOptions
+slow_app = App(quotas={"search-api": {"max_requests_per_window": 100, "window_seconds": 60}})
+
+
 # App.task
 @app.task(lane="research", retries=3, timeout="10m", budgets=["team-a"])
 async def report(ctx: Context, topic: str, pages: int = 1) -> list[str]:
@@ -92,6 +99,8 @@ async def of_app(waitpoint_id: Any, token: str, execution_id: ExecutionId) -> No
     await app.signal(signal)
     # App.create_schedule
     await app.create_schedule("nightly", report, {"topic": "tides"}, every="1d", jitter="10m", by="ops")
+    # TimingOptions
+    await app.create_schedule("daily", digest, {"topic": "tides"}, cron="0 9 * * *", catch_up="none", overlap="skip")
     # App.sync
     with app.sync() as sync:
         pages = sync(report).submit("tides", pages=2).result()
