@@ -292,14 +292,16 @@ async def of_handlers(ctx: Context) -> None:
         await held.release()  # nothing was spent
 
 
-async def of_flows(flow: Flow, handle: FlowHandle, notes: Node[list[str]], more: Node[list[str]]) -> None:
+async def of_flows(
+    flow: Flow, handle: FlowHandle, notes: Node[list[str]], more: Node[list[str]], collected: Node[dict[str, list[str]]]
+) -> None:
     # Flow, Flow.add, Flow.submit
     flow = app.flow("report")
     notes = flow.add(report, "tides")
     page = flow.add(write, notes)  # waits for the notes, and is called with them
     handle = await flow.submit()
     # Flow.feed
-    page = flow.feed(write, notes)  # the node returns a mapping of all arguments, by name
+    page = flow.feed(write, collected)  # which returns all arguments by name: {"notes": [...]}
     # Node, Node.after
     page = flow.add(write, notes).after(more)
     # Node.any_of
