@@ -1,4 +1,4 @@
-"""One transaction for your own table and the work that follows from it: both are committed, or neither.
+"""Submit a task in the same transaction as your own insert: both are committed, or neither.
 
 `ff dev examples/transaction.py:app` in one terminal, `python examples/transaction.py` in another.
 """
@@ -23,11 +23,11 @@ async def ship(order: int) -> str:
 async def place_order(customer: str) -> str:
     async with app.database.transaction() as conn:  # or your own asyncpg connection
         [row] = await conn.fetch("insert into orders (customer) values ($1) returning id", customer)
-        submitted = await executions.submit(conn, ship.submission(row["id"]))
+        execution = await ship.submit_in(conn, row["id"])
         if not customer.isalpha():
-            raise ValueError(f"{customer!r} is not a valid name; neither the order nor its execution was committed")
-    await app.wake("shipping")  # optional: without it, a worker finds the work at its next poll
-    return str(submitted.execution_id)
+            raise ValueError(f"{customer!r} is not a customer: neither the order nor the shipping was stored")
+    await app.wake("shipping")  # notifies the workers; without this, they find the execution by polling
+    return await execution.result("1m")
 
 
 async def main() -> None:
@@ -36,10 +36,9 @@ async def main() -> None:
             await conn.execute(ORDERS)
         for customer in ("ada", "---"):
             try:
-                execution_id = await place_order(customer)
-                print(await app.execution(execution_id).result("1m"))
-            except ValueError as error:
-                print(error)
+                print(await place_order(customer))
+            except ValueError as refused:
+                print(refused)
         async with app.database.connection() as conn:
             orders = await conn.fetch("select customer from orders")
             ships = (await executions.list_executions(conn, lane="shipping")).items

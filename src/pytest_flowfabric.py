@@ -1,7 +1,7 @@
-"""The pytest plugin of FlowFabric: an engine with a database of its own for each test that asks for one.
+"""The pytest plugin of FlowFabric: fixtures that give a test an engine with its own database.
 
-Whoever has FlowFabric installed loads this module in every run of pytest. So it imports nothing of FlowFabric before a
-fixture is asked for, and does nothing to tests that ask for none.
+If FlowFabric is installed, every pytest run loads this module. So it imports nothing of FlowFabric before a test uses a
+fixture, and does not affect tests that use none.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ FIXTURE = "flowfabric_engine"
 
 @pytest.fixture(scope="session")
 def flowfabric_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Server]":
-    """The Postgres of this test run: the one FLOWFABRIC_TEST_URL names, or an embedded one for all its processes."""
+    """The Postgres of this test run: the one that FLOWFABRIC_TEST_URL names, or an embedded one for all processes."""
     from flowfabric import testing
 
     base = tmp_path_factory.getbasetemp()
@@ -37,19 +37,19 @@ def flowfabric_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 @pytest.fixture(scope="session")
 def flowfabric_tables() -> str:
-    """SQL that makes tables of your own in the database of every test; override it in your conftest.py."""
+    """SQL that creates your own tables in the database of every test; override it in your conftest.py."""
     return ""
 
 
 @pytest.fixture(scope="session")
 def flowfabric_template(flowfabric_server: "Server", flowfabric_tables: str) -> str:
-    """The name of the database that those of the tests are copies of, made once per run."""
+    """The name of the template database that each test gets a copy of; created once per run."""
     return _run(flowfabric_server.make_template(flowfabric_tables))
 
 
 @pytest.fixture
 def flowfabric_url(flowfabric_server: "Server", flowfabric_template: str) -> Iterator[str]:
-    """The URL of a database of this test's own."""
+    """The URL of this test's own database."""
     name = _run(flowfabric_server.create(flowfabric_template))
     yield flowfabric_server.url(name)
     _run(flowfabric_server.drop(name))
@@ -57,7 +57,7 @@ def flowfabric_url(flowfabric_server: "Server", flowfabric_template: str) -> Ite
 
 @pytest.fixture
 def flowfabric_engine(request: pytest.FixtureRequest, flowfabric_url: str) -> "Iterator[Engine | BlockingEngine]":
-    """The engine of this test; in a test that does not await, its blocking face."""
+    """The engine of this test; in a sync test, with sync methods."""
     from flowfabric.testing import sync
     from flowfabric.testing.engine import Engine
 
@@ -77,7 +77,7 @@ def flowfabric_engine(request: pytest.FixtureRequest, flowfabric_url: str) -> "I
 
 @pytest.fixture
 def engine(flowfabric_engine: "Engine | BlockingEngine") -> "Engine | BlockingEngine":
-    """The engine of this test, with a database of its own: `await engine.approve(execution)`."""
+    """The engine of this test, with its own database: `await engine.approve(execution)`."""
     return flowfabric_engine
 
 
@@ -89,20 +89,20 @@ def clock(flowfabric_engine: "Engine | BlockingEngine") -> "Clock | Blocking[Clo
 
 @pytest.fixture
 def app_worker(flowfabric_engine: "Engine | BlockingEngine") -> Callable[..., Any]:
-    """Opens an app on the database of this test, with a worker: `await app_worker(app)`."""
+    """Open an app on the database of this test, with a worker: `await app_worker(app)`."""
     return flowfabric_engine.work
 
 
 @pytest.fixture
 def run_now(flowfabric_engine: "Engine | BlockingEngine") -> Callable[..., Any]:
-    """Runs a task to its end and returns its result: `await run_now(report, "tides")`."""
+    """Run a task to its end and return its result: `await run_now(report, "tides")`."""
     run: Callable[..., Any] = flowfabric_engine.run_now
     return run
 
 
 @pytest.hookimpl
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
-    """Run an async test that uses the engine when no plugin for async tests does."""
+    """Run an async test that uses the engine, if no plugin for async tests does."""
     if FIXTURE not in pyfuncitem.fixturenames or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
@@ -112,7 +112,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
 
 
 def _closing(engine: "Engine", test: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., Coroutine[Any, Any, T]]:
-    """The test, at whose end the engine is closed: in its own loop, whichever plugin runs that."""
+    """Wrap a test so that the engine closes at its end, on the test's event loop, whichever plugin runs it."""
 
     @functools.wraps(test)
     async def closing(*args: Any, **kwargs: Any) -> T:
@@ -123,6 +123,6 @@ def _closing(engine: "Engine", test: Callable[..., Coroutine[Any, Any, T]]) -> C
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end in a thread, since there may be a loop in this one."""
+    """Run a coroutine to its end in another thread, because this one may have a running event loop."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, coroutine).result()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import asyncpg
 import pytest
 
+from flowfabric import App
 from flowfabric.config import Config
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
@@ -99,3 +100,9 @@ def given(conn: Connection) -> Given:
 async def race(given: Given, connect: Connect) -> Race:
     """Two sessions, one of which must wait for the other."""
     return Race(given, await connect(), await connect())
+
+
+@pytest.fixture
+def app(database_url: str) -> App:
+    """An app on the database of this test, not yet open."""
+    return App(url=database_url)

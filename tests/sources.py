@@ -27,7 +27,7 @@ LOCK = re.compile(r"\bfor (?:no key )?(?:update|share)\b|\bpg_advisory_xact_lock
 NAMING = re.compile(
     r"insert into [\w.]+(?: (?:as )?\w+)? \([^()]*\)|on conflict \([^()]*\)"
     r"|(?:\bas |\) |\binto |\bwith |, |\brecursive )\w+ \([\w\s,]*\)(?!\s*(?:over|filter))"
-    r"|\bas \w+|, \w+ =(?!>)|\bset \w+ =|\border by \w+(?=\s*$)",
+    r"|\bas \w+|,\s+\w+ =(?!>)|\bset \w+ =|\b(?:order|group|partition) by\b(?: \w+(?=\s*$))?",
     re.IGNORECASE,
 )
 DECLARED = re.compile(r"^\s+(\w+) (?:constant )?[\w.]+.*;$", re.MULTILINE)

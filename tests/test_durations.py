@@ -21,28 +21,28 @@ from flowfabric import durations
     ],
 )
 def test_a_duration_is_read(written: str, meant: timedelta) -> None:
-    assert durations.read_span(written) == meant
+    assert durations.read_duration(written) == meant
 
 
 @pytest.mark.parametrize("written", ["250ms", "30s", "1h30m", "2d", "14d", "1d12h5ms", "0s"])
 def test_a_duration_is_written_in_the_largest_units(written: str) -> None:
-    assert durations.write_span(durations.read_span(written)) == written
+    assert durations.format_duration(durations.read_duration(written)) == written
 
 
 @pytest.mark.parametrize("written", ["", "5", "m", "-5s", "5 parsecs", "1h30", "٣s", "5s\n5", 5, 1.5, None])
 def test_an_invalid_duration_is_refused_with_examples(written: str) -> None:
     with pytest.raises(ValueError, match="250ms, 30s, 10m"):
-        durations.read_span(written)
+        durations.read_duration(written)
 
 
 def test_a_negative_duration_is_refused() -> None:
     with pytest.raises(ValueError, match=r"-1|zero|negative"):
-        durations.read_span(timedelta(seconds=-1))
+        durations.read_duration(timedelta(seconds=-1))
 
 
 def test_a_duration_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="9999999999999w"):
-        durations.read_span("9999999999999w")
+        durations.read_duration("9999999999999w")
 
 
 def test_a_time_is_a_duration_a_moment_or_none() -> None:

@@ -8,11 +8,14 @@ from http import HTTPStatus
 import pytest
 
 from flowfabric import errors
-from flowfabric.errors import FlowFabricError, LaneNotFound, LeaseLost, NotFound
+from flowfabric.errors import ChildFailed, ExecutionCancelled, FlowFabricError, LaneNotFound, LeaseLost, NotFound
+from flowfabric.ids import mint_execution_id
+from flowfabric.model import Failure
 
-FAMILIES = FlowFabricError.__subclasses__()
+FAMILIES: list[type[FlowFabricError]] = list(errors.FAMILIES)
+ENDS = [errors.ExecutionFailed, *errors.ExecutionFailed.__subclasses__(), errors.PermanentError]
 KNOWN = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FlowFabricError)]
-REFUSALS = [kind for kind in KNOWN if kind is not FlowFabricError and kind not in FAMILIES]
+REFUSALS = [kind for kind in KNOWN if kind not in (FlowFabricError, *FAMILIES, *ENDS)]
 
 
 def test_there_are_seven_families_each_with_its_status() -> None:
@@ -34,7 +37,7 @@ def test_an_error_is_in_exactly_one_family(kind: type[FlowFabricError]) -> None:
     assert len(kind.__bases__) == 1
 
 
-@pytest.mark.parametrize("kind", [*REFUSALS, *FAMILIES])
+@pytest.mark.parametrize("kind", [*REFUSALS, *FAMILIES, *ENDS])
 def test_an_error_has_a_docstring(kind: type[FlowFabricError]) -> None:
     assert re.fullmatch(r"[A-Z].*\.", kind.__doc__ or "")
     assert "__doc__" in vars(kind)
@@ -75,3 +78,16 @@ def test_an_error_survives_copying_and_pickling(through: object) -> None:
     assert through(refusal) == refusal
     assert hash(through(refusal)) == hash(refusal)
     assert refusal != LeaseLost("gone", cause="revoked")
+
+
+@pytest.mark.parametrize("through", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_the_failure_of_an_execution_survives_copying_and_pickling(through: object) -> None:
+    execution_id, failure = mint_execution_id(), Failure(class_="permanent", reason="no")
+    assert callable(through)
+
+    failed = through(ExecutionCancelled("it was cancelled", execution_id, failure))
+    assert (type(failed), failed.execution_id, failed.failure) == (ExecutionCancelled, execution_id, failure)
+    assert str(failed) == "execution_cancelled: it was cancelled"
+    child = through(ChildFailed("it failed", execution_id, "failed", failure))
+    assert (child.execution_id, child.state, child.failure) == (execution_id, "failed", failure)
+    assert isinstance(child, FlowFabricError)

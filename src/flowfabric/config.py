@@ -16,8 +16,8 @@ from flowfabric import durations
 from flowfabric.errors import BadSetting
 
 PREFIX = "FLOWFABRIC_"
-URL_SHAPE = "it reads postgresql://user:password@host:5432/database, with %-escapes for special characters in a part"
-SECRET = {"url": URL_SHAPE, "secret": "it is exactly 64 hexadecimal digits (32 bytes)"}
+URL_SHAPE = "use postgresql://user:password@host:5432/database, with special characters in a part %-escaped"
+SECRET = {"url": URL_SHAPE, "secret": "use exactly 64 hexadecimal digits (32 bytes)"}
 
 # Shortest and longest value of the settings that are durations.
 DURATIONS = {
@@ -74,7 +74,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ, **given: object) -> Self:
-        """The settings given here, completed from the environment. Raises `BadSetting`.
+        """Read the settings from the arguments, then from the environment. Raises `BadSetting`.
 
         An argument that is `None` and a variable that is empty count as not given.
         """
@@ -86,7 +86,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return cls(**{name: _read(name, fields[name], value) for name, value in settings.items() if value is not None})
 
     def __repr__(self) -> str:
-        """Without the URL, which may hold a password, and the secret."""
+        """Omit the URL, which may contain a password, and the secret."""
         return f"Config({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
@@ -95,7 +95,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def variable(name: str) -> str:
-    """The environment variable of a setting."""
+    """Return the environment variable of a setting."""
     return PREFIX + name.upper()
 
 
@@ -106,18 +106,18 @@ def _read(name: str, kind: Any, value: object) -> Any:
         return msgspec.convert(value, kind, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
         if name in SECRET:
-            raise BadSetting(f"{variable(name)} cannot be read; {SECRET[name]}") from None
+            raise BadSetting(f"{variable(name)} is invalid; {SECRET[name]}") from None
         raise BadSetting(f"{variable(name)} is {str(value)[:80]!r}: {error}") from None
 
 
 def _read_duration(name: str, value: object) -> timedelta:
     shortest, longest = DURATIONS[name]
     try:
-        duration = durations.read_span(value)  # type: ignore[arg-type]
+        duration = durations.read_duration(value)  # type: ignore[arg-type]
     except ValueError as error:
         raise BadSetting(f"{variable(name)}: {error}") from None
     if not shortest <= duration <= longest:
-        given, least, most = map(durations.write_span, (duration, shortest, longest))
+        given, least, most = map(durations.format_duration, (duration, shortest, longest))
         raise BadSetting(f"{variable(name)} is {given}; use {least} to {most}")
     return duration
 

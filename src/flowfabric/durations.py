@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `"10m"`, `"2d"`, `"1h30m"`."""
+"""Durations as text: `"10m"`, `"2d"`, `"1h30m"`."""
 
 import functools
 import re
@@ -6,38 +6,38 @@ from datetime import datetime, timedelta
 
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
-NO_SPAN = "{!r:.82} is no span of time; write one like 250ms, 30s, 10m, 1h30m, 2d or 1w"
-SPAN = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
+DURATION = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
+NOT_A_DURATION = "{!r:.82} is not a duration; use 250ms, 30s, 10m, 1h30m, 2d or 1w"
 
 
-def read_span(given: str | timedelta) -> timedelta:
-    """A span, whichever way it was written. Raises `ValueError` for what is none, or is below zero."""
+def read_duration(given: str | timedelta) -> timedelta:
+    """Read a duration from text such as `"1h30m"`, or check a `timedelta`. Raises `ValueError`, also below zero."""
     if isinstance(given, str):
         return _parse(given)
     if not isinstance(given, timedelta):
-        raise ValueError(NO_SPAN.format(given))
+        raise ValueError(NOT_A_DURATION.format(given))
     if given < timedelta():
-        raise ValueError(f"{given} is below zero; a span of time goes forward")
+        raise ValueError(f"{given} is negative; use a duration of zero or more")
     return given
 
 
 def read_time(given: str | timedelta | datetime | None) -> timedelta | datetime | None:
-    """A span or a moment; nothing stays nothing. Raises `ValueError`."""
+    """Read a duration or a timestamp; `None` stays `None`. Raises `ValueError`."""
     if given is None:
         return None
-    return read_moment(given) if isinstance(given, datetime) else read_span(given)
+    return read_timestamp(given) if isinstance(given, datetime) else read_duration(given)
 
 
-def read_moment(given: datetime) -> datetime:
-    """A moment that means the same everywhere. Raises `ValueError`."""
+def read_timestamp(given: datetime) -> datetime:
+    """Check that a timestamp has a time zone. Raises `ValueError`."""
     if given.utcoffset() is None:
-        raise ValueError(f"{given} has no time zone; give a moment such as datetime.now(UTC)")
+        raise ValueError(f"{given} has no time zone; use an aware datetime such as datetime.now(UTC)")
     return given
 
 
-def write_span(span: timedelta) -> str:
-    """A span as it is written to be read: `1h30m`."""
-    left, parts = span // timedelta(milliseconds=1), []
+def format_duration(duration: timedelta) -> str:
+    """Format a duration so that `read_duration` can read it: `1h30m`."""
+    left, parts = duration // timedelta(milliseconds=1), []
     for unit in ("d", "h", "m", "s", "ms"):
         count, left = divmod(left, timedelta(**{UNITS[unit]: 1}) // timedelta(milliseconds=1))
         parts += [f"{count}{unit}"] if count else []
@@ -45,7 +45,7 @@ def write_span(span: timedelta) -> str:
 
 
 def in_two_units(seconds: float) -> list[tuple[int, str]]:
-    """A span as people say it: how many of its largest unit and of the next one; nothing for less than a second."""
+    """Split a duration into its largest unit and the next one: `(1, "h"), (2, "m")`; empty below one second."""
     left = max(round(seconds), 0)
     counts: list[tuple[int, str]] = []
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
@@ -58,11 +58,9 @@ def in_two_units(seconds: float) -> list[tuple[int, str]]:
 @functools.lru_cache(maxsize=1_000)
 def _parse(given: str) -> timedelta:
     text = given.replace(" ", "")
-    if not SPAN.fullmatch(text):
-        raise ValueError(NO_SPAN.format(given))
+    if not DURATION.fullmatch(text):
+        raise ValueError(NOT_A_DURATION.format(given))
     try:
         return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in PART.findall(text)), timedelta())
     except OverflowError:
-        raise ValueError(
-            f"{given!r:.82} is longer than time is counted; ten years are the most that can be used"
-        ) from None
+        raise ValueError(f"{given!r:.82} is too long; use at most ten years") from None

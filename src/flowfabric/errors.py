@@ -450,8 +450,8 @@ class ExecutionFailed(FlowFabricError):
 
     def __init__(self, message: str, execution_id: "ExecutionId", failure: "Failure | None" = None) -> None:
         super().__init__(message, execution_id=execution_id, failure=failure)
-        self.execution_id = execution_id
-        self.failure = failure
+        self.args = (message, execution_id, failure)
+        self.execution_id, self.failure = execution_id, failure
 
 
 class ExecutionCancelled(ExecutionFailed):
@@ -471,6 +471,7 @@ class ChildFailed(ExecutionFailed):
 
     def __init__(self, message: str, execution_id: "ExecutionId", state: str, failure: "Failure | None" = None) -> None:
         super().__init__(message, execution_id, failure)
+        self.args = (message, execution_id, state, failure)
         self.state = state
 
 

@@ -1,12 +1,12 @@
-"""Ids, partitions and cursors: the shapes that travel on the wire.
+"""Ids, partition keys and cursors, and how they are written as text.
 
     execution, flow    {fp:24}:550e8400-e29b-41d4-a716-446655440000
     partition key      {fp:24}, {b:16}, {q:7}
-    budget, quota      a UUID that follows from kind, namespace and name
+    budget, quota      a UUID derived from kind, namespace and name
     event cursor       AgAAAAAAAAAq
     list cursor        the id of the last item, or its time in microseconds, a comma and its id
 
-A parser gives a value or a refusal, whatever the text. A value written with `str` is in the one canonical spelling.
+Every parser returns a value or raises a `FlowFabricError`, for any text. `str` of a value is its canonical form.
 """
 
 import base64
@@ -26,7 +26,7 @@ import msgspec
 
 from flowfabric.errors import InvalidCursor, InvalidId, InvalidName, InvalidNamespace, InvalidText, WrongPartition
 
-_INDEX = re.compile(r"0|[1-9][0-9]{0,4}")  # a partition is a smallint; the bound keeps int() from endless digits
+_INDEX = re.compile(r"0|[1-9][0-9]{0,4}")  # a partition is a smallint; limits the digits that int() has to parse
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _ENTITY_ID = re.compile(rf"\{{fp:({_INDEX.pattern})\}}:({_UUID.pattern})")
 _TAG = re.compile(r"\{fp:([^}]*)\}:")
@@ -44,7 +44,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class Family(StrEnum):
-    """What a partition key spreads: executions and flows together, budgets, or quotas."""
+    """What a partition key partitions: executions and flows together, budgets, or quotas."""
 
     EXECUTIONS = "fp"
     BUDGETS = "b"
@@ -55,30 +55,30 @@ PARTITION_COUNTS: Final[Mapping[Family, int]] = {Family.EXECUTIONS: 256, Family.
 
 
 def shown(value: str) -> str:
-    """A text as a message may hold it: quoted, escaped, and cut to 80 characters."""
+    """Format a text for a message: quoted, escaped, and cut to 80 characters."""
     return repr(value) if len(value) <= 80 else f"{value[:80]!r}…"
 
 
 def check_text(value: str, what: str) -> str:
-    """The text itself, if Postgres can store it. Raises `InvalidText`; `what` says in the message which text it is."""
+    """Return the text if Postgres can store it. Raises `InvalidText`, whose message names the text by `what`."""
     if "\0" not in value and (value.isascii() or _is_utf8(value)):
         return value
     position = next(at for at, character in enumerate(value) if character == "\0" or "\ud800" <= character <= "\udfff")
-    raise InvalidText(f"{what} {shown(value)} holds U+0000 or a lone surrogate at position {position}; remove it")
+    raise InvalidText(f"{what} {shown(value)} contains U+0000 or a lone surrogate at position {position}; remove it")
 
 
 def check_filter(value: str | None, what: str) -> str | None:
-    """What a search is narrowed by, if anything. Raises `InvalidName` for an empty one, `InvalidText`.
+    """Return a filter of a list, or `None` for no filter. Raises `InvalidName` for an empty filter, `InvalidText`.
 
-    Nothing has an empty name, and a caller whose variable is empty does not mean all there is.
+    An empty filter matches nothing, and is usually a mistake of a caller whose variable is empty.
     """
     if value == "":
-        raise InvalidName(f"{what} {shown(value)} is empty; name one, or leave it out")
+        raise InvalidName(f"{what} {shown(value)} is empty; give a name, or omit the filter")
     return value if value is None else check_text(value, what)
 
 
 def kept_text(value: str, most: int = 4_096) -> str:
-    """A text for the record, made storable and cut to so many bytes: recording why something failed never fails."""
+    """Make a text storable and cut it to `most` bytes, so that recording an error message never fails."""
     storable = _UNSTORABLE.sub("\ufffd", value[:most]).encode()
     return storable[:most].decode(errors="ignore")
 
@@ -97,26 +97,26 @@ def crc16(data: bytes) -> int:
 
 
 def partition_of(uuid: UUID, count: int) -> int:
-    """The partition of a flow, a solo execution, a budget or a quota."""
+    """Return the partition of a flow, an execution outside a flow, a budget or a quota."""
     return crc16(uuid.bytes) % count
 
 
 def idempotency_partition(namespace: str, key: str, count: int = 256) -> int:
-    """The partition an idempotency key is kept in. Raises `InvalidNamespace`, `InvalidText`."""
+    """Return the partition of an idempotency key. Raises `InvalidNamespace`, `InvalidText`."""
     hashed = f"{check_namespace(namespace)}\0{check_text(key, 'idempotency key')}"
     return crc16(hashed.encode()) % count
 
 
 def uuid7() -> UUID:
-    """A new UUID version 7: milliseconds, then the fraction of the millisecond, then 62 random bits.
+    """Return a new UUID version 7: milliseconds, then the fraction of the millisecond, then 62 random bits.
 
-    The time is this machine's and only keeps neighbours together on disk; nothing is decided by it.
+    The time is this machine's. It only keeps ids of the same time together on disk; no decision depends on it.
     """
     return msgspec.convert(_bytes7(1)[0], UUID)
 
 
 def _bytes7(many: int) -> list[bytes]:
-    """The bytes of so many new UUIDs version 7 in ascending order: each a fraction of a microsecond after the last."""
+    """Return the bytes of `many` new UUIDs version 7, each a fraction of a microsecond after the one before it."""
     milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
     first = milliseconds << 12 | (nanoseconds << 12) // 1_000_000
     tails = struct.unpack(f">{many}Q", os.urandom(8 * many))
@@ -128,14 +128,14 @@ def _bytes7(many: int) -> list[bytes]:
 
 
 class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
-    """The id of an execution or a flow; ordered by partition, then uuid, as the tables are."""
+    """The id of an execution or a flow; ordered by partition, then UUID, like the tables."""
 
     partition: int
     uuid: UUID
 
     @classmethod
     def of(cls, uuid: UUID, count: int = 256) -> Self:
-        """The id in the partition that follows from the uuid itself."""
+        """Return the id with the partition that is computed from the UUID."""
         return cls(partition_of(uuid, count), uuid)
 
     def __str__(self) -> str:
@@ -143,43 +143,43 @@ class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class ExecutionId(EntityId, frozen=True, order=True, gc=False):
-    """The id of an execution; its partition is its flow's, or follows from its own uuid outside a flow."""
+    """The id of an execution. Its partition is that of its flow, or outside a flow computed from its own UUID."""
 
 
 class FlowId(EntityId, frozen=True, order=True, gc=False):
-    """The id of a flow; its partition always follows from its uuid."""
+    """The id of a flow. Its partition is always computed from its UUID."""
 
 
 def mint_execution_id(count: int = 256, *, beside: FlowId | None = None) -> ExecutionId:
-    """A new execution id, in the partition of the flow it will join, if there is one."""
+    """Return a new execution id; with `beside`, in the partition of that flow."""
     uuid = uuid7()
     return ExecutionId.of(uuid, count) if beside is None else ExecutionId(beside.partition, uuid)
 
 
 def mint_execution_ids(many: int, count: int = 256) -> list[ExecutionId]:
-    """So many new execution ids, at a fraction of the cost of one after the other."""
+    """Return `many` new execution ids, much faster than one at a time."""
     minted = _bytes7(many)
-    # msgspec makes all the UUIDs in one call; each made by itself would cost as much as all else here.
+    # One call of msgspec makes all UUIDs; making them one at a time would double the cost of this function.
     uuids = msgspec.convert(minted, list[UUID])
     return [ExecutionId(crc16(each) % count, uuid) for each, uuid in zip(minted, uuids, strict=True)]
 
 
 def mint_flow_id(count: int = 256) -> FlowId:
-    """A new flow id."""
+    """Return a new flow id."""
     return FlowId.of(uuid7(), count)
 
 
 def parse_execution_id(text: str, count: int = 256) -> ExecutionId:
-    """Read an execution id; any partition below the count is good. Raises `InvalidId` with its `cause`."""
+    """Parse an execution id; any partition below `count` is valid. Raises `InvalidId` with its `cause`."""
     return ExecutionId(*_parse_entity_id(text, count))
 
 
 def parse_flow_id(text: str, count: int = 256) -> FlowId:
-    """Read a flow id. Raises `InvalidId` with its `cause`, or `WrongPartition` when the uuid belongs elsewhere."""
+    """Parse a flow id. Raises `InvalidId` with its `cause`, or `WrongPartition` if the UUID has another partition."""
     flow_id = FlowId(*_parse_entity_id(text, count))
     expected = FlowId.of(flow_id.uuid, count)
     if flow_id != expected:
-        raise WrongPartition(f"flow id {shown(text)} carries another partition than its uuid has; write {expected}")
+        raise WrongPartition(f"flow id {shown(text)} does not have the partition of its UUID; use {expected}")
     return flow_id
 
 
@@ -196,17 +196,18 @@ def _parse_entity_id(text: str, count: int) -> tuple[int, UUID]:
 def _invalid_id(text: str, count: int) -> InvalidId:
     tag = _TAG.match(text)
     if tag is None:
-        return InvalidId(f"id {shown(text)} lacks its partition; write {{fp:N}}:<uuid>", cause="missing_tag")
+        return InvalidId(f"id {shown(text)} has no partition; use {{fp:N}}:<uuid>", cause="missing_tag")
     if not _is_partition(tag[1], count):
         return _invalid_partition("id", text, count)
     return InvalidId(
-        f"id {shown(text)} does not end in a UUID; write 32 hexadecimal digits as 8-4-4-4-12", cause="invalid_uuid"
+        f"id {shown(text)} does not end in a UUID; use 32 hexadecimal digits as 8-4-4-4-12",
+        cause="invalid_uuid",
     )
 
 
 def _invalid_partition(what: str, text: str, count: int) -> InvalidId:
     return InvalidId(
-        f"{what} {shown(text)} carries no partition there is; write 0 to {count - 1}, without leading zeros",
+        f"{what} {shown(text)} has an invalid partition; use 0 to {count - 1}, without leading zeros",
         cause="invalid_partition",
     )
 
@@ -226,15 +227,15 @@ class PartitionKey(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_partition_key(text: str, counts: Mapping[Family, int] = PARTITION_COUNTS) -> PartitionKey:
-    """Read a partition key. Raises `InvalidId` with its `cause`."""
+    """Parse a partition key. Raises `InvalidId` with its `cause`."""
     if not (text.startswith("{") and text.endswith("}")):
-        raise InvalidId(f"partition key {shown(text)} is not in braces; write {{fp:N}}", cause="missing_braces")
+        raise InvalidId(f"partition key {shown(text)} is not in braces; use {{fp:N}}", cause="missing_braces")
     word, colon, index = text[1:-1].partition(":")
     if not colon:
-        raise InvalidId(f"partition key {shown(text)} has no colon; write {{fp:N}}", cause="malformed_body")
+        raise InvalidId(f"partition key {shown(text)} has no colon; use {{fp:N}}", cause="malformed_body")
     family = next((family for family in Family if family == word), None)
     if family is None:
-        raise InvalidId(f"partition key {shown(text)} has no known family; write fp, b or q", cause="unknown_family")
+        raise InvalidId(f"partition key {shown(text)} has an unknown family; use fp, b or q", cause="unknown_family")
     if not _is_partition(index, counts[family]):
         raise _invalid_partition("partition key", text, counts[family])
     return PartitionKey(family, int(index))
@@ -244,7 +245,7 @@ NamedKind = Literal["budget", "quota"]
 
 
 def named_id(kind: NamedKind, namespace: str, name: str) -> UUID:
-    """The id of the budget or quota of that name. Raises `InvalidNamespace`, `InvalidName`."""
+    """Return the id of a budget or quota. Raises `InvalidNamespace`, `InvalidName`."""
     hashed = f"{kind}\0{check_namespace(namespace)}\0{check_name(name)}"
     digest = bytearray(hashlib.sha256(hashed.encode()).digest()[:16])
     digest[6] = digest[6] & 0x0F | 0x80
@@ -253,48 +254,51 @@ def named_id(kind: NamedKind, namespace: str, name: str) -> UUID:
 
 
 def budget_id(namespace: str, name: str) -> UUID:
-    """The id of the budget of that name. Raises `InvalidNamespace`, `InvalidName`."""
+    """Return the id of a budget. Raises `InvalidNamespace`, `InvalidName`."""
     return named_id("budget", namespace, name)
 
 
 def quota_id(namespace: str, name: str) -> UUID:
-    """The id of the quota of that name. Raises `InvalidNamespace`, `InvalidName`."""
+    """Return the id of a quota. Raises `InvalidNamespace`, `InvalidName`."""
     return named_id("quota", namespace, name)
 
 
 def resolve_named_id(kind: NamedKind, namespace: str, text: str) -> UUID:
-    """The id a budget or quota is meant by: text that is a UUID is the id, anything else the name."""
+    """Return the id of a budget or quota from text: a UUID is the id itself, any other text is a name."""
     return UUID(text) if _UUID.fullmatch(text) else named_id(kind, namespace, text)
 
 
 def check_name(name: str) -> str:
-    """The name itself, if a budget or quota may have it. Raises `InvalidName`."""
+    """Return the name if it is valid for a budget or quota. Raises `InvalidName`."""
     if _UUID.fullmatch(name):
-        raise InvalidName(f"name {shown(name)} looks like a UUID, which would be read as an id; choose another")
+        raise InvalidName(f"name {shown(name)} is a UUID, which would be read as an id; use another name")
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"name {shown(name)} cannot be; write 1 to 128 printable ASCII characters, without spaces at the ends"
+            f"name {shown(name)} is invalid; use 1 to 128 printable ASCII characters, without spaces at the ends"
         )
     return name
 
 
 def check_namespace(namespace: str) -> str:
-    """The namespace itself, if it can be one. Raises `InvalidNamespace`."""
+    """Return the namespace if it is valid. Raises `InvalidNamespace`."""
     if not _NAMESPACE.fullmatch(namespace):
-        raise InvalidNamespace(f"namespace {shown(namespace)} cannot be; write 1 to 64 printable ASCII characters")
+        raise InvalidNamespace(f"namespace {shown(namespace)} is invalid; use 1 to 64 printable ASCII characters")
     return namespace
 
 
 def encode_event_cursor(event_id: int) -> str:
-    """The cursor just behind that event; 0 stands before the oldest event kept."""
+    """Return the cursor after an event; the cursor of event 0 is before the oldest event that is kept."""
     return base64.urlsafe_b64encode(b"\x02" + event_id.to_bytes(8)).decode()
 
 
 def decode_event_cursor(text: str) -> int | None:
-    """The event id to read after, or `None` for an empty cursor: from now on. Raises `InvalidCursor`."""
+    """Return the event id to read after, or `None` for an empty cursor, which reads only new events.
+
+    Raises `InvalidCursor`.
+    """
     if text == "":
         return None
-    # Nine bytes fill twelve characters to the last bit, so no two texts stand for the same cursor.
+    # Nine bytes fill exactly twelve base64 characters, so every cursor has one text only.
     raw = base64.urlsafe_b64decode(text) if _EVENT_CURSOR.fullmatch(text) else b""
     if raw[:1] != b"\x02" or raw[1] >= 0x80:
         raise invalid_cursor(text)
@@ -302,12 +306,15 @@ def decode_event_cursor(text: str) -> int | None:
 
 
 def newest_cursor(created_at: datetime, execution_id: ExecutionId) -> str:
-    """The cursor behind that execution in a list ordered by `newest`, exact to the microsecond."""
+    """Return the cursor after an execution in a list ordered by `newest`, exact to the microsecond."""
     return f"{(created_at - _EPOCH) // _MICROSECOND},{execution_id}"
 
 
 def parse_newest_cursor(text: str, count: int = 256) -> tuple[datetime, ExecutionId]:
-    """When the last item of a list ordered by `newest` was created, and its id. Raises `InvalidCursor`."""
+    """Parse the cursor of a list ordered by `newest`: when its last item was created, and its id.
+
+    Raises `InvalidCursor`.
+    """
     microseconds, _, execution_id = text.partition(",")
     if not _MICROSECONDS.fullmatch(microseconds):
         raise invalid_cursor(text)
@@ -318,7 +325,7 @@ def parse_newest_cursor(text: str, count: int = 256) -> tuple[datetime, Executio
 
 
 def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
-    """The last item of a list ordered by `id`; its cursor is the id as text. Raises `InvalidCursor`."""
+    """Parse the cursor of a list ordered by `id`, which is the id of its last item. Raises `InvalidCursor`."""
     try:
         return parse_execution_id(text, count)
     except InvalidId:
@@ -326,12 +333,12 @@ def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
 
 
 def waitpoint_cursor(created_at: datetime, waitpoint_id: UUID) -> str:
-    """The cursor behind that waitpoint in a list of them."""
+    """Return the cursor after a waitpoint in a list of waitpoints."""
     return f"{(created_at - _EPOCH) // _MICROSECOND},{waitpoint_id}"
 
 
 def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
-    """When the last waitpoint of a list was created, and its id. Raises `InvalidCursor`."""
+    """Parse the cursor of a list of waitpoints: when the last one was created, and its id. Raises `InvalidCursor`."""
     microseconds, _, waitpoint_id = text.partition(",")
     if not (_MICROSECONDS.fullmatch(microseconds) and _UUID.fullmatch(waitpoint_id)):
         raise invalid_cursor(text)
@@ -342,8 +349,8 @@ def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
 
 
 def invalid_cursor(text: str) -> InvalidCursor:
-    """The refusal of a cursor that no page ended with."""
+    """Return the error for a cursor that this call did not return."""
     return InvalidCursor(
-        f"cursor {shown(text)} is not one this call gives out; pass one back unchanged, or none to start over",
+        f"cursor {shown(text)} is invalid for this call; pass a returned cursor unchanged, or none to start over",
         cause="malformed",
     )

@@ -1,6 +1,6 @@
-"""Payloads: arguments and results as JSON, to and from the types a handler is annotated with.
+"""Payloads: convert arguments and results between JSON and the types that a handler is annotated with.
 
-Plain types, dataclasses, msgspec Structs, datetimes, decimals, UUIDs and bytes go through msgspec; pydantic models by
+msgspec converts plain types, dataclasses, msgspec Structs, datetimes, decimals, UUIDs and bytes; pydantic models use
 their own methods. Never pickle: a payload may outlive the program that wrote it.
 """
 
@@ -17,21 +17,22 @@ import msgspec
 from flowfabric.errors import InvalidBody
 
 NAMELESS = {
-    inspect.Parameter.VAR_POSITIONAL: "*{}: take a list of that name instead",
-    inspect.Parameter.VAR_KEYWORD: "**{}: take a dict of that name instead",
-    inspect.Parameter.POSITIONAL_ONLY: "{} by position only: remove the / behind it",
+    inspect.Parameter.VAR_POSITIONAL: ("*{}", "use a list parameter"),
+    inspect.Parameter.VAR_KEYWORD: ("**{}", "use a dict parameter"),
+    inspect.Parameter.POSITIONAL_ONLY: ("{} by position only", "remove the / after it"),
 }
 
 
 class Arguments:
-    """The arguments of a handler: how a call becomes a payload, and a payload a call."""
+    """The arguments of a handler: encode a call as a payload, and decode a payload as arguments."""
 
     def __init__(self, handler: Callable[..., object], injected: str | None) -> None:
         parameters = inspect.signature(handler).parameters.values()
         for parameter in parameters:
             if parameter.kind in NAMELESS:
-                why = NAMELESS[parameter.kind].format(parameter.name)
-                raise TypeError(f"{handler.__qualname__} takes {why}; a payload gives every argument by its name")
+                what, remedy = NAMELESS[parameter.kind]
+                takes = f"{handler.__qualname__} takes {what.format(parameter.name)}"
+                raise TypeError(f"{takes}, but a payload passes every argument by name; {remedy}")
         types = hints(handler)
         taken = [parameter for parameter in parameters if parameter.name != injected]
         self._signature = inspect.Signature(taken)
@@ -46,23 +47,24 @@ class Arguments:
 
     @property
     def names(self) -> Collection[str]:
-        """What they are called."""
+        """The names of the arguments."""
         return self._signature.parameters
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
-        """The payload of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""
+        """Encode the arguments of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""
         if self._by_position is not None and len(args) == len(self._by_position) and not kwargs:
             return encode(dict(zip(self._by_position, args, strict=True)))
         return encode(self.bind(args, kwargs))
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
-        """The arguments of a call by their names. Raises `TypeError` as the call itself would."""
+        """Return the arguments of a call by name. Raises `TypeError` as the call itself would."""
         return self._signature.bind(*args, **kwargs).arguments
 
     def decode(self, payload: bytes | None, handed: Mapping[str, bytes] | None = None) -> dict[str, Any]:
-        """The arguments in a payload, by name, and those that were handed on to it, as far as it takes them.
+        """Decode the arguments in a payload, by name; a value in `handed` replaces the argument of the same name.
 
-        What does not fit is a `msgspec.ValidationError` with its path.
+        Values in `handed` that the handler has no argument for are ignored. A value of the wrong type raises
+        `msgspec.ValidationError` with its path.
         """
         if handed:
             own = msgspec.json.decode(payload or b"{}", type=dict[str, msgspec.Raw])
@@ -72,24 +74,24 @@ class Arguments:
 
 
 def encode(value: object) -> bytes:
-    """A value as JSON. Raises `InvalidBody` for what JSON has no shape for."""
+    """Encode a value as JSON. Raises `InvalidBody` for a value that JSON cannot represent."""
     try:
         encoded = _json(value)
-        # NaN and the infinities are written as null: only where there is a null may there be one.
+        # msgspec writes NaN and infinities as null, so only a text with a null has to be checked for them.
         if b"null" in encoded and not all(map(isfinite, _floats(msgspec.to_builtins(value, enc_hook=_to_builtin)))):
-            raise ValueError("it holds NaN or an infinity, which JSON has no number for")
+            raise ValueError("it contains NaN or an infinity, which JSON cannot represent")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidBody(f"cannot be written as JSON: {error}", field="payload") from None
     return encoded
 
 
 def decode(payload: bytes | None, kind: Any) -> Any:
-    """The value in a payload, as that type; nothing at all is `None`."""
+    """Decode a payload as a type; no payload is `None`."""
     return None if payload is None else msgspec.json.decode(payload, type=kind, dec_hook=_from_builtin)
 
 
 def hints(function: Callable[..., object]) -> dict[str, Any]:
-    """The annotations of a function, by name; none where it has none that could be read."""
+    """Return the annotations of a function by name; empty if it has none."""
     if not getattr(function, "__annotations__", True):
         return {}
     try:
@@ -98,11 +100,11 @@ def hints(function: Callable[..., object]) -> dict[str, Any]:
         return {}
     except NameError as error:
         name = getattr(function, "__qualname__", repr(function))
-        raise TypeError(f"{name} has an annotation that cannot be read: {error}; define it in its module") from None
+        raise TypeError(f"{name} has an annotation that cannot be resolved: {error}; define it in its module") from None
 
 
 def returned(function: Callable[..., object]) -> Any:
-    """What a function is annotated to return, when awaited if it is to be; anything where it does not say."""
+    """Return the annotated return type of a function, of a coroutine its result; `Any` without an annotation."""
     while isinstance(function, functools.partial) or hasattr(function, "__wrapped__"):
         function = function.func if isinstance(function, functools.partial) else function.__wrapped__
     if isinstance(function, type):
@@ -138,7 +140,7 @@ def _to_builtin(value: object) -> object:
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
-    raise TypeError(f"a {type(value).__name__} has no shape in JSON")
+    raise TypeError(f"JSON cannot represent a value of type {type(value).__name__}")
 
 
 _json = msgspec.json.Encoder(enc_hook=_to_builtin).encode
@@ -149,5 +151,5 @@ def _from_builtin(kind: type, value: object) -> object:
         return value
     validate = getattr(kind, "model_validate", None)
     if not callable(validate):
-        raise TypeError(f"a {getattr(kind, '__name__', kind)} cannot be read from JSON")
+        raise TypeError(f"a value of type {getattr(kind, '__name__', kind)} cannot be read from JSON")
     return validate(value)

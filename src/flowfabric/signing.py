@@ -1,7 +1,7 @@
-"""HMAC sign and verify, and the messages that are signed.
+"""Sign and verify messages with HMAC, and the messages that are signed.
 
-A token is `<kid>:<64 hexadecimal digits>`: the name of the key, then HMAC-SHA256 over `<kid>:<message>`. Whoever logs
-one logs its kid and `fingerprint`, never the token.
+A token is `<kid>:<64 hexadecimal digits>`: the id of the signing key, then HMAC-SHA256 over `<kid>:<message>`. Do not
+log a token; log its kid and its `fingerprint`.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Verification(StrEnum):
-    """What verifying a token showed; callers outside are not told which."""
+    """The result of verifying a token. External callers do not learn the reason of a failure."""
 
     OK = "ok"
     MALFORMED = "malformed"
@@ -25,22 +25,22 @@ class Verification(StrEnum):
 
 
 def is_kid(text: str) -> bool:
-    """Whether a key may have this name."""
+    """Whether this is a valid key id."""
     return _KID.fullmatch(text) is not None
 
 
 def is_secret(text: str) -> bool:
-    """Whether this is a secret as people write it: 64 hexadecimal digits, in either case."""
+    """Whether this is a valid secret: 64 hexadecimal digits, in upper or lower case."""
     return _SECRET.fullmatch(text) is not None
 
 
 def sign(secret: bytes, kid: str, message: str) -> str:
-    """The token that proves the message under that key."""
+    """Sign a message and return the token."""
     return f"{kid}:{_digest(secret, kid, message)}"
 
 
 def verify(secret: bytes, kid: str, message: str, token: str) -> Verification:
-    """Whether the token proves the message under that key; raises nothing, whatever the token."""
+    """Verify that a token signs the message with this key. Never raises, whatever the token."""
     token_kid, _, digest = token.partition(":")
     if not _DIGEST.fullmatch(digest):
         return Verification.MALFORMED
@@ -52,23 +52,23 @@ def verify(secret: bytes, kid: str, message: str, token: str) -> Verification:
 
 
 def fingerprint(token: str) -> str:
-    """What may be shown of a token: enough to tell two apart, useless for anything else."""
+    """Return a hash that identifies a token in logs and cannot be used in its place."""
     return hashlib.sha256(_bytes(token)).hexdigest()[:16]
 
 
 def waitpoint_message(execution_id: str, waitpoint_id: UUID) -> str:
-    """What a waitpoint's token proves; the execution id in its canonical spelling."""
+    """Return the message that a waitpoint's token signs. The execution id must be in canonical form."""
     return f"{execution_id}:{waitpoint_id}"
 
 
 def grant_message(execution_id: str, worker: str, instance: str, expires_at: int) -> str:
-    """What a grant's signature proves; the execution id in its canonical spelling, the expiry in milliseconds."""
+    """Return the message that a grant signs. The execution id must be in canonical form, the expiry in milliseconds."""
     partition_key, _, uuid = execution_id.rpartition(":")
     return f"{partition_key}|{uuid}|{worker}|{instance}|{expires_at}"
 
 
 def grant_key(execution_id: str, expires_at: int, token: str) -> str:
-    """A grant as the worker carries it; `token` is the signed `grant_message`."""
+    """Return the text of a grant for the worker; `token` is the signed `grant_message`."""
     return f"pg:{execution_id}:{expires_at}:{token}"
 
 
@@ -77,5 +77,5 @@ def _digest(secret: bytes, kid: str, message: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    # A lone surrogate has no UTF-8; it is hashed all the same, so that no text can make verifying raise.
+    # Lone surrogates are not valid UTF-8. They are hashed anyway, so that verifying never raises.
     return text.encode(errors="surrogatepass")

@@ -109,7 +109,7 @@ async def test_an_idle_transaction_that_stops_vacuum_is_found(conn: Connection, 
     assert finding.problem.startswith(f"session {pid} (")
     assert ", forgetful) has had a transaction open for " in finding.problem
     assert finding.problem.endswith(" and is idle")
-    assert finding.means == "vacuum cannot remove younger dead rows"
+    assert finding.means == "vacuum cannot remove rows that died since it started"
     assert f"select pg_terminate_backend({pid})" in finding.remedy
     await idle.execute("rollback")
     assert await found(conn, "transactions", longest=AT_ONCE) == []
@@ -130,7 +130,7 @@ async def test_a_writer_that_holds_back_the_log_is_found(conn: Connection, conne
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
     assert finding.level is Level.WRONG
-    assert "it has written events and not committed" in finding.means
+    assert "it has written to the event log without committing" in finding.means
     await transaction.rollback()
 
 
@@ -139,7 +139,7 @@ async def test_an_idle_transaction_that_pins_nothing_is_only_advice(conn: Connec
 
     [finding] = await found(conn, "transactions", longest=AT_ONCE)
 
-    assert (finding.level, finding.means) == (Level.ADVICE, "its locks stay that long")
+    assert (finding.level, finding.means) == (Level.ADVICE, "it keeps its locks until it ends")
 
 
 async def test_a_lane_without_workers_is_found(conn: Connection, given: Given) -> None:

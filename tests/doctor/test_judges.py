@@ -1,4 +1,4 @@
-"""How the doctor judges server facts: facts of servers that tests cannot run, derived from a real one."""
+"""What the doctor makes of what a server says: servers that cannot be had here, in the words of one that can."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 async def facts(server: Server) -> ServerFacts:
-    """The facts of the test server, changed so that it looks healthy."""
+    """What the server of these tests says, made to look well."""
     conn = await asyncpg.connect(server.url("postgres"))
     said = await read_catalog(conn)
     await conn.close()
@@ -31,7 +31,7 @@ def judged(facts: ServerFacts, **changes: object) -> list[Finding]:
     return [*judge.judge_server(msgspec.structs.replace(facts, **changes), MINUTE)]
 
 
-async def test_a_healthy_server_has_no_findings(facts: ServerFacts) -> None:
+async def test_a_server_that_is_well_has_no_findings(facts: ServerFacts) -> None:
     assert judged(facts) == []
 
 
@@ -64,7 +64,7 @@ async def test_many_dead_rows_are_found(facts: ServerFacts) -> None:
 
     [finding] = judged(facts, tables=[table])
 
-    assert finding.problem == "tickets has 60,000 dead rows, 10 live ones, never vacuumed"
+    assert finding.problem == "tickets has 60,000 dead and 10 live rows, never vacuumed"
     assert judged(facts, tables=[msgspec.structs.replace(table, live_count=70_000)]) == []
     assert judged(facts, tables=[msgspec.structs.replace(table, dead_count=40_000)]) == []
 
@@ -88,13 +88,13 @@ async def test_few_locks_a_standby_and_a_read_only_default_are_found(facts: Serv
     assert (read_only.level, read_only.check) == (Level.WRONG, "primary")
 
 
-async def test_prepared_transactions_and_slots_that_stop_vacuum_are_found(facts: ServerFacts) -> None:
+async def test_what_pins_the_horizon_without_a_session_is_found(facts: ServerFacts) -> None:
     old = PreparedTransaction(gid="transfer", role="app", prepared_at=facts.at - timedelta(hours=3))
 
     [prepared, slot] = judged(facts, prepared=[old], slots=["standby_2"])
 
     assert (prepared.level, prepared.value) == (Level.WRONG, "3 h")
-    assert prepared.remedy == "`commit prepared` or `rollback prepared` 'transfer'"
+    assert prepared.remedy == "run `commit prepared` or `rollback prepared` with 'transfer'"
     assert (slot.level, slot.subject) == (Level.ADVICE, "standby_2")
 
 
@@ -107,7 +107,7 @@ async def test_clocks_that_differ_are_found(facts: ServerFacts, apart: int, leve
     assert [(finding.level, finding.value) for finding in findings] == ([(level, f"{apart:+.1f} s")] if level else [])
 
 
-async def test_a_pooler_in_session_mode_is_only_advice(facts: ServerFacts) -> None:
+async def test_a_pooler_in_session_mode_is_only_worth_a_word(facts: ServerFacts) -> None:
     same = [*judge.judge_pooler(facts, Config(), facts.pid, facts.pid)]
     [session] = judge.judge_pooler(facts, Config(), 1, facts.pid)
     [transaction] = judge.judge_pooler(facts, Config(), 1, 2)
@@ -121,5 +121,5 @@ async def test_a_pooler_in_session_mode_is_only_advice(facts: ServerFacts) -> No
     ("seconds", "said"),
     [(0, "less than 1 s"), (59.4, "59 s"), (60, "1 min"), (3_725, "1 h 2 min"), (7_205, "2 h"), (90_000, "1 d 1 h")],
 )
-def test_durations_are_written_in_two_units(seconds: float, said: str) -> None:
-    assert judge.span(seconds) == said
+def test_spans_are_said_in_two_units(seconds: float, said: str) -> None:
+    assert judge.in_words(seconds) == said

@@ -35,7 +35,7 @@ async def test_an_empty_or_unstorable_filter_is_refused(conn: Connection, given:
     await given.held()
 
     for listing, name in FILTERS:
-        with pytest.raises(InvalidName, match=f"^invalid_name: {name} '' is empty; name one, or leave it out$"):
+        with pytest.raises(InvalidName, match=f"^invalid_name: {name} '' is empty; give a name, or omit the filter$"):
             await listing(conn, **{name: ""})
         for unstorable in ("\0", "\udcff"):
             with pytest.raises(InvalidText):

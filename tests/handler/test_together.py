@@ -269,7 +269,7 @@ async def test_an_invalid_wait_fails_the_run_and_leaves_no_other_wait(app: App, 
     assert (await given.count("suspensions"), await given.count("waitpoints")) == (0, 0)
 
 
-@pytest.mark.parametrize(("given", "what"), [([], "nothing"), ([7], "a int"), ([{"a": 1}], "a dict")])
+@pytest.mark.parametrize(("given", "what"), [([], "nothing"), ([7], "int"), ([{"a": 1}], "dict")])
 async def test_any_of_takes_waits_and_nothing_else(app: App, given: list[Any], what: str) -> None:
     @app.task
     async def order(ctx: Context) -> None:

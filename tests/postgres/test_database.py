@@ -11,6 +11,7 @@ import pytest
 from flowfabric.config import Config
 from flowfabric.engine import executions, holds, lanes
 from flowfabric.errors import (
+    BadSetting,
     Conflict,
     DatabaseUnavailable,
     ExecutionEnded,
@@ -402,7 +403,7 @@ async def test_closing_ends_after_the_timeout(database_url: str) -> None:
     ["postgresql://me:se/cret@h/x", "postgresql://me:secret@[::1/x", "postgresql://me:secret@h:port/x", "secret"],
 )
 async def test_an_invalid_url_is_refused_without_showing_its_secret(url: str) -> None:
-    with pytest.raises(ValueError, match=r"^FLOWFABRIC_URL ") as raised:
+    with pytest.raises(BadSetting, match=r"FLOWFABRIC_URL ") as raised:
         await Database(Config(url=url), url).__aenter__()
 
     assert "cret" not in str(raised.value)

@@ -85,7 +85,7 @@ async def test_transaction(app_worker: AppWorker, run: Run) -> None:
 
     assert (await run("transaction")).splitlines() == [
         "order 1 is on its way",
-        "'---' is no customer: neither the order nor the shipping has happened",
+        "'---' is not a customer: neither the order nor the shipping was stored",
         "1 order, 1 execution",
     ]
 

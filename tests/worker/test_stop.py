@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from flowfabric.app import App
-from flowfabric.durations import read_span
+from flowfabric.durations import read_duration
 from flowfabric.engine import attempts, workers
 from flowfabric.errors import InvalidLane, InvalidLease, InvalidName
 from flowfabric.worker import Worker
@@ -129,7 +129,7 @@ async def test_a_worker_with_invalid_options_raises(database_url: str, given: Gi
             with pytest.raises(InvalidLease, match=r"1 000 to 3 600 000 ms") as at_once:
                 await Worker(app, lease=lease).run()
             with pytest.raises(InvalidLease, match=f"^{at_once.value}$"):
-                await given.claim(lease=read_span(lease))
+                await given.claim(lease=read_duration(lease))
     assert await given.count("workers") == 0
 
 

@@ -1,4 +1,4 @@
-"""What an application holds."""
+"""Private: the app with its tasks, and the handles of executions, flows, schedules and subscriptions."""
 
 from flowfabric.app.app import App
 

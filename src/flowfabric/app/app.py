@@ -34,7 +34,7 @@ R = TypeVar("R")
 
 
 class Connections(NamedTuple):
-    """What an open app holds."""
+    """The connections and background helpers of an open app."""
 
     database: Database
     notifier: Notifier
@@ -206,7 +206,7 @@ class App:
         return self._connections
 
     async def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> Execution[Any]:
-        """Submit a task by name, without its code; `options` may give what the decorator would, such as the lane."""
+        """Submit a task by name, without its code; `options` may include the decorator's options, such as the lane."""
         task = self.tasks.get(name)
         if task is not None:
             return await task.with_options(**(options or {})).submit(**arguments)
@@ -216,7 +216,7 @@ class App:
     async def signal(self, signal: SignalToSend) -> Delivered:
         """Send a signal to a waitpoint by its id; concurrent signals share a round trip.
 
-        Raises `InvalidToken`, `WaitpointClosed`, and whatever else refuses a signal.
+        Raises the errors of `deliver_signal`, such as `InvalidToken` and `WaitpointClosed`.
         """
         return await self.client.signal(signal)
 

@@ -19,7 +19,7 @@ CONCURRENT = 3  # statements of one `submit_many`: one is encoded while two are 
 
 
 class Client:
-    """Sends what an app submits and signals, and notifies the workers of the lanes that have work then."""
+    """Sends the submissions and signals of an app, and notifies the workers of the lanes that now have work."""
 
     def __init__(self, database: Database, notifier: Notifier) -> None:
         self._config = database.config

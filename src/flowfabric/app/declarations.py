@@ -1,4 +1,4 @@
-"""Declared budgets and quotas: those that stand in the code of an app, and are what it says once the app is open."""
+"""Budgets and quotas declared in code: opening the app creates them, or changes them to the declared values."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ log = logging.getLogger("flowfabric.app")
 
 BY = "app"
 WINDOW = 60
-NO_LIMIT = 9_007_199_254_740_991  # a limit of a quota can be raised as far as this, and never taken away
+NO_LIMIT = 9_007_199_254_740_991  # the highest limit of a quota: a limit can be raised but not removed
 
 
 class BudgetOptions(TypedDict, total=False):
-    """A budget as code declares it; what is left out is as `create_budget` has it."""
+    """A budget declared in code; an option that is left out has the default of `create_budget`."""
 
     hard_limits: Mapping[str, int]
     soft_limits: Mapping[str, int]
@@ -33,7 +33,7 @@ class BudgetOptions(TypedDict, total=False):
 
 
 class QuotaOptions(TypedDict, total=False):
-    """A quota as code declares it; one limit at least."""
+    """A quota declared in code, with at least one limit."""
 
     max_requests_per_window: int
     window_seconds: int
@@ -53,14 +53,14 @@ DEFAULTS: Mapping[str, Any] = {
 
 
 class Declared(NamedTuple):
-    """What the code of an app says of its budgets and quotas, by their names."""
+    """The budgets and quotas that an app declares, by name."""
 
     budgets: Mapping[str, Mapping[str, Any]]
     quotas: Mapping[str, Mapping[str, Any]]
 
 
 def read(budgets: Budgets | None, quotas: Quotas | None) -> Declared:
-    """Declarations with their spans read. Raises `TypeError` for an option there is not, and `ValueError`."""
+    """Check declarations and parse their durations. Raises `TypeError` for an unknown option, and `ValueError`."""
     return Declared(
         {name: _read_budget(name, given) for name, given in (budgets or {}).items()},
         {name: _checked("quota", name, given, QuotaOptions) for name, given in (quotas or {}).items()},
@@ -68,10 +68,10 @@ def read(budgets: Budgets | None, quotas: Quotas | None) -> Declared:
 
 
 async def make(conn: Connection, declared: Declared, options: Iterable[Options], config: Config) -> list[str]:
-    """Make what is declared, or change it to what the code says; returns the lanes that may have work again.
+    """Create or change the declared budgets and quotas; return the lanes whose work may have become claimable.
 
-    Each is made in the namespaces of the tasks that name it, or in `default` if none does. Raises what `create_budget`
-    and `create_quota` refuse, such as `InvalidBudget`.
+    Each is created in the namespaces of the tasks that name it, or in `default` if no task does. Raises the errors of
+    `create_budget` and `create_quota`, such as `InvalidBudget`.
     """
     known = list(options)
     lanes: list[str] = []
@@ -87,7 +87,7 @@ async def make(conn: Connection, declared: Declared, options: Iterable[Options],
 async def _make_budget(
     conn: Connection, name: str, namespace: str, wanted: Mapping[str, Any], partitions: int
 ) -> Sequence[str]:
-    """Make a budget as the code says. A scope that the code does not name stays as it is."""
+    """Create a budget, or change it to the declared values. A scope that is not declared stays as it is."""
     try:
         await budgets.create_budget(conn, name, namespace=namespace, by=BY, partitions=partitions, **wanted)
         return ()
@@ -99,14 +99,14 @@ async def _make_budget(
     if all_wanted == stored:
         return ()
     changed = await budgets.change_budget(conn, name, namespace=namespace, by=BY, **all_wanted)
-    log.info("budget %s in namespace %s is changed to what the code says", name, namespace)
+    log.info("changed budget %s in namespace %s to the values declared in code", name, namespace)
     return changed.lanes
 
 
 async def _make_quota(
     conn: Connection, name: str, namespace: str, wanted: Mapping[str, Any], partitions: int
 ) -> Sequence[str]:
-    """Make a quota as the code says. A limit that the code no longer has is raised out of the way."""
+    """Create a quota, or change it to the declared values. A limit that is not declared is raised to `NO_LIMIT`."""
     try:
         await quotas.create_quota(conn, name, namespace=namespace, by=BY, partitions=partitions, **wanted)
         return ()
@@ -117,7 +117,7 @@ async def _make_quota(
     if not changes:
         return ()
     changed = await quotas.change_quota(conn, name, namespace=namespace, by=BY, **changes)
-    log.info("quota %s in namespace %s is changed to what the code says", name, namespace)
+    log.info("changed quota %s in namespace %s to the values declared in code", name, namespace)
     return changed.lanes
 
 
@@ -126,15 +126,15 @@ def _read_budget(name: str, given: object) -> Mapping[str, Any]:
         return {**DEFAULTS, "hard_limits": dict(given)}
     options = {**DEFAULTS, **_checked("budget", name, given, BudgetOptions)}
     if "reset_interval" in options:
-        options["reset_interval"] = durations.read_span(options["reset_interval"])
+        options["reset_interval"] = durations.read_duration(options["reset_interval"])
     return options
 
 
 def _checked(what: str, name: str, given: object, options: type) -> dict[str, Any]:
-    """SubmitOptions by their names; what is none of them is most likely misspelt."""
+    """Check the names of options: an unknown option is most likely misspelt."""
     known = ", ".join(options.__annotations__) + (", or whole numbers by dimension" if what == "budget" else "")
     if not isinstance(given, Mapping):
         raise TypeError(f"{what} {name!r} is {given!r}; give a mapping of {known}")
     if unknown := sorted(map(str, given.keys() - options.__annotations__.keys())):
-        raise TypeError(f"{what} {name!r} has no option {unknown[0]!r}; options are {known}")
+        raise TypeError(f"{what} {name!r} has an unknown option {unknown[0]!r}; options are {known}")
     return dict(given)

@@ -1,4 +1,4 @@
-"""What the decorators of an app make of a function, for the type checker."""
+"""The types of an app's decorators, for type checkers."""
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""The handle of an execution: what whoever submitted it holds."""
+"""Execution handles: wait for an execution, describe, cancel, replay and signal it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,31 +41,32 @@ T = TypeVar("T")
 
 
 class Execution(Wrapped, Generic[R]):
-    """One piece of work that was submitted."""
+    """The handle of a submitted execution."""
 
     __slots__ = ("__weakref__", "_app", "_fresh", "_returns", "execution_id")  # many are held at once
 
     def __init__(self, app: "App", execution_id: ExecutionId, returns: Any = Any, *, fresh: bool = False) -> None:
         self._app = app
         self._returns = returns
-        self._fresh = fresh  # only just submitted: there is no end to look for yet
+        self._fresh = fresh  # just submitted, so it has hardly ended yet
         self.execution_id = execution_id
 
     @classmethod
     def of(cls, app: "App", submitted: Submitted, returns: Any = Any) -> "Execution[Any]":
-        """The handle of an execution that this process has just submitted."""
+        """Return the handle of an execution that this process has just submitted."""
         return cls(app, submitted.execution_id, returns, fresh=submitted.outcome is SubmitOutcome.CREATED)
 
     def __repr__(self) -> str:
         return f"<execution {self.execution_id}>"
 
     async def result(self, timeout: str | float | timedelta | None = None) -> R:  # noqa: ASYNC109 - the caller's timeout
-        """What it returned, as soon as its end has committed; `timeout` is in seconds, or a span such as `"10m"`.
+        """Wait for the end and return the result; `timeout` is in seconds, or a duration such as `"10m"`.
 
-        Raises an `ExecutionFailed`, which may be an `ExecutionCancelled` or `ExecutionExpired`, with the remote
-        traceback in a note, and `TimeoutError` when it has not ended in time; it goes on then.
+        Returns as soon as the end has committed. Raises `ExecutionFailed`, or its subclass `ExecutionCancelled`,
+        `ExecutionExpired` or `ExecutionSkipped`, with the remote traceback in a note. Raises `TimeoutError` if the
+        execution has not ended in time; the execution continues.
         """
-        timeout = durations.read_span(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
+        timeout = durations.read_duration(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
         async with asyncio.timeout(timeout):
             ended = await self._ended()
         if ended.outcome is not Outcome.SUCCESS:
@@ -73,31 +74,31 @@ class Execution(Wrapped, Generic[R]):
         return payloads.decode(ended.result, self._returns)  # type: ignore[no-any-return]
 
     async def wait(self) -> Outcome:
-        """Return when it has ended, with how it did."""
+        """Wait until the execution has ended and return its outcome."""
         ended = await self._ended()
         assert ended.outcome is not None
         return ended.outcome
 
     async def state(self) -> PublicState:
-        """Where it stands, in one word."""
+        """Return the public state, such as `suspended`."""
         return (await self.describe()).state.public_state
 
     async def describe(self) -> Description:
-        """All there is to know of it."""
+        """Return everything the engine knows about the execution."""
         return await self._run(lambda conn: executions.describe(conn, self.execution_id))
 
     async def explain(self) -> Explanation:
-        """What it waits for and what would release it, in one sentence."""
+        """Say in one sentence what the execution waits for and what would release it."""
         return await self._run(lambda conn: executions.explain(conn, self.execution_id))
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
-        """End it because it is no longer wanted; whoever runs it learns at its next call."""
+        """Cancel the execution; a worker that is running it notices at its next call."""
         ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
         self._app.notify_ended([str(self.execution_id)])
         return ended
 
     async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
-        """Run it again now that it has ended; without `keep_steps` from the very beginning.
+        """Run an ended execution again; without `keep_steps`, its saved steps run again too.
 
         Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
         """
@@ -110,9 +111,9 @@ class Execution(Wrapped, Generic[R]):
     async def signal(
         self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"
     ) -> Delivered:
-        """Send a signal to the waitpoint of that key, with the token it gave out; `name` is the key's if left out.
+        """Send a signal to the open waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
 
-        Raises `WaitpointNotFound` when none of that key is open, `InvalidToken`, and what else refuses a signal.
+        Raises `WaitpointNotFound` if no waitpoint with this key is open, and the errors of `App.signal`.
         """
         found = await self._run(lambda conn: self._open_waitpoint(conn, waitpoint))
         signal = SignalToSend(
@@ -139,24 +140,25 @@ class Execution(Wrapped, Generic[R]):
 
     async def _decide(self, decision: str, name: str, by: str, subject: object, note: str | None) -> Delivered:
         digest = None if subject is None else sha256(payloads.encode(subject)).digest()
-        said = None if note is None else payloads.encode(note)
-        return self._woken(
-            await self._run(
-                lambda conn: waits.deliver_approval(
-                    conn, self.execution_id, name, decision, by=by, digest=digest, payload=said, note=note
-                )
+        payload = None if note is None else payloads.encode(note)
+        delivered = await self._run(
+            lambda conn: waits.deliver_approval(
+                conn, self.execution_id, name, decision, by=by, digest=digest, payload=payload, note=note
             )
         )
+        if delivered.lane is not None:
+            self._app.notifier.send(lanes=[delivered.lane])
+        return delivered
 
     async def events(self, cursor: str = events.OLDEST) -> AsyncIterator[Event]:
-        """Its life so far and as it goes on, one event after the other, until it has ended."""
+        """Yield the events of the execution, past and new, until it has ended."""
         async for event in await self._app.log.subscribe(cursor, events.timeline(self.execution_id)):
             yield event
             if event.kind in ENDS and await self._ended_at(event):
                 return
 
     async def _ended_at(self, event: Event) -> bool:
-        """Whether this was its last end: it may have been replayed since."""
+        """Whether this event is the last end of the execution, which may have been replayed since."""
         try:
             ended_at = (await self.describe()).ended_at
         except ExecutionNotFound:
@@ -164,7 +166,7 @@ class Execution(Wrapped, Generic[R]):
         return ended_at is not None and event.at >= ended_at
 
     async def _run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
-        """Make a call that may safely happen twice."""
+        """Run an operation that is safe to repeat."""
         return await self._app.database.run(operation, repeat=True)
 
     async def _ended(self) -> Result:
@@ -200,12 +202,9 @@ class Execution(Wrapped, Generic[R]):
                 cursor = page.next_cursor
                 if cursor is None:
                     break
-        raise WaitpointNotFound(f"{self.execution_id} has no open waitpoint {shown(key)}")
-
-    def _woken(self, delivered: Delivered) -> Delivered:
-        if delivered.lane is not None:
-            self._app.notifier.send(lanes=[delivered.lane])
-        return delivered
+        raise WaitpointNotFound(
+            f"{self.execution_id} has no open waitpoint {shown(key)}; execution.explain() says what it waits for"
+        )
 
 
 FAILURES = {

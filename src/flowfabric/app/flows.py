@@ -1,4 +1,4 @@
-"""Flows for an app: tasks that wait for each other, put together first and then submitted whole."""
+"""Flows: tasks that depend on each other (a DAG), built first and then submitted together."""
 
 import asyncio
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Node(Wrapped, Generic[R]):
-    """A task in a flow that is being put together. As an argument of another it stands for what it will return."""
+    """A task in a flow that is being built. As an argument of another task it stands for its result."""
 
     def __init__(self, flow: "Flow", name: str, submission: Submission, returns: Any) -> None:
         self.flow = flow
@@ -39,42 +39,42 @@ class Node(Wrapped, Generic[R]):
         self.submission = submission
         self.returns = returns
         self.policy: EdgePolicy | None = None
-        self.upstreams: dict[str, str | None] = {}  # by the name of the node, what its result is passed as
+        self.upstreams: dict[str, str | None] = {}  # name of a node: the parameter its result is passed as
 
     def __repr__(self) -> str:
         return f"<node {self.name}>"
 
     def after(self, *nodes: "Node[Any]") -> Self:
-        """Let it wait for these too, without being handed what they return."""
+        """Wait for these nodes too, without receiving their results."""
         for node in nodes:
             self.wait_for(node)
         return self
 
     def any_of(self, *, let_run: bool = False) -> Self:
-        """Let one success among those it waits for be enough; the others are cancelled then, unless they may run on."""
-        return self._by(EdgePolicy("any_of", None, "let_run" if let_run else "cancel_remaining"))
+        """Run after the first success among the upstream nodes; the others are then cancelled, unless `let_run`."""
+        return self._with_policy(EdgePolicy("any_of", None, "let_run" if let_run else "cancel_remaining"))
 
     def quorum(self, k: int, *, let_run: bool = False) -> Self:
-        """Let `k` successes among those it waits for be enough; the others are cancelled, unless they may run on."""
-        return self._by(EdgePolicy("quorum", k, "let_run" if let_run else "cancel_remaining"))
+        """Run after `k` successes among the upstream nodes; the others are then cancelled, unless `let_run`."""
+        return self._with_policy(EdgePolicy("quorum", k, "let_run" if let_run else "cancel_remaining"))
 
-    def _by(self, policy: EdgePolicy) -> Self:
+    def _with_policy(self, policy: EdgePolicy) -> Self:
         self.policy = policy
         return self
 
     def wait_for(self, node: "Node[Any]", pass_as: str | None = None) -> None:
-        """Let it wait for another, and be handed what that returns under a name. Raises `ValueError`."""
+        """Wait for another node, and receive its result as the argument `pass_as` if given. Raises `ValueError`."""
         if node.flow is not self.flow:
-            raise ValueError(f"{node!r} is of another flow; a member waits for members of its own")
+            raise ValueError(f"{node!r} belongs to another flow; a node can only wait for nodes of its own flow")
         if pass_as is None and node.name in self.upstreams:
             return
         if self.upstreams.get(node.name) is not None:
-            raise ValueError(f"{node!r} is handed on to {self!r} twice; an edge passes its result under one name")
+            raise ValueError(f"{node!r} is passed to {self!r} twice; pass its result as one argument only")
         self.upstreams[node.name] = pass_as
 
 
 class Flow(Wrapped):
-    """Tasks that wait for each other, put together here and submitted in one call: all of them, or none.
+    """Tasks that depend on each other, submitted in one call: all of them, or none.
 
     flow = app.flow("report")
     notes = flow.add(search, "tides")
@@ -95,19 +95,21 @@ class Flow(Wrapped):
         return f"<flow {self.kind} of {', '.join(self.nodes) or 'nothing'}>"
 
     def add(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Node[R]:
-        """Add a task with its arguments. One that is a node is what that node returns, and is waited for.
+        """Add a task with its arguments. A node as an argument stands for its result, and the task waits for it.
 
-        SubmitOptions come by `task.with_options(...)`. Raises `TypeError` as a call would.
+        Give options with `task.with_options(...)`. Raises `TypeError` as a call would.
         """
         bound = task.arguments.bind(args, kwargs)
         results = {name: value for name, value in bound.items() if isinstance(value, Node)}
         if "payload" in results:
-            raise TypeError(f"{task.name} takes a payload, which stands for all arguments in a flow; rename it")
+            raise TypeError(
+                f"{task.name} has a parameter named payload, which in a flow means all arguments together; rename it"
+            )
         own = {name: value for name, value in bound.items() if name not in results}
         return self._add(task, payloads.encode(own), results)
 
     def feed(self, task: Task[..., R], node: Node[Any], /) -> Node[R]:
-        """Add a task whose arguments are what a node returns: a mapping of them, by their names."""
+        """Add a task that takes all its arguments from the result of a node: a mapping from name to value."""
         return self._add(task, b"{}", {"payload": node})
 
     def _add(self, task: Task[..., R], payload: bytes, results: Mapping[str, Node[Any]]) -> Node[R]:
@@ -120,10 +122,10 @@ class Flow(Wrapped):
         return node
 
     async def submit(self, conn: Connection | None = None) -> "FlowHandle":
-        """Have all of it run, each when those it waits for have succeeded; answers as soon as that is on disk.
+        """Submit all tasks; each runs after its upstream tasks have succeeded. Returns when the flow is stored durably.
 
-        On a connection of yours it joins the transaction open there. Safe to repeat, and with the flow's key from
-        another process: the same executions. Raises what `submit_flow` refuses.
+        On your own connection, it joins the transaction that is open there. Safe to repeat: a repeated call returns
+        the same executions, also from another process if the flow has a key. Raises the errors of `submit_flow`.
         """
         if conn is not None:
             return FlowHandle(self._app, await self._send(conn), self.nodes)
@@ -155,7 +157,7 @@ class Flow(Wrapped):
 
 
 class FlowHandle(Wrapped):
-    """A flow that was submitted, and the executions behind its nodes."""
+    """The handle of a submitted flow, with the executions of its nodes."""
 
     def __init__(self, app: "App", submitted: SubmittedFlow, nodes: Mapping[str, Node[Any]]) -> None:
         self.flow_id: FlowId = submitted.flow_id
@@ -168,31 +170,31 @@ class FlowHandle(Wrapped):
         return f"<flow {self.flow_id}>"
 
     def __getitem__(self, node: Node[R]) -> Execution[R]:
-        """The execution of a node: `await handle[notes].result()`."""
+        """Return the execution of a node: `await handle[notes].result()`."""
         return self.execution(node.name)
 
     def execution(self, name: str) -> Execution[Any]:
-        """The execution of a node by its name, which must be one of the flow's."""
+        """Return the execution of a node by name. Raises `KeyError` if the flow has no such node."""
         if name not in self._ids:
             raise KeyError(f"{self!r} has no node {shown(name)}; it has {', '.join(self._ids)}")
         return Execution(self._app, self._ids[name], self._returns.get(name, Any), fresh=self.outcome == "created")
 
     async def wait(self, timeout: str | float | timedelta | None = None) -> FlowState:  # noqa: ASYNC109
-        """Return when all that were submitted with it have ended, however they did, with where the flow stands then.
+        """Wait until every execution submitted with the flow has ended, and return the state of the flow.
 
-        Raises `TimeoutError` when they have not in time; they go on then.
+        Raises `TimeoutError` if they have not ended in time; the executions continue.
         """
-        timeout = durations.read_span(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
+        timeout = durations.read_duration(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
         async with asyncio.timeout(timeout):
             await asyncio.gather(*(self.execution(name).wait() for name in self._ids))
         return await self.state()
 
     async def state(self) -> FlowState:
-        """Where it stands, in one word."""
+        """Return the state of the flow."""
         return (await self.describe(limit=0)).state
 
     async def describe(self, *, cursor: str | None = None, limit: int = 50) -> FlowDescription:
-        """Where it stands, how many of it are in which state, and a page of its members with what leads to each."""
+        """Return the state of the flow, the number of members per state, and a page of members with their edges."""
         return await self._app.database.run(
             lambda conn: flows.describe_flow(conn, self.flow_id, cursor=cursor, limit=limit), repeat=True
         )
@@ -204,7 +206,7 @@ class FlowHandle(Wrapped):
         by: str | None = None,
         policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL,
     ) -> CancelledFlow:
-        """Cancel it, with all that have not ended; `cancel_pending` spares what runs, `flow_only` everything."""
+        """Cancel the flow and its unfinished members; `cancel_pending` spares running members, `flow_only` all."""
         cancelled = await self._app.database.run(
             lambda conn: flows.cancel_flow(conn, self.flow_id, reason=reason, by=by, policy=policy), repeat=True
         )

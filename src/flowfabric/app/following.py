@@ -1,4 +1,4 @@
-"""Following: tells what ends have brought about in their flows, who may run now and who has ended with them."""
+"""Following: after flow members end, notifies the workers and callers of the members that this released or ended."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ log = logging.getLogger("flowfabric.app")
 
 
 class Follower:
-    """Looks after ends what came of them, those of one moment together, and tells those who wait.
+    """Looks up what ended executions changed in their flows, in batches, and notifies workers and waiting callers.
 
-    What this misses is found by looking, as everything is.
+    Nothing depends on these notifications: workers and callers also poll.
     """
 
     def __init__(self, database: Database, notifier: Notifier, waiters: Waiters) -> None:
@@ -28,15 +28,15 @@ class Follower:
         self._following: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
-        """Return when everything has been told."""
+        """Return when all pending notifications have been sent."""
         if self._following is not None:
             await asyncio.wait([self._following])
 
     def follow(self, ended: Iterable[str]) -> None:
-        """Look what came of these ends; returns at once."""
+        """Look up what these ends changed, in the background."""
         self._ended.update(ended)
         if self._ended and (self._following is None or self._following.done()):
-            self._following = asyncio.create_task(self._follow(), name="following: look")
+            self._following = asyncio.create_task(self._follow(), name="flows: follow ends")
 
     async def _follow(self) -> None:
         partitions = self._database.config.execution_partitions
@@ -46,7 +46,10 @@ class Follower:
             try:
                 found = await self._database.run(partial(flows.follow_ends, ended=asked))
             except Exception as error:
-                log.warning("what came of ends in flows is found later: %s", error)
+                log.warning(
+                    "could not look up what the end of %s and %d more changed in their flows; polling will find it: %s",
+                    *(asked[0], len(asked) - 1, error),
+                )
                 return
             self._waiters.wake(found.ended)
             self._notifier.send(lanes=found.lanes, ended=found.ended)

@@ -1,4 +1,4 @@
-"""Schedules of an app: when its tasks are submitted by themselves, as its code says or as somebody asks for."""
+"""Schedules of an app: tasks submitted by cron or at an interval, declared in code or created at run time."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ Scheduled = TypeVar("Scheduled", bound=Task[..., Any])
 
 
 class TimingOptions(TypedDict, total=False):
-    """When a schedule ticks, and what becomes of ticks that come at a bad time."""
+    """When a schedule ticks, and what happens to missed and overlapping ticks."""
 
     cron: str
     tz: str
@@ -36,11 +36,11 @@ class TimingOptions(TypedDict, total=False):
     until: datetime
 
 
-SPANS = ("every", "jitter", "catch_up_window")
+DURATIONS = ("every", "jitter", "catch_up_window")
 
 
 class Declaration(NamedTuple):
-    """A schedule that stands in the code."""
+    """A schedule declared in code."""
 
     name: str
     submission: Submission
@@ -52,11 +52,14 @@ class Declaration(NamedTuple):
 
 
 def read_timing(options: Mapping[str, Any]) -> Timing:
-    """A timing with its spans read. Raises `TypeError` for an option there is not, `ValueError`, `InvalidSchedule`."""
+    """Check a timing and parse its durations.
+
+    Raises `TypeError` for an unknown option, `ValueError` for an invalid duration, and `InvalidSchedule`.
+    """
     if unknown := sorted(options.keys() - TimingOptions.__annotations__.keys()):
         known = ", ".join(TimingOptions.__annotations__)
-        raise TypeError(f"there is no option {unknown[0]!r} of a schedule; options are {known}")
-    read = {name: durations.read_span(options[name]) for name in SPANS if name in options}
+        raise TypeError(f"unknown schedule option {unknown[0]!r}; options are {known}")
+    read = {name: durations.read_duration(options[name]) for name in DURATIONS if name in options}
     return schedules.check_timing(Timing(**{**options, **read}))
 
 
@@ -66,17 +69,18 @@ def declaring(
     arguments: Mapping[str, object] | None,
     timing: Timing,
 ) -> Callable[[Scheduled], Scheduled]:
-    """The decorator that adds a declaration.
+    """Return the decorator that adds a declaration.
 
-    Raises `TypeError` on what is no task and for arguments that are not the task's, `ValueError` for a name in use.
+    Raises `TypeError` if the decorated object is not a task or the arguments do not fit it, and `ValueError` if the
+    name is in use.
     """
 
     def declare(task: Scheduled) -> Scheduled:
         if not isinstance(task, Task):
-            raise TypeError(f"{getattr(task, '__qualname__', task)} is no task; put @app.schedule above @app.task")
+            raise TypeError(f"{getattr(task, '__qualname__', task)} is not a task; put @app.schedule above @app.task")
         declared = Declaration(name or task.name, task.submission(**(arguments or {})), timing)
         if declared.key in declarations:
-            raise ValueError(f"there is a schedule {declared.name!r} already; give this one a name of its own")
+            raise ValueError(f"schedule {declared.name!r} already exists; give this one another name")
         declarations[declared.key] = declared
         return task
 
@@ -84,12 +88,13 @@ def declaring(
 
 
 def submitted(app: "App", task: Task[..., Any] | str, arguments: Mapping[str, object] | None) -> Submission:
-    """What a schedule is to submit. Raises `InvalidSchedule` for a name that is no task of the app, `TypeError`."""
+    """Build the submission of a schedule. Raises `InvalidSchedule` if the app has no such task, and `TypeError`."""
     found = app.tasks.get(task) if isinstance(task, str) else task
     if found is None:
         there = ", ".join(app.tasks) or "none"
         raise InvalidSchedule(
-            f"task {shown(str(task))}: this app has no such task, it has {there}; schedule it where it is", field="task"
+            f"this app has no task {shown(str(task))}; its tasks: {there}; schedule it in the app that has it",
+            field="task",
         )
     return found.submission(**(arguments or {}))
 
@@ -97,7 +102,7 @@ def submitted(app: "App", task: Task[..., Any] | str, arguments: Mapping[str, ob
 async def create(
     app: "App", name: str, submission: Submission, timing: Timing, *, by: str | None, paused: bool
 ) -> ScheduleChange:
-    """Make a schedule; see `App.create_schedule`."""
+    """Create a schedule; see `App.create_schedule`."""
     return await app.database.run(
         lambda conn: schedules.create_schedule(
             conn, name, submission, timing, by=by, paused=paused, payload_limit=app.config.payload_limit
@@ -107,19 +112,23 @@ async def create(
 
 
 async def make_declared(app: "App") -> None:
-    """Make the schedules that stand in the code what the code says; one that cannot be is logged and stops no other."""
+    """Create or change the schedules declared in code; a refused one is logged and does not stop the others."""
     for declared in app.schedules.values():
         try:
             made = await app.database.run(lambda conn, each=declared: _make(conn, each, app), repeat=True)  # type: ignore[misc]
         except FlowFabricError as refusal:
-            log.error("schedule %s is not as the code says: %s", declared.name, refusal)
+            log.error(
+                "could not declare schedule %s; the stored schedule, if any, stays as it was: %s",
+                *(declared.name, refusal),
+            )
         else:
             if made is not ScheduleChange.NOOP:
-                log.info("schedule %s is %s", declared.name, made)
-    with suppress(Unavailable):  # it is only said
+                log.info("schedule %s was %s", declared.name, made)
+    with suppress(Unavailable):  # only a warning
         for left in await app.database.run(lambda conn: _left_over(conn, app), repeat=True):
             log.warning(
-                "schedule %s in namespace %s is no longer in the code and goes on; `ff schedules delete` ends it",
+                "schedule %s in namespace %s is no longer declared in code and still runs; delete it with "
+                "`ff schedules delete`",
                 *(left.name, left.namespace),
             )
 
@@ -142,7 +151,7 @@ async def _make(conn: Connection, declared: Declaration, app: "App") -> Schedule
 
 
 async def _left_over(conn: Connection, app: "App") -> list[Schedule]:
-    """Schedules that stood in the code of this app and do no longer."""
+    """List the schedules that the code of this app declared once and no longer does."""
     cursor, found = None, list[Schedule]()
     while True:
         page = await schedules.list_schedules(conn, cursor=cursor, limit=1_000)

@@ -1,6 +1,6 @@
-"""Subscriptions: following the log, any number of them over one reading connection.
+"""Subscriptions: any number of subscribers follow the event log over one reading connection.
 
-A subscriber pulls pages when it wants them: a slow one holds one page and slows nobody, and nothing is dropped for it.
+A subscriber pulls pages when it wants them. A slow subscriber holds one page, delays no other and misses no event.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ EVERYTHING = EventFilter()
 
 
 class EventLog:
-    """The log as one process reads it: one connection, however many subscribers."""
+    """Reads the event log for all subscribers of a process, over one connection."""
 
     def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
@@ -61,19 +61,20 @@ class EventLog:
 
     @property
     def waiting_count(self) -> int:
-        """How many have seen all there is and wait for more."""
+        """How many subscribers have seen every event and wait for more."""
         return len(self._waiting)
 
     async def subscribe(self, cursor: str = "", filter: EventFilter = EVERYTHING) -> "Subscription":  # noqa: A002
-        """Follow the log from a cursor; the empty one means from now, and now is when this call is made.
+        """Follow the log from a cursor; an empty cursor means from the moment of this call.
 
-        Raises `InvalidCursor`, `CursorExpired`, and `StreamDisconnected` when the database is away for too long.
+        Raises `InvalidCursor`, `CursorExpired`, and `StreamDisconnected` if the database is unavailable for longer
+        than the setting `subscription_timeout`.
         """
         start = await self.call(lambda conn: events.read_events(conn, cursor, filter, limit=0), cursor)
         return Subscription(self, cursor or start.cursor, filter)
 
     async def call(self, operation: Callable[[Connection], Awaitable[T]], cursor: str) -> T:
-        """Run an operation on the reading connection; a lost one is opened anew for as long as timeout lasts."""
+        """Run an operation on the reading connection; reconnect for up to `subscription_timeout`."""
         timeout = self._database.config.subscription_timeout.total_seconds()
         deadline, backoff = time.monotonic() + timeout, Backoff(0.05, LONGEST_PAUSE)
         while True:
@@ -82,13 +83,14 @@ class EventLog:
             except DatabaseUnavailable as error:
                 if time.monotonic() + backoff.current > deadline:
                     raise StreamDisconnected(
-                        f"the database was away for {timeout:g} s: {error.message}; subscribe again with this cursor",
+                        f"the database was unavailable for {timeout:g} s: {error.message}; subscribe again with this "
+                        "cursor",
                         cursor=cursor,
                     ) from error
             await backoff.wait()
 
     async def wait_beyond(self, cursor: str) -> None:
-        """Wait until the log goes further than this cursor."""
+        """Wait until the horizon of the log is beyond this cursor."""
         if self._horizon > (ids.decode_event_cursor(cursor) or 0):
             return
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -102,10 +104,10 @@ class EventLog:
         finally:
             self._waiting.discard(moved)
             if not self._waiting:
-                self._notified.set()  # nobody to watch for
+                self._notified.set()  # nobody waits any more, so `_watch` may end
 
     async def _watch(self) -> None:
-        """Move the horizon on for all who wait, and tell them; a hint cuts the pause between two looks short."""
+        """Advance the horizon for all waiting subscribers and wake them; a notification cuts a polling pause short."""
         backoff = Backoff(SHORTEST_PAUSE, LONGEST_PAUSE)
         while self._waiting:
             self._notified.clear()
@@ -135,11 +137,11 @@ class EventLog:
     async def _try(self, operation: Callable[[Connection], Awaitable[T]], asked_at: float) -> T:
         async with self._turn:
             if self._failure is not None and self._failed_at > asked_at:
-                raise self._failure  # it was tried while this one waited for its turn
+                raise self._failure  # another call failed while this one waited for its turn
             try:
                 answer = await operation(await self._reading())
             except DatabaseUnavailable as error:
-                # Whatever it was, a new connection will not be worse: this one may lead to a standby by now.
+                # Reconnect whatever the reason: after a failover this connection may lead to a standby.
                 self._failed_at, self._failure, self._conn = time.monotonic(), error, None
                 raise
             self._failure = None
@@ -151,13 +153,13 @@ class EventLog:
         if self._conn is None or self._conn.is_closed():
             await self._connection.aclose()
             self._conn = await self._connection.enter_async_context(self._database.own_connection())
-            self._horizon = 0  # it may be another server, which has not come as far
+            self._horizon = 0  # this may be another server, whose horizon is lower
             await commit_asynchronously(self._database, self._conn)
         return self._conn
 
 
 class Subscription:
-    """Events one after the other, for ever. `cursor` stands behind the last one given."""
+    """An endless iterator over events. `cursor` is the position after the last event it returned."""
 
     def __init__(self, log: EventLog, cursor: str, filter: EventFilter) -> None:  # noqa: A002
         self._log = log
@@ -170,7 +172,7 @@ class Subscription:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event. Raises `StreamDisconnected` with the cursor when the database is away for too long."""
+        """Return the next event. Raises `StreamDisconnected`, with the cursor, if the database stays unavailable."""
         while not self._page:
             await self._read()
         event = self._page.popleft()
@@ -190,4 +192,4 @@ class Subscription:
 
 
 def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("this process reads the log no more")
+    return ShuttingDown("this process is closing and reads no more events; subscribe in another process")

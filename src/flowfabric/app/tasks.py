@@ -1,4 +1,4 @@
-"""Tasks: functions that run durably, and steps of them. A decorated function stays the plain callable it was."""
+"""Tasks and steps: functions that run durably. A decorated function can still be called directly."""
 
 import functools
 import inspect
@@ -29,7 +29,7 @@ C = TypeVar("C")
 
 
 class SubmitOptions(TypedDict, total=False):
-    """What one submission may ask for beyond what its task says."""
+    """The options of one submission, in addition to those of its task."""
 
     lane: str
     namespace: str
@@ -45,7 +45,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 class ChildCall(msgspec.Struct, frozen=True):
-    """What a handler submits with `ctx.submit`, and the type of what it will return."""
+    """A child that a handler submits with `ctx.submit`, and the type of its result."""
 
     submission: Submission
     on_parent_end: OnParentEnd
@@ -56,7 +56,7 @@ OF_TASK = ("lane", "namespace", "budgets", "quotas")
 
 
 class Task(Wrapped, Generic[P, R]):
-    """A function that runs durably: call it as before, or submit it. `P` are the arguments it is submitted with."""
+    """A function that runs durably: call it as before, or submit it. `P` are the arguments of a submission."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Task(Wrapped, Generic[P, R]):
     ) -> None:
         _check_handler(handler)
         if limit is not None and limit < 1:
-            raise ValueError(f"limit is {limit}; a worker runs one of a task at once, or more")
+            raise ValueError(f"limit is {limit}; give 1 or more, the number of runs of this task at once in one worker")
         self.app = app
         self.handler = handler
         self.options = options
@@ -90,18 +90,18 @@ class Task(Wrapped, Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """What the engine calls it; stays the same when the function is renamed, if it was given."""
+        """The stored name: the one given to `@app.task`, or the function's."""
         return self.options.task
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function here and now, as if it were no task."""
+        """Call the function directly, without submitting anything."""
         return self.handler(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
     def with_options(self, **options: Unpack[SubmitOptions]) -> Self:
-        """The same task with other options for what is submitted through it. Raises `TypeError` for unknown ones."""
+        """Return the same task with other options for its submissions. Raises `TypeError` for an unknown option."""
         read_options(options)
         changed = type(self).__new__(type(self))
         changed.__dict__.update(self.__dict__, _overrides={**self._overrides, **options})
@@ -111,7 +111,7 @@ class Task(Wrapped, Generic[P, R]):
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
         """Submit the task with these arguments; returns when the execution is stored durably.
 
-        Raises what `submit` refuses, such as `PayloadTooLarge`; nothing is submitted then.
+        Raises the errors of `executions.submit`, such as `PayloadTooLarge`; then nothing is submitted.
         """
         return Execution.of(self.app, await self.app.client.submit(self.submission(*args, **kwargs)), self.returns)
 
@@ -126,7 +126,7 @@ class Task(Wrapped, Generic[P, R]):
         """Submit inside your own open transaction, on your asyncpg connection: with your rows, or not at all.
 
         Workers find the execution by polling, within a second of your commit; `await app.wake(lane)` after the commit
-        notifies them at once. Raises what `submit` refuses.
+        notifies them at once. Raises the same errors as `submit`; your transaction stays usable.
         """
         submitted = await executions.submit(
             conn,
@@ -153,17 +153,17 @@ class Task(Wrapped, Generic[P, R]):
         return self._executions(answers)
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
-        """What `submit` with these arguments would submit, for `flowfabric.engine.executions.submit`."""
+        """Build the submission that `submit` would send, for `flowfabric.engine.executions.submit`."""
         return self.submission_of(self.arguments.encode(args, kwargs))
 
     def submission_of(self, payload: bytes) -> Submission:
-        """What would be submitted with a payload that is already encoded."""
+        """Build a submission from a payload that is already encoded."""
         return msgspec.structs.replace(self._template, payload=payload)
 
     def _submissions(self, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]]) -> list[Submission]:
         template, encode, replace = self._template, self.arguments.encode, msgspec.structs.replace
-        written = [encode(call, {}) if type(call) is tuple else self._payload(call) for call in calls]
-        return [replace(template, payload=payload) for payload in written]
+        encoded = [encode(call, {}) if type(call) is tuple else self._payload(call) for call in calls]
+        return [replace(template, payload=payload) for payload in encoded]
 
     def _executions(self, answers: Sequence[Submitted | FlowFabricError]) -> "list[Execution[R]]":
         refused = [answer for answer in answers if isinstance(answer, FlowFabricError)]
@@ -176,29 +176,29 @@ class Task(Wrapped, Generic[P, R]):
 
     @functools.cached_property
     def _template(self) -> Submission:
-        """What all submissions of the task have in common."""
+        """A submission of the task without its payload."""
         return submission(self.options, b"", {"priority": self.priority, **self._overrides})
 
     def child_call(self, *args: P.args, **kwargs: P.kwargs) -> ChildCall:
-        """What would be submitted by this call in a handler, as a child. Raises `InvalidBody` for what no child has."""
+        """Build the child that this call submits in a handler. Raises `InvalidBody` for an option not for children."""
         payload = self.arguments.encode(args, kwargs)
         return child_call(self.options, payload, {"priority": self.priority, **self._overrides}, self.returns)
 
 
 class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
-    """A task with the types of calling it, where the context is an argument and an async function gives a coroutine."""
+    """A task with the types of a direct call: with the context as an argument, and a coroutine if it is async."""
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> C:
-        """Call the function here and now, as if it were no task."""
+        """Call the function directly, without submitting anything."""
         called: C = self.handler(*args, **kwargs)
         return called
 
 
 class Step(Wrapped, Generic[P, R]):
-    """A function that is a step wherever a handler calls it with its context: `notes = await search(ctx, topic)`."""
+    """A function that runs as a step when a handler calls it with its context: `notes = await search(ctx, topic)`."""
 
     def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
-        durations.read_span(backoff)
+        durations.read_duration(backoff)
         self.name = name
         self.function = function
         self._retries = retries
@@ -211,10 +211,11 @@ class Step(Wrapped, Generic[P, R]):
     @overload
     def __call__(self, ctx: Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def __call__(self, ctx: Context | Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run it as a step of the run that the context belongs to."""
+        """Run the function as a step of the handler that has this context."""
         if not isinstance(ctx, Context | Blocking):
             raise TypeError(
-                f"step {self.name} is called with the context first; without one, call {self.name}.function"
+                f"step {self.name} got {type(ctx).__name__} as its first argument, not the context; outside a handler "
+                f"call {self.name}.function"
             )
         call = functools.partial(self.function, *args, **kwargs)
         return ctx.step(self.name, call, retries=self._retries, backoff=self._backoff)
@@ -227,7 +228,7 @@ def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Su
     """Build a submission from a task's options and those of one call."""
     given = read_options(overrides)
     if "on_parent_end" in given:
-        raise ValueError("on_parent_end is for children; submit it in a handler, by ctx.submit")
+        raise ValueError("on_parent_end is an option of children; submit the task in a handler, with ctx.submit")
     changed = {name: given.pop(name) for name in OF_TASK if name in given}
     if changed:
         options = msgspec.structs.replace(options, **changed)
@@ -235,61 +236,64 @@ def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Su
 
 
 def child_call(options: Options, payload: bytes, overrides: SubmitOptions, returns: Any = Any) -> ChildCall:
-    """A child with these options. Raises `InvalidBody` for what no child has."""
+    """Build a child with these options. Raises `InvalidBody` for an option that children cannot have."""
     given: dict[str, Any] = dict(overrides)
     on_parent_end = given.pop("on_parent_end", "cancel")
     for name in ("key", "execution_id"):
         if name in given:
             raise InvalidBody(
-                f"{name}: the id of a child follows from its parent, so it has none of its own", field=name
+                f"a child cannot have the option {name}, because its id follows from its parent; remove the option",
+                field=name,
             )
     if on_parent_end not in ("cancel", "let_run"):
-        raise InvalidBody(f"on_parent_end {on_parent_end!r}: give cancel or let_run", field="on_parent_end")
+        raise InvalidBody(f"on_parent_end is {on_parent_end!r}; give cancel or let_run", field="on_parent_end")
     return ChildCall(submission(options, payload, cast(SubmitOptions, given)), on_parent_end, returns)
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """SubmitOptions with their times read. Raises `TypeError` for one there is not, and `ValueError`."""
+    """Check options and parse their times. Raises `TypeError` for an unknown option, and `ValueError`."""
     if unknown := sorted(options.keys() - SubmitOptions.__annotations__.keys()):
-        raise TypeError(f"there is no option {unknown[0]!r}; options are {', '.join(SubmitOptions.__annotations__)}")
+        raise TypeError(f"unknown option {unknown[0]!r}; options are {', '.join(SubmitOptions.__annotations__)}")
     times = {name: durations.read_time(options[name]) for name in ("delay", "deadline") if name in options}
     return {**options, **times}
 
 
 def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
-    """The policy that a task's options stand for, taken out of them; one given whole is completed by them."""
+    """Take retries, backoff and timeout out of a task's options, and merge them into its policy."""
     policy: dict[str, Any] = dict(options.pop("policy", None) or {})
     retries, backoff, timeout = options.pop("retries", None), options.pop("backoff", None), options.pop("timeout", None)
     if retries is not None and (not isinstance(retries, int) or retries < 0):
-        raise ValueError(f"retries is {retries!r}; give a whole number from 0")
+        raise ValueError(f"retries is {retries!r}; give a whole number of 0 or more")
     if backoff is not None and not (retries or "retry" in policy):
         raise ValueError("backoff has no effect without retries; give retries=1 or more")
     retry = dict(policy.get("retry", {}))
     if retries is not None:
         retry["max_retries"] = retries
     if backoff is not None:
-        retry["backoff"] = dict(backoff) if isinstance(backoff, Mapping) else _growing(durations.read_span(backoff))
+        retry["backoff"] = (
+            dict(backoff) if isinstance(backoff, Mapping) else _exponential(durations.read_duration(backoff))
+        )
     if retry.get("max_retries"):
         policy["retry"] = retry
     if timeout is not None:
-        policy["attempt_timeout_ms"] = durations.read_span(timeout) // timedelta(milliseconds=1)
+        policy["attempt_timeout_ms"] = durations.read_duration(timeout) // timedelta(milliseconds=1)
         if not policy["attempt_timeout_ms"]:
-            raise ValueError(f"timeout {timeout!r} leaves an attempt no time; give a millisecond or more")
+            raise ValueError(f"timeout is {timeout!r}; give a millisecond or more")
     return policy
 
 
 def injected_parameter(handler: Callable[..., object]) -> str | None:
-    """The name of the parameter annotated with the context, which the worker fills in."""
+    """Return the name of the parameter annotated with the context, which the worker passes."""
     types = payloads.hints(handler)
     wanted = (Context, Blocking[Context])
     found = [name for name in inspect.signature(handler).parameters if types.get(name) in wanted]
     if len(found) > 1:
-        raise TypeError(f"{handler.__qualname__} takes the context twice, as {' and '.join(found)}; take it once")
+        raise TypeError(f"{handler.__qualname__} takes the context twice, as {' and '.join(found)}; annotate one only")
     return found[0] if found else None
 
 
-def _growing(first: timedelta) -> Mapping[str, object]:
-    """Twice as long each time, up to an hour, so spread that what failed together does not come back together."""
+def _exponential(first: timedelta) -> Mapping[str, object]:
+    """Build an exponential backoff up to an hour, with jitter, so that executions do not retry all at the same time."""
     milliseconds = first // timedelta(milliseconds=1)
     most = max(milliseconds, 3_600_000)
     return {
@@ -304,9 +308,9 @@ def _growing(first: timedelta) -> Mapping[str, object]:
 def _check_handler(handler: Callable[..., object]) -> None:
     name = getattr(handler, "__qualname__", repr(handler))
     if not inspect.isfunction(handler):
-        raise TypeError(f"{name} is no plain function; a worker finds its handler by name, so write one")
+        raise TypeError(f"{name} is not a plain function; a worker finds its handler by name, so define one with def")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
-        raise TypeError(f"{name} is a generator; a task returns its result")
+        raise TypeError(f"{name} is a generator; return the result instead of yielding")
     first = next(iter(inspect.signature(handler).parameters.values()), None)
     if first is not None and first.name in ("self", "cls") and first.annotation is first.empty:
-        raise TypeError(f"{name} is a method; a worker has no object to call it on, so make it a function")
+        raise TypeError(f"{name} is a method, and a worker has no object to call it on; make it a function")

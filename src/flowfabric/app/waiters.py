@@ -1,4 +1,4 @@
-"""Waiters: wakes those who wait for executions to end, by hint, and by one look at all of them now and then."""
+"""Waiters: wakes callers that wait for executions to end, by notification and by polling."""
 
 import asyncio
 import heapq
@@ -16,45 +16,46 @@ SHORTEST_PAUSE = 0.01
 LONGEST_PAUSE = 1.0
 MOST = 1_000
 
-Look = Callable[[Sequence[ExecutionId]], Awaitable[Sequence[ExecutionId]]]
+ListEnded = Callable[[Sequence[ExecutionId]], Awaitable[Sequence[ExecutionId]]]
 
 
 class Waiters:
-    """Who waits for which execution.
+    """The callers in this process that wait for executions to end.
 
-    `look` says which of some have ended. Each is looked at when somebody begins to wait, soon after, and then ever less
-    often, all that are due together in one call: a thousand who wait cost no more calls than one.
+    `list_ended` returns those of the given executions that have ended. An execution is polled when a caller begins to
+    wait for it, soon after, and then less and less often. All executions that are due are polled in one call, so a
+    thousand waiting callers cost no more calls than one.
     """
 
-    def __init__(self, notifier: Notifier, look: Look) -> None:
-        self._look = look
+    def __init__(self, notifier: Notifier, list_ended: ListEnded) -> None:
+        self._list_ended = list_ended
         self._waiting: dict[str, tuple[ExecutionId, set[asyncio.Event]]] = {}
-        self._due: list[tuple[float, float, str]] = []  # when to look, the pause behind that, at what
-        self._next: dict[str, float] = {}  # which of them counts, where there are several
-        self._stir = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._due: list[tuple[float, float, str]] = []  # a heap: when to poll, the pause after that, the execution
+        self._next: dict[str, float] = {}  # the entry of the heap that counts, if an execution has several
+        self._changed = asyncio.Event()
+        self._polling: asyncio.Task[None] | None = None
         self._closed = False
-        self._forget = notifier.listen(self._heard)
+        self._stop_listening = notifier.listen(self._notified)
 
     async def close(self) -> None:
-        """Look no more, and tell everybody who waits that this process is closing."""
+        """Stop polling, and wake every waiting caller with `ShuttingDown`."""
         self._closed = True
-        self._forget()
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        self._stop_listening()
+        if self._polling is not None:
+            self._polling.cancel()
+            await asyncio.wait([self._polling])
         self.wake(list(self._waiting))
 
     async def wait(self, execution_id: ExecutionId, *, fresh: bool = False) -> None:
-        """Return when the execution may have ended: it is looked at after this is called, never before.
+        """Return when the execution may have ended, as polled after this call, never before.
 
-        One that is fresh has only just been submitted: the first look at it is a little later, when it may have ended.
-        Raises `ShuttingDown` when this process waits no more.
+        A fresh execution has just been submitted, so it is polled a little later. Raises `ShuttingDown` when this
+        process closes.
         """
         ended = asyncio.Event()
         _, waiting = self._waiting.setdefault(str(execution_id), (execution_id, set()))
         waiting.add(ended)
-        self._look_soon(str(execution_id), SHORTEST_PAUSE if fresh else 0.0)
+        self._poll_soon(str(execution_id), SHORTEST_PAUSE if fresh else 0.0)
         try:
             if not self._closed:
                 await ended.wait()
@@ -64,43 +65,43 @@ class Waiters:
                 self._waiting.pop(str(execution_id), None)
                 self._next.pop(str(execution_id), None)
         if self._closed:
-            raise ShuttingDown(f"this process is closing and waits for {execution_id} no more; wait in another one")
+            raise ShuttingDown(f"this process is closing and no longer waits for {execution_id}; wait in another one")
 
     def wake(self, execution_ids: Iterable[str]) -> None:
-        """Wake those in this process who wait for these."""
+        """Wake the callers in this process that wait for these executions."""
         for execution_id in execution_ids:
             for ended in self._waiting.get(execution_id, (None, ()))[1]:
                 ended.set()
 
-    def _heard(self, notification: Notification) -> None:
+    def _notified(self, notification: Notification) -> None:
         self.wake(notification.ended)
-        if not (notification.ended or notification.lanes):  # something may have been missed
+        if not (notification.ended or notification.lanes):  # notifications may have been missed
             for execution_id in self._waiting:
-                self._look_soon(execution_id)
+                self._poll_soon(execution_id)
 
-    def _look_soon(self, execution_id: str, pause: float = 0.0) -> None:
+    def _poll_soon(self, execution_id: str, pause: float = 0.0) -> None:
         self._push(asyncio.get_running_loop().time() + pause, SHORTEST_PAUSE, execution_id)
-        self._stir.set()
-        if self._looking is None and not self._closed:
-            self._looking = asyncio.create_task(self._look_for_ever(), name="ends: look")
+        self._changed.set()
+        if self._polling is None and not self._closed:
+            self._polling = asyncio.create_task(self._poll_forever(), name="waiters: poll")
 
     def _push(self, due: float, pause: float, execution_id: str) -> None:
         self._next[execution_id] = due
         heapq.heappush(self._due, (due, pause, execution_id))
 
-    async def _look_for_ever(self) -> None:
+    async def _poll_forever(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._stir.clear()
-            if due := self._take(loop.time()):
-                await self._look_at(due, loop)
+            self._changed.clear()
+            if due := self._take_due(loop.time()):
+                await self._poll(due, loop)
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._due[0][0] if self._due else None):
-                    await self._stir.wait()
+                    await self._changed.wait()
 
-    def _take(self, now: float) -> dict[str, tuple[float, float]]:
-        """What is due, or nearly, and still waited for: when it was to be looked at, and the pause behind that."""
+    def _take_due(self, now: float) -> dict[str, tuple[float, float]]:
+        """Take the executions to poll now out of the heap, each with its due time and the pause after that."""
         due: dict[str, tuple[float, float]] = {}
         while self._due and self._due[0][0] <= now + SHORTEST_PAUSE / 2 and len(due) < MOST:
             at, pause, execution_id = heapq.heappop(self._due)
@@ -108,13 +109,13 @@ class Waiters:
                 due[execution_id] = at, pause
         return due
 
-    async def _look_at(self, due: dict[str, tuple[float, float]], loop: asyncio.AbstractEventLoop) -> None:
+    async def _poll(self, due: dict[str, tuple[float, float]], loop: asyncio.AbstractEventLoop) -> None:
         try:
-            self.wake(map(str, await self._look([self._waiting[execution_id][0] for execution_id in due])))
+            self.wake(map(str, await self._list_ended([self._waiting[execution_id][0] for execution_id in due])))
         except FlowFabricError as error:
-            log.warning("cannot see what has ended, trying again: %s", error.message)
-        except Exception:  # whoever waits would wait for ever if this ended
-            log.exception("cannot see what has ended, trying again")
+            log.warning("could not poll %d executions for their end; retrying: %s", len(due), error.message)
+        except Exception:  # the callers would wait for ever if this task ended
+            log.exception("could not poll %d executions for their end; retrying", len(due))
         now = loop.time()
         for execution_id, (at, pause) in due.items():
             if self._next.get(execution_id) == at:  # still waited for

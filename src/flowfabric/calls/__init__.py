@@ -1,4 +1,4 @@
-"""Private. Set-based calls: the bridge between typed operations and SQL functions that take arrays."""
+"""Private: set-based calls, which translate typed operations to SQL functions that take arrays."""
 
 from flowfabric.calls.arguments import about, expect, json_text, span, span_or_moment, under, words
 from flowfabric.calls.items import MOST_BYTES, MOST_ITEMS, Act, each, each_fenced, only, read_answers, sweep

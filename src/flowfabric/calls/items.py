@@ -1,4 +1,4 @@
-"""Set-based calls: arrays in, one answer per item out, and every error back to the item it belongs to."""
+"""Set-based calls: send items as arrays, and return one answer or error per item."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -21,7 +21,7 @@ MOST_BYTES = 8 * 1_048_576
 
 
 class Act(NamedTuple):
-    """What one item of a call does under its lease: the item's value for each array, by the array's name."""
+    """One item of a call under its lease: its fence, and its value for each array, by the name of the array."""
 
     fence: Fence
     values: Mapping[str, object] = {}
@@ -29,7 +29,7 @@ class Act(NamedTuple):
 
 
 def only(answers: Sequence[T | FlowFabricError]) -> T:
-    """The answer of a batch of one; raises it when it is a refusal."""
+    """Return the answer of a batch of one item, or raise it if it is an error."""
     [answer] = answers
     if isinstance(answer, FlowFabricError):
         raise answer
@@ -42,9 +42,9 @@ async def each(
     send: Callable[[Sequence[Sent]], Awaitable[Sequence[T | FlowFabricError]]],
     weigh: Callable[[Sent], int] = lambda _: 0,
 ) -> list[T | FlowFabricError]:
-    """Send items and answer each in its place, up to 1 000 of them or 8 MiB in one statement.
+    """Send items, at most 1 000 or 8 MiB per statement, and return their answers in the same order.
 
-    An item that `read` refuses is not sent and harms no other.
+    If `read` raises an error for an item, that item is not sent and its answer is the error; the others are sent.
     """
     answers: list[T | FlowFabricError] = []
     for chunk in _chunks([_read(read, item) for item in items], weigh):
@@ -64,9 +64,9 @@ async def each_fenced(
     ends: bool = False,
     **arguments: object,
 ) -> list[T | FlowFabricError]:
-    """Call a function that acts under leases, and answer each item in its place.
+    """Call a function that acts under leases, and return the answers in the order of the items.
 
-    One that `ends` executions, or gives their flows members, is told which flows they are in.
+    `ends` is for functions that end executions or add members to their flows: they also receive the flow of each item.
     """
 
     async def send(acts: Sequence[Act]) -> list[T | FlowFabricError]:
@@ -77,12 +77,12 @@ async def each_fenced(
 
 
 def read_answers(answered: Sequence[Row], answer: type[T]) -> list[T | FlowFabricError]:
-    """The answers of a set-based function, in the order of its items."""
+    """Decode the answers of a set-based function, in the order of its items."""
     return [_answer(row, answer) for row in sorted(answered, key=lambda row: int(row["item"]))]
 
 
 async def sweep(conn: Connection, function: str, /, limit: int, passing: int, **arguments: object) -> Swept:
-    """Run one pass of a sweep over at most `limit` rows, passing over the first few."""
+    """Run one pass of a sweep over at most `limit` rows; skip the first `passing` rows."""
     swept = await call.row(conn, function, take=limit, passing=passing, **arguments)
     return Swept(moved=swept["moved"], lanes=swept["lanes"] or (), ended=swept["ended"] or ())
 
@@ -97,7 +97,7 @@ def _read(read: Callable[[Item], Sent], item: Item) -> Sent | FlowFabricError:
 def _chunks(
     items: Sequence[Sent | FlowFabricError], weigh: Callable[[Sent], int]
 ) -> Iterator[Sequence[Sent | FlowFabricError]]:
-    """Runs of at most so many items and bytes; an item over that goes alone."""
+    """Split items into chunks of at most `MOST_ITEMS` and `MOST_BYTES`; a larger item is a chunk of its own."""
     starts, size = [0], 0
     for number, item in enumerate(items):
         weight = 0 if isinstance(item, FlowFabricError) else weigh(item)
@@ -116,11 +116,11 @@ async def _send(
     answered = await call.rows(
         conn,
         function,
-        partitions=[_known(fence.execution_id.partition, 31) for fence in fences],
+        partitions=[_in_range(fence.execution_id.partition, 31) for fence in fences],
         ids=[fence.execution_id.uuid for fence in fences],
         lease_ids=[fence.lease_id for fence in fences],
-        epochs=[_known(fence.epoch, 63) for fence in fences],
-        attempts=[_known(fence.attempt, 31) for fence in fences],
+        epochs=[_in_range(fence.epoch, 63) for fence in fences],
+        attempts=[_in_range(fence.attempt, 31) for fence in fences],
         **{name: [act.values[name] for act in acts] for name in acts[0].values},
         **arguments,
     )
@@ -129,13 +129,13 @@ async def _send(
 
 
 def _flows(acts: Sequence[Act]) -> list[UUID | None]:
-    """The flow of each; nothing at all where none is in one, which spares the engine a look."""
+    """Return the flow of each item; an empty list if no item has one, which saves the engine a lookup."""
     flows = [act.fence.flow for act in acts]
     return flows if any(flows) else []
 
 
-def _known(number: int | None, bits: int) -> int | None:
-    """A number as Postgres holds it: one that is too large for that was never given out, and -1 is not either."""
+def _in_range(number: int | None, bits: int) -> int | None:
+    """Replace a number that is out of range for its column by -1, which matches no row either."""
     return number if number is None or 0 <= number < 1 << bits else -1
 
 

@@ -1,4 +1,4 @@
-"""Submissions as they are sent: checked for what Postgres would refuse a whole batch for, and laid out in arrays."""
+"""Submissions: check each one, because an invalid value would fail the whole batch, and arrange them as arrays."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -19,7 +19,7 @@ PAYLOAD_LIMIT = 1_048_576
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """A submission as it is sent."""
+    """A submission that is checked and ready to be sent."""
 
     options: str
     execution_id: ExecutionId
@@ -37,7 +37,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 def arguments(items: Sequence[Item]) -> dict[str, object]:
-    """The arrays of a call, one value per item; options that items share are sent once, unused columns not at all."""
+    """Return the arrays of a call, one value per item. Shared options are sent once; unused columns are not sent."""
     numbers = {text: number for number, text in enumerate(dict.fromkeys([item.options for item in items]), 1)}
     return {
         "options": list(numbers),
@@ -60,7 +60,7 @@ def arguments(items: Sequence[Item]) -> dict[str, object]:
 def prepare(
     submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], partitions: int, payload_limit: int
 ) -> Item:
-    """A submission ready to be sent; `texts` keeps options that were written before, `fresh` has ids to take."""
+    """Prepare a submission for sending; `texts` caches encoded options, `fresh` supplies new ids."""
     options, payload = submission.options, submission.payload
     flow_id = None if submission.flow is None else ids.parse_flow_id(str(submission.flow), partitions)
     if submission.execution_id is not None:
@@ -94,7 +94,7 @@ def prepare(
 
 
 def _is_plain(submission: Submission) -> bool:
-    """Whether it asks for nothing beyond being run, as most do."""
+    """Whether a submission has no key, priority, delay, deadline, flow or tags, as most have none."""
     return (
         submission.key is None
         and type(submission.priority) is int
@@ -112,29 +112,30 @@ def _namespace(options: Options) -> str:
 
 
 def _payload(payload: bytes | None, limit: int) -> bytes | None:
-    """The payload itself. SQL judges its size; only what no statement could carry is refused here."""
+    """Return the payload. SQL checks its size; only a payload too large for a statement is refused here."""
     size = len(calls.expect(bytes, payload, "payload") or b"")
     if size > max(limit, calls.MOST_BYTES):
         raise PayloadTooLarge(
-            f"the payload has {size} bytes and may have {limit}; keep large data elsewhere and pass a reference",
+            f"the payload has {size} bytes, more than the limit of {limit}; "
+            "store large data elsewhere and pass a reference",
             limit=limit,
         )
     return payload
 
 
 def _json(value: object, field: str) -> str:
-    """A value as JSON that Postgres can store. Raises `InvalidText`, and `InvalidBody` for what JSON cannot say."""
+    """Encode a value as JSON that Postgres can store. Raises `InvalidText`, `InvalidBody`."""
     try:
         plain = msgspec.to_builtins(value, enc_hook=_plain)
         for leaf in _leaves(plain):
             if isinstance(leaf, str):
                 check_text(leaf, field)
             elif isinstance(leaf, float) and not isfinite(leaf):
-                raise ValueError(f"{leaf} is no number there")
+                raise ValueError(f"JSON has no number {leaf}")
         return msgspec.json.encode(plain).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidBody(
-            f"{field} cannot be written as JSON: {error}; give texts, numbers, lists and objects", field=field
+            f"{field} cannot be written as JSON: {error}; use strings, numbers, lists and objects", field=field
         ) from None
 
 
@@ -144,11 +145,11 @@ def _plain(value: object) -> object:
             return dict(value)
         case Collection():
             return list(value)
-    raise TypeError(f"there is a {type(value).__name__} in it")
+    raise TypeError(f"it contains a {type(value).__name__}")
 
 
 def _leaves(value: object) -> Iterator[object]:
-    """Every value inside a JSON value that has no parts, and the names of those that are named."""
+    """Yield every scalar inside a JSON value, and every key of its objects."""
     match value:
         case Mapping():
             for name, part in value.items():
@@ -168,5 +169,5 @@ def _given_id(given: ExecutionId | str, partitions: int) -> ExecutionId:
 
 
 def _column(values: list[T | None]) -> list[T | None] | None:
-    """A column nobody uses is not sent."""
+    """Return a column, or `None` if no item uses it."""
     return values if values.count(None) < len(values) else None

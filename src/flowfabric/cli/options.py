@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def duration(text: str | timedelta) -> timedelta:
     """Parse a duration, such as 30s."""
     try:
-        return durations.read_span(text)
+        return durations.read_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -30,7 +30,7 @@ def duration(text: str | timedelta) -> timedelta:
 def timestamp(text: str) -> datetime:
     """Parse a timestamp with its time zone, such as 2026-05-04T09:00:00Z."""
     try:
-        return durations.read_moment(datetime.fromisoformat(text))
+        return durations.read_timestamp(datetime.fromisoformat(text))
     except ValueError:
         raise click.BadParameter(
             f"{shown(text)} is not a timestamp with a time zone; write one like 2026-05-04T09:00:00Z"

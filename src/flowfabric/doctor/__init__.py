@@ -1,4 +1,4 @@
-"""The doctor: finds what is wrong with the server, the schema and the work in it, and says what to do."""
+"""Private: the doctor, which checks the server, the schema and the queued work and says what to do about problems."""
 
 from flowfabric.doctor.diagnose import diagnose
 

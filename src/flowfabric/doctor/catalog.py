@@ -1,4 +1,4 @@
-"""Facts about the Postgres server and database, from system catalogs only: readable before FlowFabric is installed."""
+"""Facts about the server, read only from the Postgres catalogs, so that they work without the flowfabric schema."""
 
 from importlib import resources
 
@@ -8,6 +8,6 @@ from flowfabric.postgres.driver import Connection
 
 
 async def read_catalog(conn: Connection) -> ServerFacts:
-    """Read the facts of the server; every role may call this, but some roles see less."""
+    """Read the facts about the server. Every role may do so; some roles see less than others."""
     [row] = await call.query(conn, resources.files("flowfabric.doctor").joinpath("catalog.sql").read_text())
     return call.read(ServerFacts, row["facts"])

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
-from flowfabric.doctor.server import span
+from flowfabric.doctor.server import in_words
 from flowfabric.model.doctor import ConsumerFacts, Finding, Level, WorkFacts
 from flowfabric.model.overview import Stuck
 
@@ -39,7 +39,7 @@ def _clock(facts: WorkFacts) -> Iterator[Finding]:
         check="engine_clock",
         level=Level.WRONG,
         value=f"{facts.clock_offset_s:+.0f} s",
-        problem=f"the engine's clock has been moved: it is {span(abs(facts.clock_offset_s))} {direction} the server's",
+        problem=f"the engine's clock has been moved: it is {in_words(abs(facts.clock_offset_s))} {direction} the server's",
         means="leases, delays, deadlines and retention all follow the wrong time",
         remedy="restore the real clock with `ff migrate`; only flowfabric.testing moves it",
     )
@@ -72,7 +72,7 @@ def _log(facts: WorkFacts) -> Iterator[Finding]:
 def _consumer(consumer: ConsumerFacts, facts: WorkFacts) -> Iterator[Finding]:
     if not consumer.is_cut_off and consumer.behind_count < FAR_BEHIND:
         return
-    silent = span(facts.at - consumer.acknowledged_at)
+    silent = in_words(facts.at - consumer.acknowledged_at)
     yield Finding(
         check="consumers",
         level=Level.WRONG if consumer.is_cut_off else Level.ADVICE,
@@ -97,8 +97,9 @@ def _sweeps(facts: WorkFacts) -> Iterator[Finding]:
         check="sweeps",
         level=Level.WRONG,
         subject=", ".join(each.sweep for each in late),
-        value=span(oldest),
-        problem="sweeps are not running: " + "; ".join(f"{each.sweep} is {span(each.late_s)} late" for each in late),
+        value=in_words(oldest),
+        problem="sweeps are not running: "
+        + "; ".join(f"{each.sweep} is {in_words(each.late_s)} late" for each in late),
         means="delays, retries, timeouts and expired leases are not handled: executions that should continue do not",
         remedy="keep `ff sweep` or a worker (without --no-sweeps) running; `ff sweep --once` shows if one fails",
     )
@@ -109,7 +110,7 @@ def _stuck(stuck: Stuck, facts: WorkFacts) -> Finding:
         stuck.reason, ("routes", Level.ADVICE, "they wait until the budget or quota has room")
     )
     count = "more than 1,000" if stuck.amount > 1_000 else f"{stuck.amount:,}"
-    age = span(facts.at - stuck.since)
+    age = in_words(facts.at - stuck.since)
     return Finding(
         check=check,
         level=level,

@@ -1,4 +1,4 @@
--- Diagnosing: facts about the engine and its work, for the doctor to judge. Nothing is changed.
+-- Facts about the work in a database, from which the doctor draws its findings. Nothing is changed.
 
 -- The oldest row that each sweep should have handled by now. Sweeps do not record their runs, so overdue rows are the
 -- only sign that a sweep does not run.

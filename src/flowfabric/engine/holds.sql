@@ -1,19 +1,5 @@
 -- Holds: an operator keeps a single execution from being claimed, and releases it.
 
--- Check the name of the acting person or service (`by`). Null is allowed and means nobody in particular.
---
---   refuses  invalid_body
-create or replace function flowfabric._check_by(by text)
-returns void
-language plpgsql as $$
-begin
-    if octet_length(_check_by.by) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_body',
-                                   format('by %s is invalid; use 1 to 256 bytes', flowfabric._shown(_check_by.by)),
-                                   '{"field": "by"}');
-    end if;
-end $$;
-
 -- Hold an execution: keep it from being claimed. Invalidates an unused grant for it.
 --
 --   moves    runnable → runnable: blocked_by_operator / paused_by_operator
@@ -52,8 +38,8 @@ end $$;
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'unheld', or 'noop' if it was not held; and its public state
-create or replace function flowfabric.unhold(partition int, id uuid, by text, reason text default null, out outcome text,
-                                             out public_state text)
+create or replace function flowfabric.unhold(partition int, id uuid, by text, reason text default null,
+                                             out outcome text, out public_state text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -69,8 +55,9 @@ begin
                                when t.due_at > now then 'not_eligible_until_time'
                                else 'eligible_now' end::flowfabric.eligibility,
             reason = case when w.awaits then 'waiting_for_children'
-                          when t.due_at > now
-                              then coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'), 'waiting_for_delay')
+                          when t.due_at > now then
+                              coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'),
+                                        'waiting_for_delay')
                           else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
         from (select flowfabric._awaits(ticket) as awaits) w

@@ -9,16 +9,6 @@ language sql immutable as $$
     select jsonb_build_object('code', _fault.code, 'message', _fault.message) || _fault.fields
 $$;
 
--- Quote a value for an error message, shortened to keep the message on one line.
---
---   returns  at most 80 characters of the value
-create or replace function flowfabric._shown(value text)
-returns text
-language sql immutable as $$
-    select quote_nullable(case when length(_shown.value) > 80 then left(_shown.value, 77) || '...'
-                              else _shown.value end)
-$$;
-
 -- Raise an error that was built as a value; does nothing for null. In the Postgres error the message is the code, the
 -- detail is the sentence and the hint is the fields.
 --

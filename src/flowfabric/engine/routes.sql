@@ -24,20 +24,6 @@ language sql immutable as $$
     end
 $$;
 
--- Normalize a set of words for storage and comparison: distinct, in byte order.
---
---   returns  the sorted set
-create or replace function flowfabric._sorted_set(words jsonb)
-returns text[]
-language plpgsql immutable as $$
-begin
-    if _sorted_set.words = '[]' then
-        return '{}';
-    end if;
-    return array(select distinct w.word collate "C" from jsonb_array_elements_text(_sorted_set.words) w (word)
-                 order by 1);
-end $$;
-
 -- Find a route by its fields.
 --
 --   returns  the route's id, or null if it does not exist

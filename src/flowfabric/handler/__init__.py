@@ -1,1 +1,1 @@
-"""What a handler holds while it runs."""
+"""Private: the context of a running handler, with its journal, waits, children, approvals and budgets."""

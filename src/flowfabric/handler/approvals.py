@@ -1,4 +1,4 @@
-"""Approvals: asking people, and what they said."""
+"""Approvals: the wait for people to decide, and their verdict."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -10,7 +10,7 @@ from flowfabric.model import Signal, Suspension
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What was decided on an approval, and by whom."""
+    """The decision on an approval, and the people who made it."""
 
     approved: bool
     timed_out: bool = False
@@ -21,17 +21,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def approval(
     title: str, *, subject: object, approvers: int, timeout: timedelta | datetime | None, bind: bool
 ) -> Suspension:
-    """The wait for so many different people to say yes, or one to say no. Raises `ValueError`, `InvalidBody`.
+    """Build the wait for `approvers` different people to approve, or one to reject. Raises `ValueError`, `InvalidBody`.
 
-    With more than one, only those the deployment has authenticated count: whoever holds a token could be two people.
+    With more than one approver, only people whom the deployment has authenticated count: one holder of the token could
+    pretend to be two people.
     """
     if approvers < 1:
-        raise ValueError(f"approvers is {approvers}; somebody has to approve, so give 1 or more")
+        raise ValueError(f"approvers is {approvers}; give 1 or more")
     source = {"source_type": "operator"} if approvers > 1 else {}
-    yes = {"kind": "count", "n": approvers, "of": "distinct_sources", "name": "approve", "waitpoints": [title]}
-    no = {"kind": "single", "waitpoint": title, "name": "reject"}
+    approved = {"kind": "count", "n": approvers, "of": "distinct_sources", "name": "approve", "waitpoints": [title]}
+    rejected = {"kind": "single", "waitpoint": title, "name": "reject"}
     return Suspension(
-        condition={"kind": "any_of", "members": [yes | source, no | source]},
+        condition={"kind": "any_of", "members": [approved | source, rejected | source]},
         waitpoints=[title],
         reason_code="waiting_for_approval",
         timeout=timeout,
@@ -42,18 +43,18 @@ def approval(
 
 
 def read_verdict(signals: Sequence[Signal]) -> Verdict:
-    """What the signals that ended an approval amount to; where a yes and a no came together, the no counts."""
-    said = [signal for signal in signals if signal.source_type != "system"]
+    """Read the verdict from the signals that ended an approval; a rejection wins over approvals that came with it."""
+    decisions = [signal for signal in signals if signal.source_type != "system"]
     return Verdict(
-        approved=bool(said) and all(signal.name == "approve" for signal in said),
+        approved=bool(decisions) and all(signal.name == "approve" for signal in decisions),
         timed_out=any(signal.name == "timeout" for signal in signals if signal.source_type == "system"),
-        by=[signal.source_identity for signal in said],
-        note=next((note for signal in reversed(said) if (note := _note(signal)) is not None), None),
+        by=[signal.source_identity for signal in decisions],
+        note=next((note for signal in reversed(decisions) if (note := _note(signal)) is not None), None),
     )
 
 
 def _note(signal: Signal) -> str | None:
-    """What whoever decided had to say: the text that came with the decision."""
+    """Read the note that was sent with a decision, if any."""
     try:
         return None if signal.payload is None else msgspec.json.decode(signal.payload, type=str)
     except msgspec.MsgspecError:

@@ -1,7 +1,7 @@
-"""Spending: what a handler reports and sets aside, counted once however often it runs.
+"""Spending: the usage reports and reservations of a handler, counted once however often the handler runs.
 
-Outside a step a report has its place in the journal, like a step. Inside one it has none: whoever runs the step again
-spends again, and the report says so.
+Outside a step, a report is saved in the journal like a step. Inside a step it is not: when the step runs again, it
+spends again and reports again.
 """
 
 import logging
@@ -24,14 +24,14 @@ log = logging.getLogger("flowfabric.handler")
 
 
 class Spender(NamedTuple):
-    """A run, as one who spends."""
+    """Spends from budgets for one run."""
 
     runtime: Runtime
     claim: Claim
     leaving: Leaving
 
     async def report(self, place: Place | None, budget: str, amounts: Amounts) -> Usage:
-        """Count what was used, unless an earlier run has. Raises `BudgetExhausted`, or leaves the handler."""
+        """Count usage, unless an earlier run has counted it. Raises `BudgetExhausted`, or unwinds the handler."""
         if place is not None and place.entry is not None:
             first: Usage = place.read(place.entry.result, Usage)
             return first
@@ -40,7 +40,7 @@ class Spender(NamedTuple):
             amounts=amounts,
             namespace=self.claim.namespace,
             fence=self.claim.fence,
-            dedup_key=None if place is not None else uuid4().hex,  # its reply may be lost, and it is sent again
+            dedup_key=None if place is not None else uuid4().hex,  # the report is sent again if its reply is lost
             step=None if place is None else (place.name, place.occurrence),
         )
         with self.leaving.busy():
@@ -49,23 +49,23 @@ class Spender(NamedTuple):
         return answer
 
     def check(self, budget: str, answer: Usage | Reserved | Settled) -> None:
-        """Do what a hard breach asks for: raise it, or leave the handler, since the run has ended or steps aside."""
+        """On a hard breach, raise `BudgetExhausted`, or unwind the handler because the engine ended or suspended it."""
         if answer.outcome == "hard_breach":
             if answer.action == "refuse":
                 raise budgets.exhausted(budget, answer)
             self.stop()
 
     def stop(self) -> NoReturn:
-        """Leave the handler: the lease is gone, and there is nothing to report."""
+        """Unwind the handler: the lease is gone, so there is nothing to report."""
         self.leaving.stopped = True
         raise Stop
 
 
 class Reservation(Wrapped):
-    """What a handler has set aside for something that costs: `async with ctx.reserve("team-a", tokens=4_000) as held`.
+    """An amount of a budget, reserved before it is spent: `async with ctx.reserve("team-a", tokens=4_000) as reserved`.
 
-    At the end of the block what `settle` was told is spent, or the whole estimate when it was told nothing. When the
-    block raises, it is given back.
+    At the end of the block the amounts passed to `settle` are spent, or the whole estimate if `settle` was not called.
+    If the block raises, the reservation is released.
     """
 
     def __init__(self, spender: Spender, place: Place | None, budget: str, estimate: Amounts, ttl: timedelta) -> None:
@@ -76,7 +76,7 @@ class Reservation(Wrapped):
         self._place = place
         self._ttl = ttl
         self._entered = False
-        self._held: UUID | None = None
+        self._reservation_id: UUID | None = None
         self._settled: Settled | None = None
         if place is not None and place.entry is not None:
             self._settled = Settled(outcome="settled")
@@ -86,53 +86,57 @@ class Reservation(Wrapped):
 
     async def __aenter__(self) -> Self:
         if self._entered:
-            raise RuntimeError(f"{self} is entered once; ask for another")
+            raise RuntimeError(f"{self!r} was entered before; call ctx.reserve again for another reservation")
         self._entered = True
         if self._settled is not None:
-            return self  # by an earlier run: nothing more is set aside or counted
+            return self  # an earlier run has settled it: nothing more is reserved or counted
         runtime, claim, leaving = self._spender
         with leaving.busy():
             answer = await runtime.reserve(claim, self.budget, self.estimate, self._ttl, self._key())
         self._spender.check(self.budget, answer)
-        self._held, self.expires_at = answer.reservation_id, answer.expires_at
+        self._reservation_id, self.expires_at = answer.reservation_id, answer.expires_at
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if error is None:
-            if self._held is not None:
+            if self._reservation_id is not None:
                 await self.settle()
-        elif not isinstance(error, Unwind):  # a run that waits keeps it, and finds it again
+        elif not isinstance(error, Unwind):  # a suspended run keeps its reservation and finds it again
             try:
                 await self.release()
             except FlowFabricError as refused:
-                log.info("%s is left to its attempt, which gives it back: %s", self, refused)
+                log.info(
+                    "could not release a reservation of budget %s for %s; the end of the attempt will release it: %s",
+                    *(self.budget, self._spender.claim.execution_id, refused),
+                )
 
     async def settle(self, **actual: int) -> Settled:
-        """Say what it has cost; without amounts, what was estimated. What was not spent is free again at once.
+        """Spend the actual amounts, or the estimate if none are given; the unspent rest is released immediately.
 
         More than the estimate counts if it fits under the hard limit. If it does not, the estimate is spent, the rest
-        is the budget's `overrun`, and the answer is `hard_breach`. Nothing is raised: what was paid for is there.
+        is counted as the budget's `overrun`, and the answer is `hard_breach`. Nothing is raised, because the handler
+        already has what it paid for.
         """
-        if self._held is None:
+        if self._reservation_id is None:
             first = self._settled or Settled(outcome="settled")
             return replace(first, outcome="already_applied", first=first.outcome)
         amounts = actual or self.estimate
         runtime, claim, leaving = self._spender
         with leaving.busy():
             try:
-                answer = await runtime.settle(claim, self._held, amounts, self._place)
-            except ReservationNotFound:  # it has lapsed: what was spent is said without it
+                answer = await runtime.settle(claim, self._reservation_id, amounts, self._place)
+            except ReservationNotFound:  # it has expired: report the usage without it
                 answer = await self._report(amounts)
-        self._held, self._settled = None, answer
+        self._reservation_id, self._settled = None, answer
         if answer.outcome == "hard_breach" and answer.action != "refuse":
             self._spender.stop()
         return answer
 
     async def release(self) -> None:
-        """Give all of it back, because nothing was spent. Safe to repeat."""
-        held, self._held = self._held, None
-        if held is not None:
-            await self._spender.runtime.release(self._spender.claim, held)
+        """Release the whole reservation, because nothing was spent. Safe to repeat."""
+        reservation_id, self._reservation_id = self._reservation_id, None
+        if reservation_id is not None:
+            await self._spender.runtime.release(self._spender.claim, reservation_id)
 
     async def _report(self, amounts: Amounts) -> Settled:
         usage = await self._spender.report(self._place, self.budget, amounts)
@@ -147,15 +151,15 @@ class Reservation(Wrapped):
         return Settled(outcome="settled")
 
     def _key(self) -> str:
-        """What the reservation is found by again: by a run that goes on after a wait, and when a reply was lost."""
+        """The key under which a resumed run, or a call repeated after a lost reply, finds the reservation again."""
         if self._place is None:
             return uuid4().hex
         return f"{self._spender.claim.execution_id}:{self._place.occurrence}"
 
 
-def place_name(what: str, budget: str, namespace: str) -> str:
-    """The name in the journal of what is done to a budget; a long one is known by its id."""
-    name = f"{what}:{budget}"
+def place_name(operation: str, budget: str, namespace: str) -> str:
+    """Return the name of a budget operation in the journal; a budget with a long name is named by its id."""
+    name = f"{operation}:{budget}"
     if len(name.encode(errors="surrogatepass")) <= LONGEST_NAME:
         return name
-    return f"{what}:{ids.resolve_named_id('budget', namespace, budget)}"
+    return f"{operation}:{ids.resolve_named_id('budget', namespace, budget)}"

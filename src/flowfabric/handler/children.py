@@ -1,4 +1,4 @@
-"""Children: what a handler holds of an execution that it has submitted."""
+"""Children: the handles, ids and results of executions submitted by a handler."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Child(Wrapped, Generic[R]):
-    """An execution that a handler has submitted."""
+    """The handle of an execution submitted by a handler."""
 
     def __init__(
         self, execution_id: ExecutionId, returns: Any, wait: Callable[[ExecutionId, Any], Waiting[Any]]
@@ -31,9 +31,9 @@ class Child(Wrapped, Generic[R]):
         return f"<child {self.execution_id}>"
 
     def result(self) -> Waiting[R]:
-        """What it returned. Waits for its end like any wait: the run steps aside, and many are waited for together.
+        """Wait for the end of the child and return its result; the run suspends meanwhile, as in any wait.
 
-        When awaited, raises `ChildFailed` if it failed, was cancelled or expired.
+        When awaited, raises `ChildFailed` if the child failed, was cancelled or expired.
         """
         return self._wait(self.execution_id, self._returns)
 
@@ -41,11 +41,10 @@ class Child(Wrapped, Generic[R]):
 def child_id(
     parent: ExecutionId, name: str, occurrence: int, generation: int, partitions: int, beside: FlowId | None = None
 ) -> ExecutionId:
-    """The id that follows from a place in the journal of a parent, for the first, second, … child asked for there.
+    """Derive the id of a child from its place in the parent's journal, and a generation from 0.
 
-    It is in the partition of the flow that it joins, if there is one.
-
-    A second one is asked for when the place was forgotten by a replay, or the id of the first is somebody else's.
+    The next generation is needed if a replay has discarded the place, or if the id already belongs to another
+    execution. The child is stored in the partition of the flow that it joins, if any.
     """
     hashed = f"child\0{parent}\0{name}\0{occurrence}\0{generation}"
     digest = bytearray(hashlib.sha256(hashed.encode()).digest()[:16])
@@ -56,19 +55,19 @@ def child_id(
 
 
 def may_be_child(execution_id: ExecutionId) -> bool:
-    """Whether an id may be a child's: it is made of a digest, as only a few others are."""
+    """Whether an id may be a child's: ids of children are digests (UUID version 8), as few other ids are."""
     return execution_id.uuid.version == 8
 
 
 def read_end(child: ExecutionId, signals: Sequence[Signal], returns: Any) -> Any:
-    """What the signal that told of a child's end says: its result. Raises `ChildFailed`."""
-    told = next((signal for signal in signals if signal.category == "child"), None)
-    if told is None:
-        raise ChildFailed(f"{child}: an operator let the run go on before it had ended", child, "unfinished")
-    if told.name == "completed":
-        return payloads.decode(told.payload, returns)
-    if told.name == "removed":
-        raise ChildFailed(f"{child}: its record was removed before its end was asked for", child, told.name)
-    failure = msgspec.json.decode(told.payload, type=Failure) if told.payload else None
+    """Read the result of a child from the signal of its end. Raises `ChildFailed`."""
+    end = next((signal for signal in signals if signal.category == "child"), None)
+    if end is None:
+        raise ChildFailed(f"{child}: an operator resumed the parent before this child had ended", child, "unfinished")
+    if end.name == "completed":
+        return payloads.decode(end.payload, returns)
+    if end.name == "removed":
+        raise ChildFailed(f"{child}: its record was removed before the parent waited for its end", child, end.name)
+    failure = msgspec.json.decode(end.payload, type=Failure) if end.payload else None
     reason = failure.reason if failure is not None else None
-    raise ChildFailed(f"{child} {told.name}: {reason or 'no reason given'}", child, told.name, failure)
+    raise ChildFailed(f"{child} {end.name}: {reason or 'no reason given'}", child, end.name, failure)

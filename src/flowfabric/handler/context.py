@@ -1,8 +1,8 @@
-"""The context: what a handler holds while it runs.
+"""The context: the steps, waits, children and budgets of one run of a handler.
 
-A handler that waits is unwound, and when the wait is over it runs again from the top: what it did in steps comes from
-the journal, what it waited for is there. `step`, `sleep` and the waits count their occurrence when they are called, not
-when they are awaited.
+A handler that waits is unwound. When the wait is over, it runs again from the top: completed steps return their saved
+results, and completed waits return what arrived. `step`, `sleep` and the waits count their occurrence when they are
+called, not when they are awaited.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST_PARTITIONS = 1 << 15  # of an id that we have written ourselves
+MOST_PARTITIONS = 1 << 15  # enough to read any id from the journal
 
 _step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
 
 
 class Context:
-    """One run of a handler: its steps, its waits, and what it is a run of."""
+    """One run of a handler: its steps and waits, and the execution it belongs to."""
 
     def __init__(self, runtime: Runtime, claim: Claim, journal: Sequence[JournalEntry]) -> None:
         self._runtime = runtime
@@ -54,12 +54,12 @@ class Context:
 
     @property
     def execution_id(self) -> ExecutionId:
-        """What this is a run of."""
+        """The id of the execution."""
         return self._claim.execution_id
 
     @property
     def attempt(self) -> int:
-        """Which try at it this is, from 1."""
+        """The number of this attempt, from 1."""
         return self._claim.attempt.number
 
     @property
@@ -99,15 +99,15 @@ class Context:
         backoff: str | timedelta = "100ms",
         **kwargs: object,
     ) -> Coroutine[Any, Any, Any]:
-        """Run a function once and keep its result: whatever crashes, it is not run again after it was saved.
+        """Run a function once and save its result; once saved, it never runs again, whatever crashes.
 
-        The result is what JSON makes of it, read as the type the function is annotated to return. Retries happen at
-        once, under the lease, after `backoff` and then twice as long each time; when they are used up, the failure is
-        the run's.
+        The result is saved as JSON and read as the type that the function is annotated to return. Retries run
+        immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
+        one fails, so does the run.
         """
         if retries < 0:
-            raise ValueError(f"retries is {retries}; a step is retried 0 times or more")
-        pause = durations.read_span(backoff)
+            raise ValueError(f"retries is {retries}; give 0 or more")
+        pause = durations.read_duration(backoff)
         returns = payloads.returned(function)
         place = self._ask("step", name)
         return self._step(place, lambda: with_retries(lambda: function(*args, **kwargs), retries, pause), returns)
@@ -119,27 +119,26 @@ class Context:
         self, task: str, options: "SubmitOptions | None" = None, /, **arguments: object
     ) -> Coroutine[Any, Any, Child[Any]]: ...
     def submit(self, task: "Task[..., Any] | str", /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Child[Any]]:
-        """Have another task run, as a child of this run: `child = await ctx.submit(search, topic)`, or by name.
+        """Submit another task as a child of this execution: `child = await ctx.submit(search, topic)`, or by name.
 
-        A step: a run that begins again finds the same child. SubmitOptions are given by `task.with_options(...)`, or behind the
-        name. When this execution ends otherwise than completed the child is cancelled, unless it has
-        `on_parent_end="let_run"`.
+        Saved like a step: a later run finds the same child. Give options with `task.with_options(...)`, or after the
+        name. If this execution does not complete, the child is cancelled, unless it has `on_parent_end="let_run"`.
         """
         call = self._runtime.read_call(task, args, kwargs)
         return self._submit(self._ask("step", f"submit:{call.submission.options.task}"), call)
 
     def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Waiting[None]:
-        """Go on after a while. Nothing is held meanwhile: no lease, no slot, no connection."""
-        return self._sleeping(name, durations.read_span(span))
+        """Suspend for a duration. A sleeping execution holds no lease, no slot and no connection."""
+        return self._sleeping(name, durations.read_duration(span))
 
     def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Waiting[None]:
-        """Go on at a moment, or at once if it has passed."""
-        return self._sleeping(name, durations.read_moment(moment))
+        """Suspend until a moment; return at once if it has passed."""
+        return self._sleeping(name, durations.read_timestamp(moment))
 
     def wait_for_signal(
         self, name: str, *, timeout: str | timedelta | datetime | None = None
     ) -> Waiting[Signal | None]:
-        """Step aside until a signal comes, to the waitpoint of the same name; `None` when none did in time."""
+        """Suspend until a signal arrives at the waitpoint of this name; return `None` if the wait times out."""
         wish = Suspension(
             condition={"kind": "single", "waitpoint": name, "name": name},
             waitpoints=[name],
@@ -149,7 +148,7 @@ class Context:
         return self._waiting(name, wish, _first_signal)
 
     def suspend(self, name: str, wish: Suspension) -> Waiting[Sequence[Signal]]:
-        """Step aside for any condition; returns the signals that satisfied it."""
+        """Suspend until any condition is satisfied; return the signals that satisfied it."""
         return self._waiting(name, wish, lambda signals: signals)
 
     def approval(
@@ -161,7 +160,10 @@ class Context:
         timeout: str | timedelta | datetime | None = None,
         bind: bool = True,
     ) -> Waiting[Verdict]:
-        """Ask people: so many different ones say yes, or one says no. `of` is what they are shown and decide on."""
+        """Suspend until `approvers` different people approve, or one rejects. `subject` is what they are shown.
+
+        With `bind`, a decision counts only if it is about this subject.
+        """
         wish = approval(title, subject=subject, approvers=approvers, timeout=durations.read_time(timeout), bind=bind)
         return self._waiting(title, wish, read_verdict)
 
@@ -176,15 +178,15 @@ class Context:
     @overload
     def any_of(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, First[T]]: ...
     def any_of(self, /, *waits: Waiting[Any]) -> Coroutine[Any, Any, First[Any]]:
-        """Step aside until the first of several waits is over: its index and what it brought, the same in every run.
+        """Suspend until the first of several waits completes; return its index and value, the same in every run.
 
-        The others are taken back: their waitpoints stay open, and what arrives there is kept for the next wait of that
-        name. Takes waits of this context, children's results among them, and nothing else.
+        The other waits are withdrawn. Their waitpoints stay open, and signals that arrive there are kept for the next
+        wait of that name. Takes only waits of this context, which include the results of children.
         """
         return first_of(self._leaving, check_waits(waits))
 
     def all_of(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T]]:
-        """Step aside until all of several waits are over, and give what each brought; the same as `asyncio.gather`."""
+        """Suspend until several waits have all completed, and return their values, as `asyncio.gather` does."""
 
         async def gathered() -> list[T]:
             return list(await asyncio.gather(*waits))
@@ -192,63 +194,66 @@ class Context:
         return gathered()
 
     def report_usage(self, budget: str, /, **amounts: int) -> Coroutine[Any, Any, Usage]:
-        """Count what was used: `await ctx.report_usage("team-a", tokens=1_900)`. Answers `ok` or `soft_breach`.
+        """Charge a budget with usage: `await ctx.report_usage("team-a", tokens=1_900)`. Returns `ok` or `soft_breach`.
 
-        A step, so it counts once however often the handler runs; inside a step it counts whenever that step runs. Past
-        the hard limit nothing is counted, and `BudgetExhausted` is raised, or the run ends or waits for room, as the
-        budget says.
+        Saved like a step, so it counts once however often the handler runs. Inside a step, it counts each time that
+        step runs. Beyond the hard limit nothing is counted. Then `on_hard_limit` of the budget decides: raise
+        `BudgetExhausted`, end the run, or suspend it until there is room.
         """
-        return self._spender.report(self._spent_at("usage", budget), budget, amounts)
+        return self._spender.report(self._budget_place("usage", budget), budget, amounts)
 
     def reserve(self, budget: str, /, *, ttl: str | timedelta = "1h", **estimate: int) -> Reservation:
-        """Set aside what something may cost, before it is begun: `async with ctx.reserve("team-a", tokens=4_000)`.
+        """Reserve an estimate before the work begins: `async with ctx.reserve("team-a", tokens=4_000)`.
 
-        Refused as `report_usage` is. It lapses after `ttl`, a day at most, and comes back when its attempt ends.
+        Refused as `report_usage` is. The reservation expires after `ttl`, at most a day, and is released when its
+        attempt ends.
         """
-        place = self._spent_at("reserve", budget)
-        return Reservation(self._spender, place, budget, estimate, durations.read_span(ttl))
+        place = self._budget_place("reserve", budget)
+        return Reservation(self._spender, place, budget, estimate, durations.read_duration(ttl))
 
     def create_waitpoint(
         self, key: str, *, expires_in: str | timedelta = "1d"
     ) -> Coroutine[Any, Any, CreatedWaitpoint]:
-        """A waitpoint whose token can be given away before the run steps aside for it; saved like a step."""
-        span = durations.read_span(expires_in)
+        """Create a waitpoint whose token can be given away before the run waits for it; saved like a step."""
+        duration = durations.read_duration(expires_in)
 
-        async def created() -> CreatedWaitpoint:
-            return await self._runtime.create_waitpoint(self._claim, key, span)
+        async def create() -> CreatedWaitpoint:
+            return await self._runtime.create_waitpoint(self._claim, key, duration)
 
-        return self._step(self._ask("step", f"waitpoint:{key}"), created, CreatedWaitpoint)
+        return self._step(self._ask("step", f"waitpoint:{key}"), create, CreatedWaitpoint)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
-        """What time it is, saved: a run that begins again sees the same."""
+        """Return the current time and save it: a later run gets the same."""
         return self.step("now", self._runtime.clock)
 
     def random(self) -> Coroutine[Any, Any, float]:
-        """A random number from 0 to 1, saved: a run that begins again sees the same."""
+        """Return a random number from 0 to 1 and save it: a later run gets the same."""
         return self.step("random", randomness.random)
 
     def unasked(self) -> list[str]:
-        """What the journal held and the run never asked for: a handler that completes so has changed its shape."""
+        """List the saved names that this run never asked for; if a handler completes with any, it has changed shape."""
         return self._places.unasked()
 
     @property
     def asked(self) -> Sequence[Sequence[Wish]]:
-        """What the run waits for, when it was unwound: all of these, and of each the first that is over."""
+        """The groups of waits for which the run was unwound: it needs one wait of each group to complete."""
         return self._leaving.asked if self._leaving.left else ()
 
     def _ask(self, kind: str, name: str) -> Place:
         if self._leaving.left:
-            # This run has left: what it does in `finally`, or left running, is for the one that ends.
+            # The run was unwound. Calls in `finally` blocks and in tasks it left running belong to a later run.
             raise Stop if self._leaving.stopped else Unwind
         if (outer := _step_running.get()) is not None:
-            raise InvalidName(f"{shown(name)} is asked for inside step {shown(outer)}; a step holds no steps or waits")
+            raise InvalidName(
+                f"{shown(name)} is inside step {shown(outer)}; a step cannot contain steps or waits, so call it outside"
+            )
         return self._places.ask(kind, name)
 
-    def _spent_at(self, what: str, budget: str) -> Place | None:
-        """The place in the journal of what is done to a budget; inside a step there is none but the step's."""
+    def _budget_place(self, operation: str, budget: str) -> Place | None:
+        """Return the journal place of a budget operation, or `None` inside a step, which has its own place."""
         if _step_running.get() is not None and not self._leaving.left:
             return None
-        return self._ask("step", place_name(what, budget, self._claim.namespace))
+        return self._ask("step", place_name(operation, budget, self._claim.namespace))
 
     async def _step(self, place: Place, run: Callable[[], Awaitable[Any]], returns: Any) -> Any:
         if place.entry is not None:

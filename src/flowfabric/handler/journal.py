@@ -1,4 +1,4 @@
-"""The journal as a run asks it: what is saved under a name and its how-manieth use."""
+"""The journal of a run: the results saved under a name and an occurrence number."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,51 +16,51 @@ REMEDY = "give changed code a new name, or replay without saved steps"
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A name and its how-manieth use in this run, with what the journal has there."""
+    """A place in the journal: a name, which use of that name in this run (from 1), and the entry saved there."""
 
     name: str
     occurrence: int
     entry: JournalEntry | None
 
     def keep(self, result: object, returns: Any) -> tuple[bytes, Any]:
-        """A result as it is saved, and as every later run will find it. Raises `InvalidBody`."""
+        """Encode a result to save it, and decode it again as later runs will. Raises `InvalidBody`."""
         try:
             encoded = payloads.encode(result)
             return encoded, payloads.decode(encoded, returns)
         except InvalidBody as refused:
             raise InvalidBody(f"the result of step {self.name!r} {refused.message}", field="result") from None
         except (msgspec.ValidationError, TypeError) as error:
-            what = f"the result of step {self.name!r} is not what its function is annotated to return: {error}"
+            what = f"the result of step {self.name!r} does not match the return annotation of its function: {error}"
             raise InvalidBody(what, field="result") from None
 
     def read(self, saved: bytes | None, returns: Any) -> Any:
-        """A saved result. Raises `ShapeChanged` when it is not what the function returns now."""
+        """Decode a saved result. Raises `ShapeChanged` if it does not match the function's return annotation now."""
         try:
             return payloads.decode(saved, returns)
         except (msgspec.MsgspecError, TypeError) as error:
-            what = (
-                f"what {self.name!r} (occurrence {self.occurrence}) saved is not what its function returns now: {error}"
-            )
-            raise ShapeChanged(f"{what}; {REMEDY}", name=self.name) from None
+            what = f"the saved result of {self.name!r} (occurrence {self.occurrence})"
+            raise ShapeChanged(
+                f"{what} does not match the return annotation of its function now: {error}; {REMEDY}", name=self.name
+            ) from None
 
 
 class Places:
-    """The places of one run in its journal, counted as they are asked for."""
+    """The places of one run in its journal, counted as the handler asks for them."""
 
     def __init__(self, journal: Sequence[JournalEntry]) -> None:
-        # A sleep that goes on beside other waits is there twice: as it was saved, and as it ended.
-        told = sorted(journal, key=lambda entry: entry.by is not None) if journal else ()
-        self._entries = {(entry.name, entry.occurrence): entry for entry in told}
+        # A sleep beside other waits has two entries, from its start and its end; sorted like this, the end counts.
+        ends_last = sorted(journal, key=lambda entry: entry.by is not None) if journal else ()
+        self._entries = {(entry.name, entry.occurrence): entry for entry in ends_last}
         self._unasked = set(self._entries)
         self._uses: defaultdict[str, int] = defaultdict(int)
 
     def ask(self, kind: str, name: str) -> Place:
-        """The next place of that name; asked for as another kind than was saved there, the handler has changed.
+        """Return the next place of that name. Raises `ShapeChanged` if another kind was saved there.
 
-        What could not be saved is refused before anything runs. Raises `InvalidName`, `InvalidText`, `ShapeChanged`.
+        Raises `InvalidName` or `InvalidText`, before anything runs, if the name could not be saved.
         """
         if not 1 <= len(name.encode(errors="surrogatepass")) <= LONGEST_NAME:
-            raise InvalidName(f"name {shown(name)}: the name of a step or a wait is 1 to {LONGEST_NAME} bytes")
+            raise InvalidName(f"name {shown(name)} is invalid; name a step or a wait with 1 to {LONGEST_NAME} bytes")
         self._uses[check_text(name, "the name of a step")] += 1
         occurrence = self._uses[name]
         entry = self._entries.get((name, occurrence))
@@ -71,5 +71,5 @@ class Places:
         return Place(name, occurrence, entry)
 
     def unasked(self) -> list[str]:
-        """What was saved and has not been asked for."""
+        """List the saved names that have not been asked for."""
         return sorted({name for name, _ in self._unasked}) if self._unasked else []

@@ -1,4 +1,4 @@
-"""Metering: calls whose responses say what they cost, charged to a budget."""
+"""Metering: charges a budget with the token counts in the responses of calls."""
 
 import functools
 import inspect
@@ -24,17 +24,17 @@ Read = Callable[[Any], Mapping[str, int]]
 
 
 def token_counts(response: object) -> Mapping[str, int]:
-    """What a response says of itself in `usage`, by attribute or by key: input and output tokens, and one request.
+    """Read input tokens, output tokens and one request from the `usage` of a response, an attribute or a key.
 
-    Both `input_tokens` and `output_tokens` and `prompt_tokens` and `completion_tokens` are understood. Raises
-    `InvalidUsage` when there is neither: what was spent cannot be told.
+    Reads `input_tokens` and `output_tokens`, or `prompt_tokens` and `completion_tokens`. Raises `InvalidUsage` if the
+    response has neither, because its cost is unknown then.
     """
     usage = _part(response, "usage")
     found = {dimension: _first(usage, names) for dimension, names in NAMES.items()}
     counts = {dimension: count for dimension, count in found.items() if count is not None}
     if not counts:
         kind = type(response).__name__
-        raise InvalidUsage(f"the response, a {kind}, has no token counts in `usage`; say by read= how to read it")
+        raise InvalidUsage(f"the response, a {kind}, has no token counts in `usage`; pass read= to read its cost")
     return {**counts, "requests": 1}
 
 
@@ -59,57 +59,59 @@ def metered(
     read: Read = token_counts,
     **estimate: int,
 ) -> Callable[..., Any]:
-    """The same call, charged to a budget: `ctx.step("ask", metered(ctx, "team-a", client.messages.create), ...)`.
+    """Wrap a call to charge a budget: `ctx.step("ask", metered(ctx, "team-a", client.messages.create), ...)`.
 
-    What it cost is read from its response, which is returned. With an estimate, such as `tokens=4_000`, that is set
-    aside first: a call that might not fit is not made, and one whose response has no counts costs the estimate. Without
-    one, what was spent is reported afterwards, and past the hard limit the response is lost. `read` says what a
-    response cost, if it has no `usage` with token counts.
+    The cost is read from the response, which is returned. With an estimate, such as `tokens=4_000`, that amount is
+    reserved first: a call that might not fit is not made, and a response without counts costs the estimate. Without an
+    estimate, the cost is reported afterwards, and beyond the hard limit the response is lost. `read` reads the cost of
+    a response that has no `usage` with token counts.
     """
-    set_aside: dict[str, Any] = dict(estimate)
+    amounts: dict[str, Any] = dict(estimate)
     if isinstance(ctx, Blocking):
-        return _blocking(ctx, budget, call, read, set_aside)
+        return _metered_sync(ctx, budget, call, read, amounts)
 
     @functools.wraps(call)
-    async def asked(*args: Any, **kwargs: Any) -> Any:
-        if not set_aside:
+    async def charged(*args: Any, **kwargs: Any) -> Any:
+        if not amounts:
             response = await _awaited(call(*args, **kwargs))
             await ctx.report_usage(budget, **read(response))
             return response
-        async with ctx.reserve(budget, **set_aside) as held:
+        async with ctx.reserve(budget, **amounts) as reserved:
             response = await _awaited(call(*args, **kwargs))
-            await held.settle(**_read_or_nothing(read, response))
+            await reserved.settle(**_read_or_nothing(read, response, ctx, budget))
         return response
 
-    return asked
+    return charged
 
 
-def _blocking(
-    ctx: Blocking[Context], budget: str, call: Callable[..., Any], read: Read, set_aside: Mapping[str, Any]
+def _metered_sync(
+    ctx: Blocking[Context], budget: str, call: Callable[..., Any], read: Read, amounts: Mapping[str, Any]
 ) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(call):
-        raise TypeError(f"{call!r} is to be awaited, which this handler does not; give the blocking call")
+        raise TypeError(f"{call!r} is async, but this handler is not; pass a sync function")
 
     @functools.wraps(call)
-    def asked(*args: Any, **kwargs: Any) -> Any:
-        if not set_aside:
+    def charged(*args: Any, **kwargs: Any) -> Any:
+        if not amounts:
             response = call(*args, **kwargs)
             ctx.report_usage(budget, **read(response))
             return response
-        with ctx.reserve(budget, **set_aside) as held:
+        with ctx.reserve(budget, **amounts) as reserved:
             response = call(*args, **kwargs)
-            held.settle(**_read_or_nothing(read, response))
+            reserved.settle(**_read_or_nothing(read, response, ctx, budget))
         return response
 
-    return asked
+    return charged
 
 
-def _read_or_nothing(read: Read, response: object) -> Mapping[str, int]:
-    """What a response cost; nothing when it does not say, which settles for the estimate."""
+def _read_or_nothing(read: Read, response: object, ctx: Context | Blocking[Context], budget: str) -> Mapping[str, int]:
+    """Read the cost of a response, or nothing if it has no counts: `settle` then charges the estimate."""
     try:
         return read(response)
     except InvalidUsage as unread:
-        log.warning("the estimate counts as spent: %s", unread.message)
+        log.warning(
+            "charging budget %s with the estimate for execution %s: %s", *(budget, ctx.execution_id, unread.message)
+        )
         return {}
 
 

@@ -1,4 +1,4 @@
-"""Tries: what is worth another one, and the tries of a step within its run."""
+"""Retries: the errors that are never retried, and the retries of a step within its run."""
 
 import inspect
 from collections.abc import Callable
@@ -8,23 +8,23 @@ from typing import Any
 from flowfabric.errors import ChildFailed, Fenced, Invalid, PermanentError, ShapeChanged, TooManySteps
 from flowfabric.postgres.backoff import Backoff
 
-LONGEST_PAUSE = 60.0  # seconds between two tries of a step
+LONGEST_PAUSE = 60.0  # seconds between two retries of a step
 
-HOPELESS = (PermanentError, Invalid, ShapeChanged, TooManySteps, ChildFailed)
-"""What would happen again, however often a handler is tried."""
+NEVER_RETRIED = (PermanentError, Invalid, ShapeChanged, TooManySteps, ChildFailed)
+"""Errors that would occur again, however often a handler is retried."""
 
 
 async def with_retries(call: Callable[[], Any], retries: int, pause: timedelta) -> Any:
-    """Call a function, and again after a pause that doubles each time, while it fails and there are retries left."""
+    """Call a function; while it fails and retries are left, call it again after a pause that doubles each time."""
     backoff = Backoff(pause.total_seconds(), max(LONGEST_PAUSE, pause.total_seconds()))
     for made in range(retries + 1):
         try:
             result = call()
             return await result if inspect.isawaitable(result) else result
-        except (*HOPELESS, Fenced):
+        except (*NEVER_RETRIED, Fenced):
             raise
         except Exception:
             if made == retries:
                 raise
             await backoff.wait()
-    raise AssertionError("a step was tried no time at all")
+    raise AssertionError("the loop ran at least once, so it has returned or raised")

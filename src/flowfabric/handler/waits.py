@@ -1,4 +1,4 @@
-"""Waiting: what a handler asks for and is unwound by, alone or side by side."""
+"""Waits of a handler, and how a run is unwound for them: one wait, or several together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
@@ -18,22 +18,22 @@ SHORTEST_SLEEP = timedelta(milliseconds=50)
 
 
 class Unwind(BaseException):
-    """Carries a run out of its handler because it waits. Not an `Exception`: a handler has no business catching it."""
+    """Unwinds a handler because the run waits. A `BaseException`, so that `except Exception` does not swallow it."""
 
 
 class Stop(Unwind):
-    """Carries a run out of its handler because the engine has ended it or let it step aside: there is no report."""
+    """Unwinds a handler because the engine has ended or suspended the run; the worker reports nothing."""
 
 
 class First(msgspec.Struct, Generic[T], frozen=True):
-    """Which of several waits was over first, counted from 0, and what it brought."""
+    """The wait that completed first among several: its index, from 0, and its value."""
 
     index: int
     value: T
 
 
 class Waiting(Coroutine[Any, Any, T_co]):
-    """A wait of a handler, to be awaited once: by itself, under `asyncio.gather`, or with others in `ctx.any_of`."""
+    """A wait of a handler, to be awaited once: alone, under `asyncio.gather`, or with others in `ctx.any_of`."""
 
     def __init__(
         self, place: Place, wait: Callable[[], Coroutine[Any, Any, T_co]], wish: Callable[[], Awaitable[Wish]]
@@ -48,19 +48,19 @@ class Waiting(Coroutine[Any, Any, T_co]):
 
     @property
     def over(self) -> bool:
-        """Whether an earlier run has waited for it to the end."""
+        """Whether the wait has completed before this run."""
         return self._place.entry is not None and self._place.entry.by is not None
 
     def send(self, value: Any) -> Any:
-        """Go on with it, as the event loop does."""
+        """Resume the coroutine, as the event loop does."""
         return self._coroutine().send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Let something happen to it, as the event loop does."""
+        """Raise an error in the coroutine, as the event loop does."""
         return self._coroutine().throw(*error)
 
     def close(self) -> None:
-        """Give it up."""
+        """Close the coroutine, if it was started."""
         if self._begun is not None:
             self._begun.close()
 
@@ -68,14 +68,14 @@ class Waiting(Coroutine[Any, Any, T_co]):
         return self._coroutine().__await__()
 
     def _coroutine(self) -> Coroutine[Any, Any, T_co]:
-        # Not before it is awaited: one that loses in `any_of` never is, and nobody should be warned of that.
+        # Created only when awaited: a wait that loses in `any_of` never is, and Python would warn about that.
         if self._begun is None:
             self._begun = self._begin()
         return self._begun
 
 
 class Leaving:
-    """How a run leaves its handler: what is asked for side by side leaves together, when nothing beside it is busy."""
+    """Unwinds a run from its handler: once for all waits that were asked for together, when no step is busy."""
 
     def __init__(self) -> None:
         self._busy_with = 0
@@ -83,18 +83,18 @@ class Leaving:
         self._choices = 0
         self._unwinding: asyncio.Future[None] | None = None
         self.stopped = False
-        """Whether the engine has ended the run, or let it step aside, before it asked to leave."""
+        """Whether the engine has ended or suspended the run before it asked for a wait."""
         self.asked: list[Sequence[Wish]] = []
-        """What the run waits for, when it was unwound: all of these, and of each the first that is over."""
+        """The groups of waits for which the run is unwound: it needs one wait of each group to complete."""
 
     @property
     def left(self) -> bool:
-        """Whether the run has been carried out of its handler."""
+        """Whether the run has been unwound."""
         return self.stopped or (self._unwinding is not None and self._unwinding.done())
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While this lasts, the run does not leave for a wait beside it."""
+        """Inside this block, no wait that runs concurrently unwinds the run."""
         self._busy_with += 1
         try:
             yield
@@ -104,11 +104,11 @@ class Leaving:
                 self._idle.set()
 
     async def unwind(self, wish: Wish) -> None:
-        """Ask for a wait and leave the handler."""
+        """Ask for a wait and unwind the handler."""
         await self._unwind([wish])
 
     async def unwind_for_first(self, wishes: Sequence[Wish]) -> None:
-        """Ask for the first of several waits and leave the handler."""
+        """Ask for the first of several waits and unwind the handler."""
         self._choices += 1
         await self._unwind([msgspec.structs.replace(wish, choice=self._choices) for wish in wishes])
 
@@ -120,12 +120,12 @@ class Leaving:
         try:
             await asyncio.shield(self._unwinding)
         except asyncio.CancelledError:
-            if not self.left:  # given up before the run left: by a timeout, or since a task beside it failed
+            if not self.left:  # cancelled before the run was unwound: by a timeout, or because another task failed
                 self.asked.remove(wishes)
             raise
 
     async def _leave(self, unwinding: "asyncio.Future[None]") -> None:
-        # Those that were called together ask one after the other in this same turn of the loop, or the next few.
+        # Waits that were started together ask one after the other, in this turn of the event loop or the next few.
         while True:
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -140,17 +140,17 @@ class Leaving:
 
 
 def sleeping(
-    leaving: Leaving, place: Place, span: timedelta | datetime, clock: Callable[[], Awaitable[datetime]]
+    leaving: Leaving, place: Place, until: timedelta | datetime, clock: Callable[[], Awaitable[datetime]]
 ) -> Waiting[None]:
-    """A wait for a moment, or for so long from the first time it is asked for."""
+    """Build a wait until a moment, or for a duration that starts when the sleep is first asked for."""
 
     async def times() -> tuple[datetime, datetime]:
-        """What time it is, and when the sleep ends: as saved, or from now."""
+        """Return the current time, and the end of the sleep: the saved one, or counted from now."""
         with leaving.busy():
             now = await clock()
         if place.entry is not None and place.entry.due_at is not None:
             return now, place.entry.due_at
-        return now, now + span if isinstance(span, timedelta) else span
+        return now, now + until if isinstance(until, timedelta) else until
 
     async def wish() -> Wish:
         return Wish(name=place.name, occurrence=place.occurrence, what=(await times())[1])
@@ -168,18 +168,18 @@ def sleeping(
 
 
 def check_waits(given: Sequence[object]) -> Sequence[Waiting[Any]]:
-    """The waits themselves. Raises `TypeError` for anything else: what else a coroutine does would be lost with it."""
+    """Return the waits. Raises `TypeError` for other coroutines, whose work would be lost when the run is unwound."""
     waits = [wait for wait in given if isinstance(wait, Waiting)]
     if len(waits) < len(given) or not waits:
-        strange = next((f"a {type(wait).__name__}" for wait in given if not isinstance(wait, Waiting)), "nothing")
-        raise TypeError(f"any_of was given {strange}; give it waits of the context, such as ctx.sleep('1h')")
+        strange = next((type(wait).__name__ for wait in given if not isinstance(wait, Waiting)), "nothing")
+        raise TypeError(f"any_of got {strange}; pass waits of the context, such as ctx.sleep('1h')")
     return waits
 
 
 async def first_of(leaving: Leaving, waits: Sequence[Waiting[Any]]) -> First[Any]:
-    """Wait until one is over; the journal has no more than one that is, since the first takes the others out."""
+    """Wait until one completes. The journal has at most one, because the first to complete withdraws the others."""
     for index, wait in enumerate(waits):
         if wait.over:
             return First(index, await wait)
     await leaving.unwind_for_first([await wait.wish() for wait in waits])
-    raise AssertionError("a run that waits has left its handler")
+    raise AssertionError("a run that waits is unwound")

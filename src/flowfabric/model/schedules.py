@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from flowfabric.durations import write_span
+from flowfabric.durations import format_duration
 from flowfabric.model.executions import Options
 
 
@@ -111,8 +111,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def when(self) -> str:
         """When it ticks, as a short text."""
         timing = self.timing
-        ticks = f"every {write_span(timing.every)}" if timing.every else f"{timing.cron} {timing.tz}"
-        return f"{ticks}, up to {write_span(timing.jitter)} later" if timing.jitter else ticks
+        ticks = f"every {format_duration(timing.every)}" if timing.every else f"{timing.cron} {timing.tz}"
+        return f"{ticks}, up to {format_duration(timing.jitter)} later" if timing.jitter else ticks
 
 
 class Fired(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,1 +1,1 @@
-"""The only door to Postgres."""
+"""Private: connections to Postgres, calls of its functions, notifications and the embedded server."""

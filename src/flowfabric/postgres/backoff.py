@@ -23,7 +23,7 @@ class Backoff:
 
     def next(self) -> float:
         """Return the pause to make now, and double the one after it."""
-        pause = self.current * random.uniform(1.0 - self._jitter, 1.0)  # noqa: S311 - spreads callers, is no secret
+        pause = self.current * random.uniform(1.0 - self._jitter, 1.0)  # noqa: S311 - not for cryptography
         self.current = min(self.current * 2, self.longest)
         return pause
 

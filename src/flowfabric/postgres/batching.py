@@ -1,7 +1,7 @@
-"""Natural batching: concurrent calls of one set-based operation go to Postgres together.
+"""Batching: concurrent calls of one set-based operation are sent to Postgres together.
 
-The first call goes at once; those that arrive while it is in flight go together in the next batch. There is no timer:
-a lone call is not delayed, and the busier the process, the more calls share a round trip.
+The first call is sent immediately; calls that arrive while it is in flight are sent together in the next batch.
+There is no timer: a single call is not delayed, and the busier the process, the more calls share a round trip.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ def _weightless(_: object) -> int:
 class Batch(Generic[Item, Outcome]):
     """Merges concurrent calls of one set-based operation.
 
-    `run` takes the items in the order of the calls and gives one outcome per item, in that order: a value, or the
-    refusal to raise for that caller alone. A batch ends at `most` items or `most_bytes`, as `size` counts them; an item
-    over `most_bytes` goes alone. Up to `in_flight` batches are under way at once. An instance belongs to the event loop
-    it is first used on.
+    `run` takes the items in the order of the calls and returns one outcome per item, in that order: a value, or the
+    error to raise for that caller alone. A batch holds at most `most` items and `most_bytes`, as counted by `size`; a
+    larger item is sent alone. Up to `in_flight` batches run at the same time. An instance belongs to the event loop
+    that it is first used on.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Batch(Generic[Item, Outcome]):
         in_flight: int = 1,
     ) -> None:
         if most < 1 or in_flight < 1:
-            raise ValueError(f"most and in_flight are 1 or more, not {most} and {in_flight}: nothing would ever go out")
+            raise ValueError(f"most is {most} and in_flight is {in_flight}; both must be 1 or more")
         self._run = run
         self._most = most
         self._most_bytes = most_bytes
@@ -51,13 +51,13 @@ class Batch(Generic[Item, Outcome]):
         self._closed = False
 
     async def __call__(self, item: Item) -> Outcome:
-        """Run the operation for one item, together with whatever else is waiting.
+        """Run the operation for one item, in one batch with other waiting calls.
 
-        Raises this item's refusal, or a copy of what `run` raised. Cancelled while it waits, the item is left out;
-        cancelled later, it takes effect and its outcome is dropped.
+        Raises this item's error, or a copy of the exception that `run` raised. If the call is cancelled while it waits,
+        the item is not sent; if it is cancelled later, the item takes effect and its outcome is dropped.
         """
         if self._closed:
-            raise ShuttingDown("this process is closing and takes no more calls; make the call in another one")
+            raise ShuttingDown("this process is closing and accepts no more calls; repeat the call in another process")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._bind(loop)
@@ -70,34 +70,34 @@ class Batch(Generic[Item, Outcome]):
         return answer
 
     async def close(self) -> None:
-        """Take no more calls, and return when all those taken have their outcome. Safe to repeat."""
+        """Accept no more calls, and return when all accepted calls have their outcome. Safe to repeat."""
         self._closed = True
         while self._batches:
             await asyncio.wait(self._batches)
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
-            raise RuntimeError("this batch belongs to another event loop: make one per loop")
+            raise RuntimeError("this Batch belongs to another event loop; create one per event loop")
         self._loop = loop
 
     def _start(self) -> None:
         if self._queue and len(self._batches) < self._in_flight:
-            batch = asyncio.create_task(self._go())  # of its own: no caller's cancellation may reach it
+            batch = asyncio.create_task(self._send())  # separate, so that cancelling a caller does not cancel the batch
             self._batches.add(batch)
             batch.add_done_callback(self._ended)
 
     def _ended(self, batch: asyncio.Task[None]) -> None:
-        # The callers just answered were woken before this runs, so those that call again at once join the next batch.
+        # The answered callers run before this callback, so a caller that calls again immediately joins the next batch.
         self._batches.discard(batch)
         if not batch.cancelled():
-            batch.exception()  # only an interrupt gets here, and asyncio has raised that already
+            batch.exception()  # mark as retrieved: only an interrupt, which asyncio has already raised
         self._start()
 
-    async def _go(self) -> None:
+    async def _send(self) -> None:
         items, callers = self._take()
         if not items:
             return
-        interrupted = RuntimeError("the batch was cancelled while in flight: whether it took effect is not known")
+        interrupted = RuntimeError("the batch was cancelled while in flight; it is not known whether it took effect")
         answers: Sequence[Outcome | Exception] = [interrupted] * len(callers)
         try:
             answers = _one_each(await self._run(items), len(callers))
@@ -106,10 +106,10 @@ class Batch(Generic[Item, Outcome]):
         finally:
             for caller, answer in zip(callers, answers, strict=True):
                 if not caller.done():
-                    caller.set_result(answer)  # a refusal too: an exception nobody is left to retrieve would be logged
+                    caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
 
     def _take(self) -> tuple[list[Item], list[asyncio.Future[Outcome | Exception]]]:
-        """The next batch, without those that were cancelled while they waited."""
+        """Take the items of the next batch from the queue, without the calls that were cancelled while they waited."""
         items: list[Item] = []
         callers: list[asyncio.Future[Outcome | Exception]] = []
         room = self._most_bytes
@@ -128,15 +128,15 @@ class Batch(Generic[Item, Outcome]):
 def _one_each(outcomes: Sequence[Outcome | FlowFabricError], count: int) -> Sequence[Outcome | FlowFabricError]:
     if len(outcomes) != count:
         raise RuntimeError(
-            f"{count} items were run and {len(outcomes)} outcomes came back: whose is whose is not known"
+            f"{count} items were sent and {len(outcomes)} outcomes came back; they cannot be matched to the callers"
         )
     return outcomes
 
 
 def _own(raised: Exception) -> Exception:
-    """A copy for one caller, since many may raise it and each raise writes to the traceback and the context.
+    """Copy an exception for one caller, because each raise changes its traceback and context.
 
-    An exception that cannot be copied faithfully is shared.
+    An exception that cannot be copied exactly is shared.
     """
     try:
         own = copy.copy(raised)

@@ -80,7 +80,7 @@ class Database:
         """Borrow a connection for the length of the block; with `aside`, one of those that only sweeps use."""
         pool, conn = await self._borrow(self._aside if aside else self._pool)
         try:
-            with driver.translated(conn, DRIVER[:-1]):  # not OSError: the block may use files and sockets of its own
+            with driver.translated(conn, DRIVER[:-1]):  # not OSError: the block may use other files and sockets
                 yield conn
         except errors.DatabaseUnavailable as unavailable:
             if isinstance(unavailable.__cause__, UNFIT):
@@ -149,11 +149,8 @@ class Database:
     def _why(self, error: Exception, pool: Pool[Any] | None = None) -> str:
         if not isinstance(error, TimeoutError):
             return driver.message(error)
-        why = "Postgres did not answer"
-        if pool is not None and pool.in_use > 0:
-            why = (
-                "sweeps use all connections reserved for them"
-                if pool is self._aside
-                else f"all {pool.in_use} connections are in use (raise FLOWFABRIC_POOL_SIZE)"
-            )
-        return f"{why} within {self._timeout:g} s"
+        if pool is None or pool.in_use == 0:
+            return f"Postgres did not answer within {self._timeout:g} s"
+        if pool is self._aside:
+            return f"waited {self._timeout:g} s while other sweeps used all connections reserved for sweeps"
+        return f"waited {self._timeout:g} s while all {pool.in_use} connections were in use; raise FLOWFABRIC_POOL_SIZE"

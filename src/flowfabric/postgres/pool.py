@@ -1,6 +1,6 @@
-"""The pool: a few connections that a process opens as it needs them and lends out, one caller each.
+"""A connection pool: opens connections on demand, up to a limit, and lends each to one caller at a time.
 
-Lending and taking back touch a list: no task, no timer and no round trip for a caller that need not wait.
+A caller that does not have to wait costs one list operation: no task, no timer and no round trip.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Lendable(Protocol):
-    """What the pool asks of a connection."""
+    """The methods that the pool needs of a connection."""
 
     def is_closed(self) -> bool: ...
     def is_in_transaction(self) -> bool: ...
@@ -22,11 +22,11 @@ C = TypeVar("C", bound=Lendable)
 
 
 class Closing(ConnectionError):
-    """The pool lends no more."""
+    """The pool is closing and lends no more connections."""
 
 
 class Pool(Generic[C]):
-    """Up to `most` connections. The one that came back last is lent first, so that those not needed stay idle."""
+    """A pool of up to `most` connections. It lends the most recently used one first, so that surplus ones stay idle."""
 
     def __init__(self, connect: Callable[[], Awaitable[C]], most: int) -> None:
         self._connect = connect
@@ -40,13 +40,13 @@ class Pool(Generic[C]):
 
     @property
     def in_use(self) -> int:
-        """How many are lent."""
+        """The number of connections in use."""
         return len(self._lent)
 
     async def borrow(self, seconds: float) -> C:
-        """A connection, as soon as there is one.
+        """Borrow a connection; wait for one if all are in use.
 
-        Raises `TimeoutError` after so many seconds, and what connecting raises.
+        Raises `TimeoutError` after that many `seconds`, or any error of connecting.
         """
         conn = self._take_idle()
         if conn is None:
@@ -59,20 +59,20 @@ class Pool(Generic[C]):
         return conn
 
     def give_back(self, conn: C) -> None:
-        """Take a connection back. One that is closed, or has a transaction open, is not lent again."""
+        """Return a connection to the pool. A connection that is closed or has an open transaction is dropped."""
         self._lent.discard(conn)
         if not self._lent:
             self._all_back.set()
         if self.is_closing or conn.is_closed() or conn.is_in_transaction():
             self._drop(conn)
         else:
-            self._hand_on(conn)
+            self._offer(conn)
 
     async def close(self) -> None:
-        """Lend no more, and close the connections when all are back. Cancelled, it closes those in use as well."""
+        """Stop lending, and close all connections once none is in use. If cancelled, close those in use as well."""
         self.is_closing = True
         while self._waiting:
-            self._hand_on(None)
+            self._offer(None)
         try:
             while self._lent:
                 self._all_back.clear()
@@ -86,13 +86,13 @@ class Pool(Generic[C]):
     def _take_idle(self) -> C | None:
         while self._idle:
             conn = self._idle.pop()
-            if not conn.is_closed():  # by the server, meanwhile
+            if not conn.is_closed():  # the server may have closed it while it was idle
                 return conn
             self._open -= 1
         return None
 
     async def _wait(self) -> C:
-        """One that comes back, or a new one where there is room."""
+        """Wait for a returned connection, or open a new one if the pool has room."""
         while self._open >= self._most and not self.is_closing:
             if (conn := await self._turn()) is not None:
                 return conn
@@ -103,21 +103,22 @@ class Pool(Generic[C]):
             return await self._connect()
         except BaseException:
             self._open -= 1
-            self._hand_on(None)
+            self._offer(None)
             raise
 
     async def _turn(self) -> C | None:
-        """What whoever gives something back hands on: a connection, or nothing but the room for one."""
+        """Queue for a connection. Returns a connection, or `None` if there is room to open one."""
         turn: asyncio.Future[C | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was handed to a caller that has just given up
-                self._hand_on(turn.result())
+            if turn.done() and not turn.cancelled():  # the caller was cancelled just after it got the connection
+                self._offer(turn.result())
             raise
 
-    def _hand_on(self, conn: C | None) -> None:
+    def _offer(self, conn: C | None) -> None:
+        """Pass a connection, or with `None` the room for one, to the first caller in the queue."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -129,4 +130,4 @@ class Pool(Generic[C]):
     def _drop(self, conn: C) -> None:
         conn.terminate()
         self._open -= 1
-        self._hand_on(None)
+        self._offer(None)

@@ -1,1 +1,1 @@
-"""The tables, and how a database is brought to this version."""
+"""Private: the migrations, and the code that applies them to a database."""

@@ -1,6 +1,7 @@
-"""Bring a database to this version: tables by numbered migrations, once each; functions whole, every time.
+"""Migrate a database to this version: apply each numbered migration once, and replace all functions every time.
 
-All of it is one transaction under one lock, so ten processes may start at once and a failure leaves nothing half done.
+Everything happens in one transaction under one advisory lock, so many processes may start at the same time and a
+failure changes nothing.
 """
 
 import functools
@@ -26,7 +27,7 @@ LOCK = {"key1": 17990, "key2": 2}
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step of the tables: `0001_executions.sql`."""
+    """One migration of the tables, such as `0001_executions.sql`."""
 
     number: int
     name: str
@@ -34,7 +35,7 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database has been brought to."""
+    """The schema version of a database: its last migration, the release of its functions, its partition counts."""
 
     last_migration: int
     version: str | None = None
@@ -45,11 +46,11 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def migrate(conn: Connection, config: Config, *, upto: int | None = None) -> Sequence[Migration]:
-    """Apply what is missing and return the migrations that were. Safe to repeat, and in many processes at once.
+    """Apply the missing migrations and return them. Safe to repeat, and to run in many processes at once.
 
-    `upto` stops at an earlier migration and leaves the functions out, which is how tests make an old database. Raises
-    `SchemaAhead` on a database that a newer version has migrated, `PartitionCountMismatch` on one made with other
-    counts, and `PrivilegeMissing`; then nothing is changed.
+    `upto` stops at an earlier migration and does not create the functions; tests use it to make an old database. Raises
+    `SchemaAhead` if a newer version has migrated the database, `PartitionCountMismatch` if it was created with other
+    counts, and `PrivilegeMissing`. An error changes nothing.
     """
     async with conn.transaction():
         await call.builtin(conn, "pg_advisory_xact_lock", **LOCK)
@@ -59,7 +60,7 @@ async def migrate(conn: Connection, config: Config, *, upto: int | None = None) 
         _refuse_newer_functions(state)
         missing = [m for m in migrations() if state.last_migration < m.number and (upto is None or m.number <= upto)]
         if upto is None:
-            # Before the tables change, because a function may stand in the way of that.
+            # Before the tables change, because a function that uses a table can prevent the change.
             await _prepare_functions(conn)
         for migration in missing:
             await call.script(conn, migration.text)
@@ -70,7 +71,7 @@ async def migrate(conn: Connection, config: Config, *, upto: int | None = None) 
 
 
 async def check(conn: Connection, config: Config) -> None:
-    """Refuse to work on a database of another version, or with other partition counts, than this process expects.
+    """Check that the database has the version and the partition counts that this process expects.
 
     Raises `SchemaBehind`, `SchemaAhead`, `PartitionCountMismatch`.
     """
@@ -83,37 +84,37 @@ async def check(conn: Connection, config: Config) -> None:
         )
     if state.digest != digest() and not _is_newer(state):
         raise SchemaBehind(
-            f"the functions in the database are those of flowfabric {state.version}, not of this version; "
+            f"the functions in the database are from flowfabric {state.version}, not from this version; "
             "run `ff migrate`"
         )
     _refuse_other_partitions(state, config)
 
 
 async def read_state(conn: Connection) -> SchemaState:
-    """What this database has been brought to. Raises `SchemaBehind` where there is nothing of ours yet."""
+    """Read the schema version of a database. Raises `SchemaBehind` if it has no flowfabric schema."""
     return msgspec.convert(dict(await call.row(conn, "schema_state")), SchemaState)
 
 
 @functools.cache
 def migrations() -> Sequence[Migration]:
-    """All migrations there are, in order."""
+    """Return all migrations of this version, in order."""
     files = sorted(_files("schema/migrations"), key=lambda file: file.name)
     return [Migration(int(f.name[:4]), f.name, f.read_text()) for f in files if f.name[:4].isdigit()]
 
 
 def last_migration() -> int:
-    """The number of the newest migration of this version."""
+    """Return the number of the newest migration of this version."""
     return migrations()[-1].number
 
 
 @functools.cache
 def functions() -> Sequence[str]:
-    """The text of every file of functions, in order."""
+    """Return the text of every SQL file with functions, in order."""
     return [file.read_text() for file in _files("engine") if file.name.endswith(".sql")]
 
 
 def digest() -> str:
-    """What tells the functions of this version from any other."""
+    """Return a hash of all functions, which identifies this version of them."""
     return hashlib.sha256("\0".join(functions()).encode()).hexdigest()[:16]
 
 
@@ -148,25 +149,25 @@ def _refuse_ahead(state: SchemaState) -> None:
     if state.last_migration > last_migration():
         raise SchemaAhead(
             f"the database is at migration {state.last_migration} (flowfabric {state.version}), this version knows "
-            f"{last_migration()}; upgrade flowfabric in this process"
+            f"only {last_migration()}; upgrade flowfabric in this process"
         )
 
 
 def _refuse_newer_functions(state: SchemaState) -> None:
     if _is_newer(state):
         raise SchemaAhead(
-            f"the functions in the database are those of flowfabric {state.version}, which serve this version too; "
-            "upgrade flowfabric in this process before it migrates"
+            f"the functions in the database are from flowfabric {state.version}, a later version, which this process "
+            "can use but not replace; upgrade flowfabric in this process before it migrates"
         )
 
 
 def _is_newer(state: SchemaState) -> bool:
-    """Whether a later release applied the functions. Those serve this one too."""
+    """Whether the functions are from a later release. Processes of this release can use those too."""
     return _release(state.version or "0") > _release(version("flowfabric"))
 
 
 def _release(text: str) -> list[int]:
-    """The numbers of a version, without what marks a pre-release."""
+    """Return the numbers of a version, without the suffix of a pre-release."""
     return [int(number) for number in re.findall(r"\d+", text)[:3]]
 
 
@@ -175,7 +176,7 @@ def _refuse_other_partitions(state: SchemaState, config: Config) -> None:
         stored, wanted = getattr(state, name), getattr(config, name)
         if stored != wanted:
             raise PartitionCountMismatch(
-                f"{name} is {wanted} here and {stored} in the database, where it was fixed by the first migration; "
+                f"{name} is {wanted} here and {stored} in the database, where the first migration fixed it; "
                 f"set {variable(name)}={stored}"
             )
 
@@ -185,7 +186,7 @@ def _text(path: str) -> str:
 
 
 def _files(folder: str) -> Iterator[Traversable]:
-    """The files of a folder and its folders, by name."""
+    """Return the files of a folder and its subfolders, ordered by name."""
     return _walk(resources.files("flowfabric").joinpath(folder))
 
 

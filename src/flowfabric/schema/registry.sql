@@ -1,7 +1,8 @@
--- The journal of migrations: the version of this database. Applied before every migration, so it is safe to repeat.
--- Different releases share it: the functions below never change their signatures; a new feature gets a new function.
+-- The registry of migrations: which ones this database has, and which release its functions are from. This file is
+-- applied before every migration, so it is safe to repeat. Old and new releases call these functions, so their
+-- signatures never change: add a new function instead.
 
--- Not `if not exists`, which requires the right to create even if the schema already exists.
+-- Not `create schema if not exists`, which needs the privilege to create even if the schema already exists.
 do $$
 begin
     if to_regnamespace('flowfabric') is null then
@@ -20,14 +21,14 @@ create table if not exists flowfabric.functions (
     signature text not null
 );
 
--- The release of the functions, in one row. The digest distinguishes two builds of one release.
+-- The release that the functions are from, in one row. The digest distinguishes two states of one release.
 create table if not exists flowfabric.release (
     only_row boolean primary key default true check (only_row),
     version  text not null,
     digest   text not null
 );
 
--- The version of this database.
+-- Read the schema version of this database.
 --
 --   returns  the last migration (0 for none), the release and digest of the functions, and the partition counts
 create or replace function flowfabric.schema_state(
@@ -51,8 +52,9 @@ language sql as $$
     insert into flowfabric.migrations (number, name) values (_note_migration.number, _note_migration.name)
 $$;
 
--- Set the partition counts, once.
-create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int, quota_partitions int)
+-- Store the partition counts, if none are stored yet: they never change.
+create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int,
+                                                      quota_partitions int)
 returns void
 language plpgsql as $$
 begin
@@ -61,8 +63,8 @@ begin
     on conflict do nothing;
 end $$;
 
--- Drop functions that no longer exist or whose signature changed, because `create or replace` handles neither, and
--- record the new set.
+-- Drop the functions that were removed or whose signature changed, because `create or replace` can do neither, and
+-- store the new list.
 --
 --   returns  how many were dropped
 create or replace function flowfabric._prepare_functions(names text[], signatures text[], version text, digest text)
@@ -75,17 +77,19 @@ declare
 begin
     for old in
         select f.name from flowfabric.functions f
-        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name, signature) on n.name = f.name
+        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name,
+        signature) on n.name = f.name
         where n.signature is distinct from f.signature
     loop
         execute format('drop function if exists flowfabric.%I', old);
         dropped := dropped + 1;
     end loop;
     delete from flowfabric.functions;
-    insert into flowfabric.functions (name, signature) select * from unnest(_prepare_functions.names, _prepare_functions.signatures);
+    insert into flowfabric.functions (name, signature) select *
+        from unnest(_prepare_functions.names, _prepare_functions.signatures);
     insert into flowfabric.release (version, digest) values (_prepare_functions.version, _prepare_functions.digest)
     on conflict (only_row) do update set version = excluded.version, digest = excluded.digest;
-    -- Functions call each other, in any order of files.
+    -- Functions call each other regardless of the order of their files.
     set local check_function_bodies = off;
     return dropped;
 end $$;

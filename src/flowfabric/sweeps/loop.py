@@ -1,4 +1,4 @@
-"""The loop that runs the sweeps, each at its own pace; one that fails backs off and does not stop the others."""
+"""The loop that runs the sweeps, each at its own interval. A sweep that fails backs off; the others continue."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ LONGEST_PAUSE = 15.0
 
 
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one run of a sweep did: how many rows it moved, or why it failed."""
+    """The result of one run of a sweep: how many rows it moved, or why it failed."""
 
     sweep: str
     moved: int
@@ -30,14 +30,14 @@ class SweepRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 Woken = Callable[[Swept], None]
 
 
-def _nobody(_: Swept) -> None:
-    """Whoever waits finds it by looking."""
+def _notify_nobody(_: Swept) -> None:
+    """Send no notification; workers and waiting callers find the changes when they poll."""
 
 
-async def run_sweeps(database: Database, sweeps: Sequence[Sweep], *, woken: Woken = _nobody) -> None:
-    """Run the sweeps until cancelled. Many processes may do so at once.
+async def run_sweeps(database: Database, sweeps: Sequence[Sweep], *, woken: Woken = _notify_nobody) -> None:
+    """Run the sweeps until cancelled. Many processes may do so at the same time.
 
-    `woken` is called after every pass that moved something, with the lanes that have work and what has ended.
+    After every pass that made work claimable or ended executions, `woken` is called with those lanes and executions.
     """
     async with asyncio.TaskGroup() as group:
         for sweep in sweeps:
@@ -45,45 +45,45 @@ async def run_sweeps(database: Database, sweeps: Sequence[Sweep], *, woken: Woke
 
 
 async def run_each(database: Database, sweeps: Sequence[Sweep]) -> list[SweepRun]:
-    """Run every sweep once, one after the other; one that fails does not stop those behind it.
+    """Run every sweep once, one after the other. If a sweep fails, the next ones still run.
 
-    Raises `Unavailable` when there is no database to sweep.
+    Raises `Unavailable` if the database is unavailable.
     """
     return [await _run(database, sweep) for sweep in sweeps]
 
 
-async def run_once(database: Database, sweep: Sweep, woken: Woken = _nobody) -> int:
-    """Run one sweep until it finds nothing more, and return how many rows it moved.
+async def run_once(database: Database, sweep: Sweep, woken: Woken = _notify_nobody) -> int:
+    """Run one sweep until it finds no more rows, and return how many rows it moved.
 
-    When a pass fails, its rows are taken one by one; those that cannot be processed are stepped over and reported.
+    If a pass fails, its rows are processed one by one; rows that fail are logged and skipped.
     """
-    total, stepped_over = 0, 0
+    total, skipped = 0, 0
     while True:
         failed = 0
         try:
-            moved = await _pass(database, sweep, woken, limit=sweep.limit, passing=stepped_over)
+            moved = await _pass(database, sweep, woken, limit=sweep.limit, passing=skipped)
         except Unavailable:
             raise
         except Exception:
-            await _pass(database, sweep, woken, limit=0)  # fails as well when the matter is the sweep and not a row
-            moved, failed = await _one_by_one(database, sweep, woken, stepped_over)
+            await _pass(database, sweep, woken, limit=0)  # raises too if the sweep itself fails, not a row
+            moved, failed = await _one_by_one(database, sweep, woken, skipped)
         total += moved
-        stepped_over += failed
+        skipped += failed
         if moved + failed < sweep.limit:
             return total
 
 
-async def _one_by_one(database: Database, sweep: Sweep, woken: Woken, stepped_over: int) -> tuple[int, int]:
-    """Take as many rows as a pass would, each on its own: how many were moved, and how many could not be."""
+async def _one_by_one(database: Database, sweep: Sweep, woken: Woken, skipped: int) -> tuple[int, int]:
+    """Process the rows of one pass one at a time; return how many were moved and how many failed."""
     moved, failed = 0, 0
     while moved + failed < sweep.limit:
         try:
-            taken = await _pass(database, sweep, woken, limit=1, passing=stepped_over + failed)
+            taken = await _pass(database, sweep, woken, limit=1, passing=skipped + failed)
         except Unavailable:
             raise
         except Exception as error:
             failed += 1
-            log.error("sweep %s cannot process row %d and steps over it: %s", sweep.name, stepped_over + failed, error)
+            log.error("sweep %s could not process row %d and skips it: %s", sweep.name, skipped + failed, error)
         else:
             if taken == 0:
                 break
@@ -109,15 +109,14 @@ async def _run(database: Database, sweep: Sweep) -> SweepRun:
 
 async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     every = sweep.every.total_seconds()
-    # Soon, so that short-lived processes sweep too; not at once, because many processes may start together.
+    # Start soon, so that short-lived processes sweep too, but not at once: many processes may start together.
     backoff = Backoff(min(every, FIRST_PAUSE), max(every, LONGEST_PAUSE), jitter=0.2)
-    await backoff.wait()
-    backoff = Backoff(every, max(every, LONGEST_PAUSE), jitter=0.2)
     while True:
+        await backoff.wait()
         try:
             await run_once(database, sweep, woken)
         except Exception as error:
             log.warning("sweep %s failed, retrying in about %.2g s: %s", sweep.name, backoff.current, error)
         else:
+            backoff.first = every
             backoff.reset()
-        await backoff.wait()

@@ -1,4 +1,4 @@
-"""The list of everything that happens by itself."""
+"""The list of all sweeps: background maintenance that runs at fixed intervals."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -26,13 +26,13 @@ from flowfabric.postgres.driver import Connection
 
 
 class Pass(Protocol):
-    """One pass of a sweep: moves at most `limit` rows, passing over the first few."""
+    """One pass of a sweep: moves at most `limit` rows and skips the first `passing` rows."""
 
     async def __call__(self, conn: Connection, *, limit: int, passing: int) -> Swept: ...
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """Something that happens by itself. Safe to run twice, and in many processes at once."""
+    """A background task that runs at an interval. Safe to run twice, and in many processes at once."""
 
     name: str
     every: timedelta
@@ -41,7 +41,7 @@ class Sweep(msgspec.Struct, frozen=True):
 
 
 def sweeps(config: Config) -> Sequence[Sweep]:
-    """Every sweep there is, with the settings of this process."""
+    """Return all sweeps, with the settings of this process."""
     remove_ended = partial(executions.remove_ended, retention=config.retention)
     trim_events = partial(events.trim_events, retention=config.event_retention)
     fire_schedules = partial(schedules.fire_schedules, partitions=config.execution_partitions)

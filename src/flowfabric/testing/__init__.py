@@ -1,7 +1,7 @@
-"""What an application's tests hold: an engine with a database of its own, and a clock they can move.
+"""The testing kit: a Postgres for tests, a database per test, and a clock that tests can move.
 
-The fixtures of pytest that give them out are in the module `pytest_flowfabric`. What an engine is, and what it raises,
-is in `flowfabric.testing.engine`; whoever needs no more than a database and a clock does not load the worker with them.
+The pytest fixtures are in the module `pytest_flowfabric`. The engine of a test is in `flowfabric.testing.engine`, apart
+from this module, so that tests that only need a database and a clock do not import the worker.
 """
 
 from flowfabric.testing.clock import Clock, install_clock, move_clock, now

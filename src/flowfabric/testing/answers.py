@@ -1,4 +1,4 @@
-"""Answering for the people and services that a test has not."""
+"""Answers in tests: decides on approvals and sends signals in place of people and services."""
 
 from flowfabric import payloads
 from flowfabric.calls import about
@@ -13,10 +13,10 @@ from flowfabric.postgres.driver import Connection
 async def decide(
     conn: Connection, execution_id: ExecutionId, decision: str, title: str | None, *, by: str, note: str | None
 ) -> Delivered:
-    """Decide on the approval an execution asks for, having seen what it shows. Raises `WaitpointNotFound`."""
+    """Decide on the approval that an execution waits for, about its subject. Raises `WaitpointNotFound`."""
     found = await executions.describe(conn, execution_id)
     if found.suspension is None or found.suspension.reason_code != "waiting_for_approval":
-        raise WaitpointNotFound(f"{execution_id} asks for no approval: {found.explanation.sentence}")
+        raise WaitpointNotFound(f"{execution_id} does not wait for an approval: {found.explanation.sentence}")
     digest = found.suspension.about_digest
     return await waits.deliver_approval(
         conn,
@@ -31,7 +31,7 @@ async def decide(
 
 
 async def signal(conn: Connection, execution_id: ExecutionId, name: str, payload: object, *, source: str) -> Delivered:
-    """Send a signal to the open waitpoint of that name, as whoever was given its token. Raises `WaitpointNotFound`."""
+    """Send a signal to the open waitpoint of that name, with its token. Raises `WaitpointNotFound`."""
     found = await call.rows(conn, "open_waitpoint", **about(execution_id), key=name)
     if not found:
         explained = (await executions.describe(conn, execution_id)).explanation

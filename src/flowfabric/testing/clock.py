@@ -1,4 +1,4 @@
-"""A clock that tests move, so that none of them ever sleeps."""
+"""A clock that tests can move, so that no test has to sleep."""
 
 from datetime import datetime, timedelta
 from importlib import resources
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """The clock of a test's engine: it goes on by itself, and jumps when told to."""
+    """The clock of a test's engine: it runs in real time, and `advance` moves it forward."""
 
     def __init__(self, engine: "Engine") -> None:
         self._engine = engine
@@ -22,23 +22,23 @@ class Clock:
         return "<clock of this test>"
 
     async def now(self) -> datetime:
-        """What time it is for the engine."""
+        """Return the current time of the engine."""
         return await self._engine.run(now)
 
     async def advance(self, by: str | timedelta | datetime, *, settle: bool = True) -> datetime:
-        """Let time pass, up to a moment or by a span such as `"2d"`, with all that this brings about.
+        """Move the clock forward, by a duration such as `"2d"` or to a moment, and run everything that falls due.
 
-        What runs is let finish first. Then the clock goes from one moment at which something is due to the next, and
-        what is due runs to its end each time. With `settle=False` it jumps at once, past what runs, and waits for
-        nothing. Returns the time then. Raises `ValueError` for a time that has passed.
+        Running handlers finish first. Then the clock moves from one due time to the next, and the work that is due runs
+        to its end each time. With `settle=False` the clock jumps immediately, and nothing is waited for. Returns the
+        new time. Raises `ValueError` for a time in the past.
         """
-        wanted = by if isinstance(by, datetime) else durations.read_span(by)
+        wanted = by if isinstance(by, datetime) else durations.read_duration(by)
         if settle:
             await self._engine.settle()
         now = await self.now()
-        then = durations.read_moment(wanted) if isinstance(wanted, datetime) else now + wanted
+        then = durations.read_timestamp(wanted) if isinstance(wanted, datetime) else now + wanted
         if then < now:
-            raise ValueError(f"{then} has passed, it is {now}; the clock goes forward")
+            raise ValueError(f"{then} is in the past, because it is {now}; the clock only moves forward")
         if not settle:
             await self.pass_until(then)
             await self._engine.sweep()
@@ -51,44 +51,44 @@ class Clock:
         return await self.now()
 
     async def pass_until(self, then: datetime) -> None:
-        """Let time pass up to a moment, and bring about nothing yet."""
+        """Move the clock to a moment without running anything."""
         left = then - await self.now()
         if left > timedelta():
             await self._engine.run(lambda conn: pass_time(conn, left))
 
 
 async def install_clock(conn: Connection) -> None:
-    """Make the clock of this database movable. For tests: a database in use must never have it."""
+    """Make the clock of this database movable. Only for tests: never install it in a production database."""
     await call.script(conn, text("clock.sql"))
 
 
 async def move_clock(conn: Connection, span: timedelta) -> datetime:
-    """Move the clock, forward or back, for everything this database decides. Returns the time then.
+    """Move the clock of this database, forward or back, and return the new time.
 
-    As if every process had been away meanwhile: leases lapse.
+    Leases expire, as if every process had been unavailable meanwhile.
     """
     moved: datetime = await call.value(conn, "move_clock", span=span)
     return moved
 
 
 async def pass_time(conn: Connection, span: timedelta) -> datetime:
-    """Let time pass while the workers are alive, so that no lease lapses. Returns the time then."""
+    """Move the clock as if the workers were alive meanwhile, so that no lease expires; return the new time."""
     then: datetime = await call.value(conn, "pass_time", span=span)
     return then
 
 
 async def now(conn: Connection) -> datetime:
-    """What time it is for this database."""
+    """Return the current time of this database."""
     at: datetime = await call.value(conn, "clock")
     return at
 
 
 async def next_due(conn: Connection, *, waits: bool = True) -> datetime | None:
-    """The next moment at which something happens by itself; without `waits`, that nobody answered does not count."""
+    """Return the next due time; without `waits`, ignore timeouts of unanswered waits, deadlines and schedules."""
     due: datetime | None = await call.value(conn, "next_due", waits=waits)
     return due
 
 
 def text(name: str) -> str:
-    """A script of this package."""
+    """Read a SQL script of this package."""
     return resources.files("flowfabric.testing").joinpath(name).read_text()

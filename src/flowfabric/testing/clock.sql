@@ -1,4 +1,4 @@
--- A clock that tests move. Installed by flowfabric.testing only; no migration and no upgrade ever runs this file.
+-- A clock that tests can move. Only flowfabric.testing installs it; no migration and no upgrade ever runs this file.
 
 create table if not exists flowfabric.clock_offset (
     only_row boolean primary key default true check (only_row),
@@ -14,9 +14,9 @@ begin
     return clock_timestamp() + (select c.amount from flowfabric.clock_offset c);
 end $$;
 
--- Move the clock and nothing else: whoever holds a lease was silent meanwhile.
+-- Move the clock and nothing else, as if no worker had renewed its leases meanwhile.
 --
---   returns  the time then
+--   returns  the new time
 create or replace function flowfabric.move_clock(span interval)
 returns timestamptz
 language plpgsql as $$
@@ -25,10 +25,10 @@ begin
     return flowfabric.clock();
 end $$;
 
--- Let time pass while the workers are alive: leases and registrations are as fresh afterwards as they were before.
+-- Move the clock as if the workers were alive meanwhile: leases and registrations have as much time left as before.
 --
 --   locks    the tickets with a lease
---   returns  the time then
+--   returns  the new time
 create or replace function flowfabric.pass_time(span interval)
 returns timestamptz
 language plpgsql as $$
@@ -39,10 +39,10 @@ begin
     return flowfabric.move_clock(pass_time.span);
 end $$;
 
--- The next moment at which something happens by itself. With `waits` left out, only what goes on then is looked at: sleeps,
--- delays and the pauses before retries; and not that nobody has answered in time, or that something is to be submitted.
+-- Find the next due time. With waits => false, only the times at which an execution resumes: the ends of sleeps, delays
+-- and pauses before retries; no timeouts of unanswered waits, deadlines, schedules or resets of budgets.
 --
---   returns  the moment, or null when nothing is due later
+--   returns  the due time, or null when nothing is due later
 create or replace function flowfabric.next_due(waits boolean default true)
 returns timestamptz
 language plpgsql stable as $$
@@ -58,9 +58,9 @@ begin
         (select min(b.next_reset_at) from flowfabric.budgets b where b.next_reset_at > now and next_due.waits));
 end $$;
 
--- The open waitpoint of a key, and the token that only its execution knows: a test answers for whoever was given it.
+-- Find the open waitpoint of a key and its token, which otherwise only the execution knows, so that a test can answer.
 --
---   returns  its id and token, or nothing when there is none
+--   returns  its id and token, or nothing when no waitpoint of that key is open
 create or replace function flowfabric.open_waitpoint(partition int, id uuid, key text)
 returns table (waitpoint_id uuid, token text)
 language sql stable as $$

@@ -1,4 +1,7 @@
-"""The engine of one test: its database, the apps that are open on it, and the workers that run their tasks."""
+"""The engine of one test: its database, the apps that are open on it, and the workers that run their tasks.
+
+`StillWaiting` is raised when a task cannot end without an answer from the test.
+"""
 
 import asyncio
 import copy
@@ -21,7 +24,7 @@ from flowfabric.postgres.driver import Connection
 from flowfabric.sweeps import run_once, sweeps
 from flowfabric.testing import answers, clock
 from flowfabric.testing.clock import Clock
-from flowfabric.testing.worker import AttentiveWorker, going_on, working
+from flowfabric.testing.worker import ObservedWorker, in_background, working
 
 log = logging.getLogger("flowfabric.testing")
 
@@ -30,21 +33,21 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 TIMEOUT = 30.0
-PACE = 0.5  # seconds between two sweeps while a test does something else
+SWEEP_INTERVAL = 0.5  # seconds between two sweeps while a test does something else
 TEN_YEARS = timedelta(days=3_650)
-# These look after processes that died and ranges that fill up; a test has neither.
+# These sweeps are for processes that died and event ranges that fill up, which a test has not.
 NOT_SWEPT = {"return_orphans", "expire_workers", "extend_events"}
-# What an app is told besides the URL: the counts of the template, and to keep what has ended.
-TOLD = ["url", "pooler", "execution_partitions", "budget_partitions", "quota_partitions"]
-TOLD += ["retention", "event_retention"]
+# The settings that an app gets from the engine: the database with its partition counts, and to keep ended executions.
+SETTINGS = ["url", "pooler", "execution_partitions", "budget_partitions", "quota_partitions"]
+SETTINGS += ["retention", "event_retention"]
 
 
 class StillWaiting(AssertionError):
-    """What was to run to its end waits for somebody, and no time that passes brings that about."""
+    """The task waits for an answer from somebody, so it cannot run to its end however much time passes."""
 
 
 class Engine:
-    """The engine of one test. All of it runs in the loop of the test, is opened at its first use and ends with it."""
+    """The engine of one test. It runs on the test's event loop, opens at its first use and closes with the test."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -58,8 +61,8 @@ class Engine:
         self._opening = asyncio.Lock()
         self._sweeping = asyncio.Lock()
         self._settings: list[tuple[App, Config]] = []
-        self._held: list[App] = []
-        self._workers: dict[App, AttentiveWorker] = {}
+        self._apps: list[App] = []
+        self._workers: dict[App, ObservedWorker] = {}
 
     def __repr__(self) -> str:
         return "<engine of this test>"
@@ -71,49 +74,49 @@ class Engine:
         await self.close()
 
     async def close(self) -> None:
-        """Stop the workers, which hand back what still runs, and close the apps."""
+        """Stop the workers, which requeue unfinished executions, and close the apps."""
         self._closed = True
         await self._opened.aclose()
 
     def use(self, app: App) -> None:
-        """Let an app find the database of this test when it is opened, by whomever. Undone after the test.
+        """Make an app use the database of this test whenever it is opened. Undone after the test.
 
-        Whatever has ended is kept, unless its own policy says for how long.
+        Ended executions are kept, unless their own policy sets a retention.
         """
         if app.config.url == self.url:
             return
         if _is_open(app):
-            raise RuntimeError(f"{app!r} is open on another database; give it to the engine before it is opened")
+            raise RuntimeError(f"{app!r} is open on another database; pass it to the engine before you open it")
         self._settings.append((app, app.config))
-        app.config = msgspec.structs.replace(app.config, **{name: getattr(self._config, name) for name in TOLD})
+        app.config = msgspec.structs.replace(app.config, **{name: getattr(self._config, name) for name in SETTINGS})
 
     def give_back(self) -> None:
-        """Give the apps the settings they had."""
+        """Restore the settings that the apps had before the test."""
         while self._settings:
             app, config = self._settings.pop()
             app.config = config
 
     async def open(self, app: App) -> App:
-        """Open an app on the database of this test, until the test ends. Nothing runs its tasks yet."""
+        """Open an app on the database of this test, until the test ends. No worker runs its tasks yet."""
         await self._ready()
         self.use(app)
         if not _is_open(app):
             await self._opened.enter_async_context(app)
-            self._held.append(app)
+            self._apps.append(app)
         return app
 
     async def work(self, app: App, *, opens: bool = True, **options: Any) -> App:
-        """Open an app, and have a worker in this process run its tasks; the options are those of `Worker`.
+        """Open an app and start a worker for its tasks in this process; the options are those of `Worker`.
 
-        With `opens=False` the app itself is left to be opened by what is tested, such as a web server, and the worker
-        has connections of its own. Safe to repeat: an app has one worker.
+        With `opens=False` the tested code, such as a web server, opens the app itself, and the worker has its own
+        connections. Safe to repeat: an app has one worker.
         """
         if app in self._workers:
             return app
         self.use(app)
-        worker = AttentiveWorker(await self.open(app if opens else _twin(app)), **options)
+        worker = ObservedWorker(await self.open(app if opens else _copy(app)), **options)
         if not self._workers:
-            await self._opened.enter_async_context(going_on(self._sweep_for_ever()))
+            await self._opened.enter_async_context(in_background(self._sweep_forever()))
         await self._opened.enter_async_context(working(worker))
         self._workers[app] = worker
         return app
@@ -121,18 +124,18 @@ class Engine:
     async def run_now(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a task to its end and return its result; sleeps, delays and pauses before retries take no time.
 
-        It is submitted and run as always, by a worker in this process. When nothing runs, the clock moves on to what
-        is due next. One that waits for somebody fails the test, with `StillWaiting`. Raises `ExecutionFailed` when it
-        has failed for good.
+        The task is submitted and run by a worker in this process. When nothing runs, the clock moves to the next due
+        time. A task that waits for an answer fails the test with `StillWaiting`. Raises `ExecutionFailed` if the task
+        does not complete.
         """
         await self.work(task.app)
         execution = await task.submit(*args, **kwargs)
         async with asyncio.timeout(2 * TIMEOUT):
             while (await self._describe(execution)).ended_at is None:
-                await self._go_on(execution)
+                await self._move_to_next_due(execution)
         return await execution.result(TIMEOUT)
 
-    async def _go_on(self, execution: Execution[Any]) -> None:
+    async def _move_to_next_due(self, execution: Execution[Any]) -> None:
         await self.settle()
         found = await self._describe(execution)
         if found.ended_at is not None:
@@ -148,9 +151,9 @@ class Engine:
     async def approve(
         self, execution: Execution[Any], title: str | None = None, *, by: str = "tester", note: str | None = None
     ) -> Delivered:
-        """Say yes to the approval an execution asks for, on whatever it shows, and let it go on.
+        """Approve what an execution asks for, and let it resume.
 
-        Raises `WaitpointNotFound` when it asks for none.
+        Raises `WaitpointNotFound` if the execution does not wait for an approval.
         """
         return await self._answer(
             lambda conn: answers.decide(conn, execution.execution_id, "approve", title, by=by, note=note)
@@ -159,7 +162,7 @@ class Engine:
     async def reject(
         self, execution: Execution[Any], title: str | None = None, *, by: str = "tester", note: str | None = None
     ) -> Delivered:
-        """Say no to the approval an execution asks for, and let it go on. Raises `WaitpointNotFound`."""
+        """Reject what an execution asks for, and let it resume. Raises `WaitpointNotFound`."""
         return await self._answer(
             lambda conn: answers.decide(conn, execution.execution_id, "reject", title, by=by, note=note)
         )
@@ -167,29 +170,31 @@ class Engine:
     async def signal(
         self, execution: Execution[Any], name: str, payload: object = None, *, source: str = "tester"
     ) -> Delivered:
-        """Send a signal that an execution waits for, without knowing its token. Raises `WaitpointNotFound`."""
+        """Send a signal that an execution waits for; no token is needed. Raises `WaitpointNotFound`."""
         return await self._answer(
             lambda conn: answers.signal(conn, execution.execution_id, name, payload, source=source)
         )
 
     async def _answer(self, answer: Callable[[Connection], Awaitable[Delivered]]) -> Delivered:
-        await self.settle()  # it may be on its way to the question
+        await self.settle()  # the execution may not have reached its wait yet
         delivered = await self.run(answer)
         await self.settle()
         return delivered
 
     async def settle(self) -> None:
-        """Return when everything that can happen now has happened. Raises `TimeoutError` after half a minute."""
+        """Wait until no work that is due now is left. Raises `TimeoutError` after half a minute."""
         try:
             async with asyncio.timeout(TIMEOUT):
                 while await self._act():
                     pass
         except TimeoutError:
             runs = [name for worker in self._workers.values() for name in worker.runs]
-            raise TimeoutError(f"after {TIMEOUT:g} s these still run: {', '.join(runs) or 'none'}") from None
+            raise TimeoutError(
+                f"work is still running after {TIMEOUT:g} s: {', '.join(runs) or 'no handler'}"
+            ) from None
 
     async def _act(self) -> bool:
-        """Bring about what is due and wait until no worker has anything to do; whether anything happened."""
+        """Run the work that is due until every worker is idle; return whether anything happened."""
         workers = list(self._workers.values())
         before = sum(worker.acts for worker in workers)
         moved = await self.sweep()
@@ -198,13 +203,13 @@ class Engine:
         return moved > 0 or sum(worker.acts for worker in workers) > before
 
     async def sweep(self) -> int:
-        """Bring about what happens by itself, as far as it is due, and return how many that moved."""
+        """Run every background sweep once, and return how many rows that moved."""
         await self._ready()
         async with self._sweeping:
-            moved = sum([await run_once(self._database, sweep, self._woken) for sweep in self._sweeps])
+            moved = sum([await run_once(self._database, sweep, self._notify_swept) for sweep in self._sweeps])
         if moved:
             for worker in self._workers.values():
-                worker.renew()  # it may have lost some
+                worker.renew()  # a sweep may have ended some of its leases
         return moved
 
     async def run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
@@ -212,8 +217,8 @@ class Engine:
         await self._ready()
         return await self._database.run(operation)
 
-    def _woken(self, swept: Swept) -> None:
-        for app in self._held[:1]:
+    def _notify_swept(self, swept: Swept) -> None:
+        for app in self._apps[:1]:
             app.notifier.send(lanes=swept.lanes, ended=swept.ended)
 
     async def _describe(self, execution: Execution[Any]) -> Description:
@@ -221,23 +226,23 @@ class Engine:
 
     async def _ready(self) -> None:
         if self._closed:
-            raise RuntimeError("the engine of this test is closed; use it while the test runs")
+            raise RuntimeError("the engine of this test is closed; use it only while the test runs")
         loop = asyncio.get_running_loop()
         if self._loop not in (None, loop):
-            raise RuntimeError("the engine is in use on another event loop; use it on that of the test only")
+            raise RuntimeError("the engine is in use on another event loop; use it only on the test's event loop")
         async with self._opening:
             if self._loop is None:
                 await self._opened.enter_async_context(self._database)
                 self._loop = loop
 
-    async def _sweep_for_ever(self) -> None:
-        """What is due in real time happens too, if not as soon."""
+    async def _sweep_forever(self) -> None:
+        """Run the sweeps in real time too, for work that falls due while the test does something else."""
         while True:
-            await asyncio.sleep(PACE)
+            await asyncio.sleep(SWEEP_INTERVAL)
             try:
                 await self.sweep()
             except Exception:
-                log.exception("cannot sweep, trying again")
+                log.exception("could not sweep; retrying in %g s", SWEEP_INTERVAL)
 
 
 def _is_open(app: App) -> bool:
@@ -246,8 +251,8 @@ def _is_open(app: App) -> bool:
     return False
 
 
-def _twin(app: App) -> App:
-    """The same tasks and settings, to be opened apart."""
-    twin = copy.copy(app)
-    twin._opening, twin._connections = False, None
-    return twin
+def _copy(app: App) -> App:
+    """Copy an app with its tasks and settings, to open it separately."""
+    copied = copy.copy(app)
+    copied._opening, copied._connections = False, None
+    return copied

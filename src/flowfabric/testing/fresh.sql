@@ -1,4 +1,4 @@
--- What the migration itself wrote to the log is not what a test wants to see.
+-- Remove the events of the migration itself, so that a test starts with an empty log.
 
 truncate flowfabric.events;
 select setval('flowfabric.event_ids', 1, false);

@@ -1,4 +1,4 @@
-"""The Postgres of a test run: one server, a migrated template, and a copy of it for each test."""
+"""The Postgres of a test run: one server, a migrated template database, and a copy of it for each test."""
 
 import hashlib
 import os
@@ -23,8 +23,9 @@ TEMPLATE = "flowfabric_template_"
 LOCK = {"key1": 17990, "key2": 99}
 PLACE = re.compile(r"(?P<server>^\w+://[^/?]*)(?:/[^?]*)?")
 
-# Waits for the end of its standard input, which comes with the end of the test run, however that ends. Unless it was
-# told that all is well, it joins the server and leaves it again: the last to leave stops it.
+# A process that waits for the end of its standard input, which comes with the end of the test run, even a killed one.
+# Unless the test run wrote to it, the run was killed: then this process joins the server and leaves it again, and the
+# last process to leave stops the server.
 CARETAKER = """
 import sys
 if not sys.stdin.read():
@@ -44,18 +45,18 @@ class Server:
         self.binaries = binaries
 
     def url(self, database: str) -> str:
-        """Where a client finds a database of this server."""
+        """Return the URL of a database of this server."""
         return PLACE.sub(rf"\g<server>/{database}", self._url, count=1)
 
     async def execute(self, statement: str) -> None:
-        """Run a statement that belongs to no database of a test, such as making one."""
+        """Run a statement outside the databases of tests, such as `create database`."""
         async with self._administered() as conn:
             await call.script(conn, statement)
 
     async def make_template(self, tables: str = "") -> str:
-        """A migrated database with a clock that can be moved and these tables besides; made once, by one process.
+        """Create a template database, migrated, with a movable clock and these tables; return its name.
 
-        Its name says what is in it, so that another version makes another one.
+        Created once, by one process. The name has a digest of the contents, so another version gets its own template.
         """
         name = TEMPLATE + _digest(tables)
         async with self._administered() as conn:
@@ -76,7 +77,7 @@ class Server:
                 yield conn
         except DatabaseUnavailable as unavailable:
             if VARIABLE in os.environ:
-                unavailable.add_note(f"The Postgres of tests is the one that {VARIABLE} names.")
+                unavailable.add_note(f"The tests use the Postgres that {VARIABLE} names.")
             raise
 
     async def _fill(self, name: str, tables: str) -> None:
@@ -89,7 +90,7 @@ class Server:
 
     @asynccontextmanager
     async def database(self, template: str | None = None) -> AsyncIterator[str]:
-        """The URL of a new database, an empty one or a copy; it is dropped at the end, whoever still uses it."""
+        """Create a database, empty or from a template, and yield its URL; dropped at the end, even if it is in use."""
         name = await self.create(template)
         try:
             yield self.url(name)
@@ -97,27 +98,27 @@ class Server:
             await self.drop(name)
 
     async def create(self, template: str | None = None) -> str:
-        """Make a database, an empty one or a copy, and return its name."""
+        """Create a database, empty or from a template, and return its name."""
         name = f"test_{uuid.uuid4().hex}"
         await self.execute(f"create database {name}" + (f" template {template}" if template else ""))
         return name
 
     async def drop(self, name: str) -> None:
-        """Remove a database, whoever still uses it."""
+        """Drop a database, even if it is in use."""
         await self.execute(f"drop database if exists {name} with (force)")
 
 
 @contextmanager
 def running(data: Path) -> Iterator[Server]:
-    """The server that FLOWFABRIC_TEST_URL names, or an embedded one, shared by all processes that name the same data.
+    """Yield the server that FLOWFABRIC_TEST_URL names, or an embedded one, shared by all processes with the same data.
 
-    The last of them to leave stops it, and so does the end of the last that was killed.
+    The embedded server stops when the last of these processes leaves or is killed.
     """
     given = os.environ.get(VARIABLE)
     if given:
         yield Server(given)
         return
-    with _cared_for(data), _start(data) as postgres:
+    with _stopped_if_killed(data), _start(data) as postgres:
         yield Server(postgres.url(), postgres.binaries)
 
 
@@ -125,12 +126,13 @@ def _start(data: Path) -> embedded.Server:
     try:
         return embedded.start(data, durable=False)
     except embedded.EmbeddedUnavailable as unavailable:
-        unavailable.add_note(f"Tests take another Postgres from {VARIABLE}.")
+        unavailable.add_note(f"To run the tests on another Postgres, set {VARIABLE} to its URL.")
         raise
 
 
 @contextmanager
-def _cared_for(data: Path) -> Iterator[None]:
+def _stopped_if_killed(data: Path) -> Iterator[None]:
+    """Have a second process stop the server if this one is killed."""
     command = [sys.executable, "-S", "-c", CARETAKER, str(data)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(  # noqa: S603 - ourselves

@@ -1,4 +1,4 @@
-"""The engine for tests that do not await."""
+"""The engine for sync tests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,26 +12,26 @@ from flowfabric.testing.engine import Engine
 
 
 class BlockingEngine(Blocking[Engine]):
-    """The same engine, on a loop in a thread of its own; what would be awaited is waited for."""
+    """The engine on an event loop in its own thread; its methods wait for their result."""
 
     @property
     def clock(self) -> Blocking[Clock]:
-        """The clock, in the same way."""
+        """The clock, wrapped in the same way."""
         return self(self._thing.clock)
 
     def open(self, app: App) -> Blocking[App]:
-        """Open an app on the database of this test, and return its blocking face."""
-        self._answer(self._thing.open, app)
+        """Open an app on the database of this test, and return it with sync methods."""
+        self._call(self._thing.open, app)
         return self(app)
 
     def work(self, app: App, **options: Any) -> Blocking[App]:
-        """Open an app, have a worker in this process run its tasks, and return its blocking face."""
-        self._answer(self._thing.work, app, **options)
+        """Open an app, start a worker for its tasks in this process, and return the app with sync methods."""
+        self._call(self._thing.work, app, **options)
         return self(app)
 
 
 @contextmanager
 def opened(engine: Engine) -> Iterator[BlockingEngine]:
-    """The engine, for as long as the block lasts."""
-    with blocking.opened(engine) as held:
-        yield BlockingEngine(engine, held._loop)
+    """Open the engine for sync tests, for as long as the block lasts."""
+    with blocking.opened(engine) as wrapped:
+        yield BlockingEngine(engine, wrapped._loop)

@@ -1,4 +1,4 @@
-"""A worker of which a test can ask whether it has anything left to do."""
+"""A worker that a test can wait for until it is idle."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -8,67 +8,67 @@ from typing import Any
 from flowfabric.model import Claim
 from flowfabric.worker import Worker
 
-LONGEST_LOOK = 0.05
+LONGEST_PAUSE = 0.05  # seconds between two claims while a test waits for the worker
 
 
-class AttentiveWorker(Worker):
-    """A worker that counts what it does, and tells when it has looked for work and found none.
+class ObservedWorker(Worker):
+    """A worker that counts what it does, and knows when a claim has found no work.
 
-    It sweeps nothing by itself, and hands back at once what still runs when it is stopped.
+    It runs no sweeps. When stopped, it requeues unfinished executions immediately.
     """
 
     def __init__(self, app: Any, **options: Any) -> None:
         super().__init__(app, **{"drain": "0s", **options, "sweeps": False})
         self.running: asyncio.Task[None] | None = None
         self.acts = 0
-        self._looks = 0
-        self._last_in_vain = 0
+        self._claims = 0
+        self._last_empty_claim = 0
         self._acted = asyncio.Event()
 
     @property
     def runs(self) -> list[str]:
-        """The tasks that run now, each with its execution."""
-        return [going.get_name() for _, going in self._running.values()]
+        """The running handlers, each as a task name and an execution id."""
+        return [running.get_name() for _, running in self._running.values()]
 
     async def idle(self) -> None:
-        """Return when it holds nothing, and has looked for work since then and since this was called, in vain."""
-        looked = self._looks
-        while self.busy or self._last_in_vain <= looked:
+        """Wait until the worker is idle: a claim found no work, after this call and after it was last busy."""
+        before = self._claims
+        while self.busy or self._last_empty_claim <= before:
             if self.busy:
-                looked = self._looks
+                before = self._claims
             if self.running is not None and self.running.done():
-                await self.running  # which says why
+                await self.running  # raises the error that ended it
             self._acted.clear()
             self._pauses.shorten()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_LOOK):
+                async with asyncio.timeout(LONGEST_PAUSE):
                     await self._acted.wait()
 
     def renew(self) -> None:
-        """Renew the leases now, which tells it of those that are gone."""
-        self._heartbeat.look()
+        """Renew the leases now, so that the worker notices lost ones."""
+        self._heartbeat.renew_now()
 
     async def _claim(self, room: int) -> int:
-        self._looks += 1
-        look = self._looks
+        self._claims += 1
+        number = self._claims
         taken = await super()._claim(room)
         if taken:
             self.acts += taken
         else:
-            self._last_in_vain = look
+            self._last_empty_claim = number
         self._acted.set()
         return taken
 
-    def _ended(self, claim: Claim, name: str, going: "asyncio.Task[None]") -> None:
-        super()._ended(claim, name, going)
+    def _ended(self, claim: Claim, name: str, running: "asyncio.Task[None]") -> None:
+        super()._ended(claim, name, running)
         self.acts += 1
         self._acted.set()
 
 
 @asynccontextmanager
-async def working(worker: AttentiveWorker) -> AsyncIterator[None]:
-    """While this lasts, the worker works. Raises what keeps it from working."""
-    async with going_on(worker.run()) as worker.running:
+async def working(worker: ObservedWorker) -> AsyncIterator[None]:
+    """Run the worker for as long as the block lasts. Raises the error that ends the worker."""
+    async with in_background(worker.run()) as worker.running:
         running = worker.running
         ready = asyncio.ensure_future(worker.ready.wait())
         await asyncio.wait((running, ready), return_when=asyncio.FIRST_COMPLETED)
@@ -83,11 +83,11 @@ async def working(worker: AttentiveWorker) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def going_on(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
-    """While this lasts, so does the other."""
-    going = asyncio.create_task(coroutine)
+async def in_background(coroutine: Coroutine[Any, Any, None]) -> AsyncIterator["asyncio.Task[None]"]:
+    """Run a coroutine in the background for as long as the block lasts."""
+    running = asyncio.create_task(coroutine)
     try:
-        yield going
+        yield running
     finally:
-        going.cancel()
-        await asyncio.wait([going])
+        running.cancel()
+        await asyncio.wait([running])

@@ -1,4 +1,4 @@
-"""The worker: runs people's code."""
+"""Private: the worker, which claims executions, runs their handlers and reports the outcomes."""
 
 from flowfabric.worker.worker import Worker
 

@@ -1,4 +1,4 @@
-"""Spending of runs: reports of many in one call, reservations one by one."""
+"""Budget calls of a worker: usage reports in batches, reservations one at a time."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -19,25 +19,25 @@ Answer = TypeVar("Answer", Usage, Reserved, Settled)
 
 
 class Budgets:
-    """Tells the engine what runs spend. `ended` hears of those that a hard limit has ended."""
+    """Reports usage and makes reservations for runs. It calls `notify_ended` for a run that a hard limit has ended."""
 
-    def __init__(self, app: App, leased: LeasedCalls, ended: Callable[[Claim], None]) -> None:
+    def __init__(self, app: App, leased: LeasedCalls, notify_ended: Callable[[Claim], None]) -> None:
         self._app = app
         self._leased = leased
-        self._ended = ended
-        self._report = Batch(self._report_all, in_flight=2)
+        self._notify_ended = notify_ended
+        self._report = Batch(self._report_many, in_flight=2)
 
     async def close(self) -> None:
-        """Return when everything that was said has arrived."""
+        """Return when every report has been answered."""
         await self._report.close()
 
     async def report(self, claim: Claim, report: UsageReport) -> Usage:
-        """Count what was used."""
+        """Charge a budget with what a run has used."""
         answer: Usage = await self._leased.persist(claim, lambda: self._report(report))
-        return self._heard(claim, answer)
+        return self._notify_if_ended(claim, answer)
 
     async def reserve(self, claim: Claim, budget: str, estimate: Amounts, ttl: timedelta, key: str) -> Reserved:
-        """Set something aside, for this attempt at most."""
+        """Reserve an amount of a budget, until the attempt ends at the latest."""
 
         async def reserve(conn: Connection) -> Reserved:
             return await budgets.reserve(
@@ -45,34 +45,34 @@ class Budgets:
             )
 
         answer: Reserved = await self._leased.run(claim, reserve)
-        return self._heard(claim, answer)
+        return self._notify_if_ended(claim, answer)
 
     async def settle(self, claim: Claim, reservation_id: UUID, actual: Amounts, place: Place | None) -> Settled:
-        """Say what a reservation has cost, and that this place of the journal has said so, or neither."""
+        """Charge the actual cost of a reservation, and save its place in the journal, in one transaction."""
 
         async def settle(conn: Connection) -> Settled:
             async with conn.transaction():
-                if place is not None:  # before: a hard limit may take the lease away
+                if place is not None:  # first, because a hard limit may end the lease
                     saved = Step(fence=claim.fence, name=place.name, occurrence=place.occurrence, result=b"true")
                     await steps.save_step(conn, saved)
                 return await budgets.settle(conn, reservation_id, actual, fence=claim.fence)
 
         answer: Settled = await self._leased.run(claim, settle)
         self._app.notifier.send(lanes=answer.lanes)
-        return self._heard(claim, answer)
+        return self._notify_if_ended(claim, answer)
 
     async def release(self, claim: Claim, reservation_id: UUID) -> None:
-        """Give back what was set aside. Tried once: the end of the attempt does so too."""
+        """Release a reservation. Tried once, because the end of the attempt releases it too."""
 
         async def release(conn: Connection) -> Sequence[str]:
             return (await budgets.release(conn, reservation_id, fence=claim.fence)).lanes
 
         self._app.notifier.send(lanes=await self._app.database.run(release))
 
-    def _heard(self, claim: Claim, answer: Answer) -> Answer:
+    def _notify_if_ended(self, claim: Claim, answer: Answer) -> Answer:
         if answer.action in ("fail", "cancel"):
-            self._ended(claim)
+            self._notify_ended(claim)
         return answer
 
-    async def _report_all(self, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:
+    async def _report_many(self, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:
         return await self._app.database.run(lambda conn: budgets.report_usage_many(conn, reports), repeat=True)

@@ -1,4 +1,4 @@
-"""Families: what a worker does for the children of what it runs, and for those who wait for what has ended here."""
+"""Children: a worker submits them for its handlers, and notifies the parents of ended children."""
 
 import asyncio
 import logging
@@ -24,23 +24,23 @@ log = logging.getLogger("flowfabric.worker")
 
 
 class Children:
-    """Submits children, many in one transaction, and tells parents of ends."""
+    """Submits children, many in one transaction, and notifies parent executions of ended children."""
 
     def __init__(self, app: App, leased: LeasedCalls) -> None:
         self._app = app
         self._leased = leased
-        self._submit = Batch(self._submit_all, size=lambda child: len(child.submission.payload or b""), in_flight=2)
+        self._submit = Batch(self._submit_many, size=lambda child: len(child.submission.payload or b""), in_flight=2)
         self._notifying: asyncio.Task[None] | None = None
         self._pending = False
 
     async def close(self) -> None:
-        """Return when everything that was asked for has been done."""
+        """Return when every child has been submitted and every parent notified."""
         await self._submit.close()
         if self._notifying is not None:
             await asyncio.wait([self._notifying])
 
     def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
-        """What a handler submits; by name with what this app knows of the task, if it does."""
+        """Build the child that a handler submits; by name, with the options of the task if this app has it."""
         if isinstance(task, Task):
             return task.child_call(*args, **kwargs)
         options: SubmitOptions = args[0] if args and args[0] is not None else SubmitOptions()
@@ -50,7 +50,7 @@ class Children:
         return child_call(Options(task=task), payloads.encode(kwargs), options)
 
     async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
-        """Submit a child, or find the one that this place of the journal has. An id that is taken is passed over."""
+        """Submit a child, or find the one saved at this place of the journal. If an id is taken, try the next one."""
         partitions = self._app.config.execution_partitions
         for generation in count():
             child = ChildToSubmit(
@@ -66,15 +66,15 @@ class Children:
                 return child.execution_id
             if found.outcome == "saved":
                 return parse_execution_id(payloads.decode(found.result, str), partitions)
-        raise AssertionError("there are no numbers left")
+        raise AssertionError("generations never end")
 
     @property
     def notifying(self) -> bool:
-        """Whether some parent is being told of an end."""
+        """Whether parent executions are being notified."""
         return self._notifying is not None and not self._notifying.done()
 
-    def ended(self, execution_id: ExecutionId) -> None:
-        """Let the parent of what has ended here know at once, if it has one; what this misses, the sweep finds."""
+    def notify_parent(self, execution_id: ExecutionId) -> None:
+        """Notify the parent of an ended execution, if it has one, in the background; the sweep retries."""
         if not may_be_child(execution_id):
             return
         self._pending = True
@@ -87,23 +87,23 @@ class Children:
             try:
                 swept = await self._app.database.run(children.deliver_child_ends)
             except Exception as error:
-                log.warning("parents hear later that children have ended: %s", error)
+                log.warning("could not notify parent executions of ended children; the sweep will retry: %s", error)
                 return
             self._app.notifier.send(lanes=swept.lanes)
             self._app.notify_ended(swept.ended)
 
-    async def _submit_all(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
+    async def _submit_many(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
         found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True)
-        taken = (
+        lanes = (
             child.submission.options.lane
-            for child, one in zip(asked, found, strict=True)
-            if isinstance(one, FoundChild)
+            for child, answer in zip(asked, found, strict=True)
+            if isinstance(answer, FoundChild)
         )
-        self._app.notifier.send(lanes=taken)
+        self._app.notifier.send(lanes=lanes)
         return found
 
     async def _submit_in(self, conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
-        """Submit children and keep their places, all in one transaction that holds the parents."""
+        """Submit children and save their places in the journals, in one transaction that locks the parents."""
         config = self._app.config
         async with conn.transaction():
             found = await children.find_children(conn, asked)

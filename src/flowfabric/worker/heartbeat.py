@@ -1,4 +1,4 @@
-"""The heartbeat: renews leases and shows that this instance lives, on a thread and a connection of its own.
+"""The heartbeat: renews leases and keeps this instance registered, on its own thread and connection.
 
 A handler that blocks the event loop does not lose its lease, because none of this runs there.
 """
@@ -27,11 +27,11 @@ log = logging.getLogger("flowfabric.worker")
 LONGEST_INTERVAL = timedelta(seconds=10)
 LONGEST_LIFE = timedelta(minutes=10)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-LAST_WORDS = 5.0
+STOP_TIMEOUT = 5.0
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """Who an instance says it is."""
+    """What an instance registers: its name, lanes and capabilities."""
 
     worker: str
     instance: str
@@ -42,7 +42,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat:
-    """Keeps the leases of one instance alive, and says which ones are lost, on the loop it was made on."""
+    """Renews the leases of one instance, and calls `lost` for each lost lease, on the event loop that created it."""
 
     def __init__(self, database: Database, registration: Registration, lost: Callable[[Fence], None]) -> None:
         self._database = database
@@ -60,35 +60,35 @@ class Heartbeat:
         self.registered: Future[None] = Future()
 
     def start(self) -> None:
-        """Begin to beat; `registered` tells when this instance is known, or why it cannot be."""
+        """Start the thread; `registered` is done when this instance is registered, and raises if it is refused."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Unregister and beat no more; blocks until that is done, or a while if the database is away."""
+        """Unregister and stop; blocks until that is done, or for a few seconds if the database is unavailable."""
         self._stopping = True
-        self.look()
+        self.renew_now()
         if self._thread.is_alive():
-            self._thread.join(timeout=LAST_WORDS)
+            self._thread.join(timeout=STOP_TIMEOUT)
 
-    def look(self) -> None:
-        """Renew now: one of the leases may be gone."""
+    def renew_now(self) -> None:
+        """Renew without waiting for the interval, because one of the leases may be lost."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the thread has ended meanwhile
+            with suppress(RuntimeError):  # the thread has ended
                 self._loop.call_soon_threadsafe(self._wake.set)
 
-    def hold(self, fences: Iterable[Fence], asked_at: float) -> None:
-        """Renew these leases from now on; they were asked for at that moment of the monotonic clock."""
+    def add(self, fences: Iterable[Fence], asked_at: float) -> None:
+        """Renew these leases from now on; `asked_at` is when they were claimed, on the monotonic clock."""
         until = asked_at + self._lease
         with self._guard:
             self._held.update((fence.lease_id, (fence, until)) for fence in fences)
 
     def release(self, fence: Fence) -> None:
-        """Leave this lease alone from now on."""
+        """Stop renewing this lease."""
         with self._guard:
             self._held.pop(fence.lease_id, None)
 
     def holds(self, fence: Fence) -> bool:
-        """Whether this lease is ours, for all we know."""
+        """Whether this instance has the lease, as far as it knows."""
         return fence.lease_id in self._held
 
     async def _live(self) -> None:
@@ -112,9 +112,9 @@ class Heartbeat:
         if isinstance(error, FlowFabricError) and not isinstance(error, Unavailable) and not self.registered.done():
             self.registered.set_exception(error)
         elif isinstance(error, Unavailable | TimeoutError):
-            log.warning("the heartbeat of %s lost the database, trying again: %s", self._about.instance, error)
+            log.warning("the heartbeat of %s lost the database; reconnecting: %s", self._about.instance, error)
         else:
-            log.exception("the heartbeat of %s failed, trying again", self._about.instance)
+            log.exception("the heartbeat of %s failed; reconnecting", self._about.instance)
 
     async def _beat(self, conn: Connection) -> None:
         async with asyncio.timeout(self._interval):
@@ -129,11 +129,11 @@ class Heartbeat:
                 async with asyncio.timeout(self._interval):
                     await self._wake.wait()
             self._wake.clear()
-        async with asyncio.timeout(LAST_WORDS):
+        async with asyncio.timeout(STOP_TIMEOUT):
             await workers.unregister_worker(conn, self._about.instance)
 
     async def _register(self, conn: Connection) -> None:
-        """Take the lock by which others see that we live, and register then, so that it is never missed."""
+        """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing."""
         about, holds_lock = self._about, not self._database.config.pooler
         if holds_lock:
             await workers.hold_lock(conn, about.instance)
@@ -166,17 +166,17 @@ class Heartbeat:
                         self._held[fence.lease_id] = fence, until
 
     async def _watch(self) -> None:
-        """While the database is away nobody tells us, but our own clock says when a lease is about to lapse."""
+        """Drop leases that are about to expire by our own clock: an unavailable database cannot tell us."""
         every = min(self._lease / 10, 1.0)
         while True:
             await asyncio.sleep(every)
-            soon = time.monotonic() + every  # the next look would come too late
+            soon = time.monotonic() + every  # the next check would be too late
             with self._guard:
-                lapsed = [fence for fence, until in self._held.values() if until <= soon]
-            for fence in lapsed:
+                expiring = [fence for fence, until in self._held.values() if until <= soon]
+            for fence in expiring:
                 self._drop(fence)
 
     def _drop(self, fence: Fence) -> None:
         self.release(fence)
-        with suppress(RuntimeError):  # that loop has ended meanwhile
+        with suppress(RuntimeError):  # that event loop has ended
             self._home.call_soon_threadsafe(self._lost, fence)

@@ -1,4 +1,4 @@
-"""Limits of single runs: how many of a task go on at once here, and for how long each may."""
+"""Limits on runs: how many of a task run at once in this worker, and how long an attempt may take."""
 
 import asyncio
 from collections import Counter
@@ -13,7 +13,7 @@ from flowfabric.worker.run import Lost, Outcome
 
 
 class Limits:
-    """How many runs of each task go on at once here. As many again may wait for their turn, holding a slot."""
+    """Limits the concurrent runs of each task. As many again may wait for their turn, and occupy slots meanwhile."""
 
     def __init__(self, tasks: Iterable[Task[..., Any]]) -> None:
         self._most = {task.name: task.limit for task in tasks if task.limit is not None}
@@ -21,12 +21,12 @@ class Limits:
         self._inside: Counter[str] = Counter()
 
     def is_full(self, name: str) -> bool:
-        """Whether so many run and wait that another had better be put off."""
+        """Whether so many run and wait that another run should be postponed."""
         return name in self._most and self._inside[name] >= 2 * self._most[name]
 
     @asynccontextmanager
     async def turn(self, name: str) -> AsyncIterator[None]:
-        """Wait until one more may run of a task that has a limit."""
+        """Wait until another run of a task with a limit may start."""
         self._inside[name] += 1
         try:
             async with self._free[name]:
@@ -36,16 +36,16 @@ class Limits:
 
 
 def time_left(claim: Claim, lease: timedelta) -> timedelta | None:
-    """How long an attempt may go on from its claim; the wait for its turn is part of that."""
+    """How long an attempt may take from its claim on, including the wait for its turn."""
     return None if claim.attempt_deadline is None else claim.attempt_deadline - (claim.expires_at - lease)
 
 
-async def within(span: timedelta, running: Awaitable[Outcome]) -> Outcome:
-    """What comes of a run that may take so long.
+async def within(limit: timedelta, running: Awaitable[Outcome]) -> Outcome:
+    """Return the outcome of a run that has a time limit.
 
-    The sweep fails an attempt whose time is up; all there is to do here is to stop the handler.
+    When the time is up, this only stops the handler: the sweep fails the attempt.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(span.total_seconds()):
+        async with asyncio.timeout(limit.total_seconds()):
             return await running
     return Lost()

@@ -13,7 +13,7 @@ from flowfabric.app.tasks import Task
 from flowfabric.blocking import Blocking
 from flowfabric.errors import Fenced, FlowFabricError, ShapeChanged
 from flowfabric.handler.context import Context
-from flowfabric.handler.retries import HOPELESS
+from flowfabric.handler.retries import NEVER_RETRIED
 from flowfabric.handler.waits import Stop, Unwind
 from flowfabric.model import Claim, FailureClass, Wish
 from flowfabric.worker.threads import Threads
@@ -34,32 +34,32 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Suspended(msgspec.Struct, frozen=True):
-    """The handler was unwound because it waits: for all of these, and of each for the first that is over."""
+    """The handler was unwound because it waits: for one wait of each group to complete."""
 
     wishes: Sequence[Sequence[Wish]]
 
 
-class PutOff(msgspec.Struct, frozen=True):
-    """It cannot be run here; perhaps elsewhere, or later."""
+class Postponed(msgspec.Struct, frozen=True):
+    """This worker cannot run the execution now; another worker may, or this one later."""
 
-    span: timedelta
-    why: str
+    delay: timedelta
+    reason: str
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The lease is gone: anything we said would be false."""
+    """The lease is lost, so any report would be false."""
 
 
-Outcome = Completed | Failed | Suspended | PutOff | Lost
+Outcome = Completed | Failed | Suspended | Postponed | Lost
 
 
 async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
-    """Call the handler once and say how that ended, whatever it returned or raised."""
+    """Call the handler once and return the outcome, whatever the handler returned or raised."""
     try:
-        handed = {name: given.result for name, given in claim.inputs.items()} if claim.inputs else None
-        arguments = task.arguments.decode(claim.payload, handed)
+        inputs = {name: upstream.result for name, upstream in claim.inputs.items()} if claim.inputs else None
+        arguments = task.arguments.decode(claim.payload, inputs)
     except Exception as error:
-        return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_said(error)}")
+        return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_describe(error)}")
     try:
         result = await _call(task, claim, arguments, context, threads)
     except Stop:
@@ -67,15 +67,15 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     except Unwind:
         return Suspended(context.asked)
     except BaseExceptionGroup as group:
-        if group.split(Unwind)[1] is None:  # waits in a task group leave together
+        if group.split(Unwind)[1] is None:  # waits in a task group are unwound together
             return Suspended(context.asked) if group.subgroup(Stop) is None else Lost()
         return _failed(task, group)
     except asyncio.CancelledError as error:
         return Lost() if _is_cancelled() else _failed(task, error)
     except Fenced:
         return Lost()
-    except (Exception, SystemExit) as error:  # a handler may end its run, not the worker
-        return _swallowed(error) if context.asked and not _while_leaving(error) else _failed(task, error)
+    except (Exception, SystemExit) as error:  # SystemExit in a handler ends the run, not the worker
+        return _swallowed(error) if context.asked and not _while_unwinding(error) else _failed(task, error)
     if context.asked:
         return _swallowed()
     if unasked := context.unasked():
@@ -99,30 +99,30 @@ async def _call(
 
 
 def _is_cancelled() -> bool:
-    """Whether we asked for it, rather than something the handler waited for having been cancelled."""
+    """Whether the worker has cancelled this run; otherwise something that the handler awaited was cancelled."""
     running = asyncio.current_task()
     return running is not None and running.cancelling() > 0
 
 
 def _failed(task: Task[..., Any], error: BaseException) -> Failed:
-    hopeless = isinstance(error, (*HOPELESS, *task.non_retryable))
+    permanent = isinstance(error, (*NEVER_RETRIED, *task.non_retryable))
     return Failed(
-        FailureClass.PERMANENT if hopeless else FailureClass.TRANSIENT,
-        _said(error),
+        FailureClass.PERMANENT if permanent else FailureClass.TRANSIENT,
+        _describe(error),
         "".join(traceback.format_exception(error)),
     )
 
 
-def _said(error: BaseException) -> str:
-    """Type and message, also of an exception that cannot say what it is."""
+def _describe(error: BaseException) -> str:
+    """Return type and message of an exception, or only the type if its `__str__` raises."""
     try:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error.message if isinstance(error, FlowFabricError) else error}"
     except Exception:
         return type(error).__name__
 
 
-def _while_leaving(error: BaseException) -> bool:
-    """Whether it was raised while the run was carried out of the handler, as by a `finally`."""
+def _while_unwinding(error: BaseException) -> bool:
+    """Whether the error was raised while the handler was unwound, for example in a `finally`."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, Unwind):
         inner = inner.__context__
@@ -130,16 +130,16 @@ def _while_leaving(error: BaseException) -> bool:
 
 
 def _swallowed(error: BaseException | None = None) -> Failed:
-    what = "the handler caught what carries a waiting run out of it; catch Exception, not BaseException"
+    what = "the handler caught the internal exception that unwinds a waiting run; catch Exception, not BaseException"
     if error is None:
         return Failed(FailureClass.PERMANENT, what)
     traced = "".join(traceback.format_exception(error))
-    return Failed(FailureClass.PERMANENT, f"{what}; it went on and raised {_said(error)}", traced)
+    return Failed(FailureClass.PERMANENT, f"{what}; after that it raised {_describe(error)}", traced)
 
 
 def _changed(unasked: Sequence[str]) -> ShapeChanged:
     return ShapeChanged(
-        f"an earlier run saved {', '.join(map(repr, unasked))} and this one completed without asking for it; "
+        f"an earlier run saved {', '.join(map(repr, unasked))}, and this run completed without asking for it; "
         "give changed code a new task name, or replay without saved steps",
         name=unasked[0],
     )

@@ -1,4 +1,4 @@
-"""Threads for handlers that do not await. A thread cannot be stopped: one that is given up runs on and is not heard."""
+"""Threads for sync handlers. A thread cannot be stopped: an abandoned one keeps running, and its result is dropped."""
 
 import asyncio
 import contextvars
@@ -15,16 +15,16 @@ Job = tuple[str, Callable[[], Any], asyncio.Future[Any]]
 
 
 class Threads:
-    """Runs calls in threads, as many as there are calls at a time; an idle one is used again.
+    """Runs each call in a thread of its own, without a limit; idle threads are reused.
 
-    They are daemons, unlike those of an executor: a handler that never ends does not keep its process from ending.
+    They are daemon threads, unlike those of an executor: a handler that never ends does not keep the process alive.
     """
 
     def __init__(self) -> None:
         self._idle: list[queue.SimpleQueue[Job | None]] = []
 
     async def call(self, name: str, function: Callable[[], Any]) -> Any:
-        """What the function returns or raises, called in a thread of that name. Cancelled, the thread is given up."""
+        """Call a function in a thread of that name and return its result; if cancelled, abandon the thread."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         jobs = self._idle.pop() if self._idle else self._begin()
         context = contextvars.copy_context()
@@ -32,11 +32,11 @@ class Threads:
         try:
             return await answer
         except asyncio.CancelledError:
-            log.warning("thread %r cannot be stopped; what comes of it is dropped", name)
+            log.warning("the thread of %s was cancelled but cannot be stopped; its result will be dropped", name)
             raise
 
     def close(self) -> None:
-        """Let the idle threads end; the others end with their process, or after what they do."""
+        """End the idle threads; busy ones end after their call, or with the process."""
         while self._idle:
             self._idle.pop().put(None)
 
@@ -55,7 +55,7 @@ class Threads:
                 result = function()
             except BaseException as error:
                 raised = error
-            with suppress(RuntimeError):  # the loop has ended meanwhile, and nobody listens
+            with suppress(RuntimeError):  # the event loop has ended, so nobody waits for the result
                 loop.call_soon_threadsafe(self._answer, jobs, answer, result, raised)
             threading.current_thread().name = "handler: idle"
             del job, function, answer, result, raised
@@ -73,5 +73,5 @@ class Threads:
         if raised is None:
             answer.set_result(result)
         else:
-            # A future refuses StopIteration, which a generator of the handler's may have let go.
+            # A future does not accept StopIteration, which may have escaped from a generator in the handler.
             answer.set_exception(RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised)

@@ -1,4 +1,4 @@
-"""The loop of a worker: claim as much as there is room for, run it, report it, and stop when asked to."""
+"""The loop of a worker: claims executions while it has room, runs and reports them, and drains when stopped."""
 
 import asyncio
 import logging
@@ -24,7 +24,7 @@ from flowfabric.worker.claiming import Pauses, Position, Prefetched
 from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.reports import Reports
-from flowfabric.worker.run import Lost, Outcome, PutOff, run
+from flowfabric.worker.run import Lost, Outcome, Postponed, run
 from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
@@ -32,15 +32,15 @@ log = logging.getLogger("flowfabric.worker")
 UNKNOWN_TASK_DELAY = timedelta(seconds=5)
 FULL_TASK_DELAY = timedelta(seconds=1)
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(hours=1)
-UNWINDING = 5.0  # seconds for a cancelled handler to leave
+CANCEL_TIMEOUT = 5.0  # seconds for a cancelled handler to end
 MOST_REPORTING = 2_000
 
 
 class Worker:
-    """Runs the tasks of an app until it is told to stop.
+    """Runs the tasks of an app until it is stopped.
 
-    It serves the lanes of its tasks and has the capabilities they need, unless told otherwise. `concurrency` runs go
-    on at once. Up to `prefetch` more are claimed ahead, as many as begin within a second at the pace of the moment.
+    By default it serves the lanes of its tasks and has the capabilities they need. It runs `concurrency` executions at
+    once. It claims up to `prefetch` more ahead, as many as start within a second at the current pace.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Worker:
     ) -> None:
         if concurrency < 1 or (prefetch or 0) < 0:
             given = f"concurrency is {concurrency} and prefetch {prefetch}"
-            raise ValueError(f"{given}; a worker runs one at a time or more")
+            raise ValueError(f"{given}; give a concurrency of 1 or more and a prefetch of 0 or more")
         needed = {need for task in app.tasks.values() for need in task.options.needs}
         self._app = app
         self.name = name
@@ -68,8 +68,8 @@ class Worker:
         self.lanes = sorted(lanes or {task.options.lane for task in app.tasks.values()} or {"default"})
         self.capabilities = sorted(needed if capabilities is None else capabilities)
         self.namespace = namespace
-        self.lease = durations.read_span(lease)
-        self._drain_time = durations.read_span(drain).total_seconds()
+        self.lease = durations.read_duration(lease)
+        self._drain_time = durations.read_duration(drain).total_seconds()
         self.sweeps = sweeps
         self._prefetched = Prefetched(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
@@ -84,24 +84,24 @@ class Worker:
         self.ready = asyncio.Event()
 
     def stop(self) -> None:
-        """Claim no more, let what runs finish for a while, hand the rest back."""
+        """Stop claiming, let running handlers finish within the drain time, then cancel and requeue the rest."""
         self._stopping.set()
         self._pauses.wake()
 
     @property
     def busy(self) -> bool:
-        """Whether it holds anything: running, being reported or told to a parent, or claimed ahead. Once it runs."""
+        """Whether the worker has executions to run or report, or parents to notify; only valid after `run` began."""
         return bool(self._running or self._reporting or self._prefetched or self._reports.notifying)
 
     async def run(self) -> None:
-        """Work until `stop`; the database being away is waited out, never a reason to end.
+        """Work until `stop`. If the database is unavailable, the worker retries and never ends.
 
-        Raises what the engine says of a worker that cannot be: `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`,
-        `InvalidLease`, `InvalidName`.
+        Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLease` or `InvalidName` if an option of
+        the worker is invalid.
         """
-        if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:
-            asked = f"lease of {self.lease // timedelta(milliseconds=1)} ms"
-            raise InvalidLease(f"{asked}: a lease is 1 000 to 3 600 000 ms")  # here, as the heartbeat lives by it
+        if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:  # checked here, because the heartbeat depends on it
+            asked = f"lease is {self.lease // timedelta(milliseconds=1)} ms"
+            raise InvalidLease(f"{asked}; give 1000 to 3600000 ms")
         about = Registration(
             worker=self.name,
             instance=self.instance,
@@ -112,7 +112,7 @@ class Worker:
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._lose)
         self._reports = Reports(self._app, holds=self._heartbeat.holds, due=self._pauses.due)
-        forget = self._app.notifier.listen(self._notified)
+        stop_listening = self._app.notifier.listen(self._notified)
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
@@ -121,12 +121,12 @@ class Worker:
             await self._claim_until_stopped()
             await self._drain()
         finally:
-            forget()
+            stop_listening()
             sweeping.cancel()
             await self._leave()
 
     async def _until_registered(self) -> None:
-        """Be known before the first claim: should this process die, its work is missed at once."""
+        """Wait until this instance is registered, so that if the process dies its claims are noticed immediately."""
         registered = asyncio.wrap_future(self._heartbeat.registered)
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((registered, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -138,16 +138,16 @@ class Worker:
     async def _sweep(self) -> None:
         if self.sweeps:
             listed = sweeps(self._app.config)
-            await run_sweeps(self._app.database, listed, woken=self._woken)
+            await run_sweeps(self._app.database, listed, woken=self._notify_swept)
 
-    def _woken(self, swept: Swept) -> None:
+    def _notify_swept(self, swept: Swept) -> None:
         self._app.notifier.send(lanes=swept.lanes)
         self._app.notify_ended(swept.ended)
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
             self._pauses.begin()
-            self._prefetched.add(await self._hand_back(self._prefetched.stale()))
+            self._prefetched.add(await self._requeue(self._prefetched.stale()))
             room = self._room()
             taken = await self._claim(room) if room else 0
             self._full = taken == room
@@ -157,7 +157,7 @@ class Worker:
                 await self._pauses.wait()
 
     def _room(self) -> int:
-        """How many to claim now; while there is work claimed ahead, not for the sake of a few."""
+        """How many to claim now. While prefetched claims are left, a few free places are not worth a call."""
         idle = self.concurrency - len(self._running) - len(self._prefetched)
         ahead = self._prefetched.room()
         if len(self._reporting) > MOST_REPORTING or (idle <= 0 and idle + ahead < max(ahead // 2, 1)):
@@ -165,7 +165,7 @@ class Worker:
         return min(idle + ahead, 1_000)
 
     async def _claim(self, room: int) -> int:
-        """Take what there is room for; nothing when the database is away."""
+        """Claim up to `room` executions; none if the database is unavailable."""
         asked_at = time.monotonic()
         last = self._position.last()
         try:
@@ -184,67 +184,70 @@ class Worker:
                 )
             )
         except Unavailable as error:
-            log.warning("%s cannot claim, trying again: %s", self.instance, error)
+            log.warning("%s could not claim; retrying: %s", self.instance, error)
             return 0
         except FlowFabricError:
-            raise  # the claim itself cannot be: no timeout mends that
+            raise  # the claim itself is invalid, so a retry would not help
         except Exception:
-            log.exception("%s cannot claim, trying again", self.instance)
+            log.exception("%s could not claim; retrying", self.instance)
             return 0
         self._position.moved(taken, time.monotonic() - asked_at, from_front=last is None)
         if taken:
-            self._heartbeat.hold((claim.fence for claim in taken), asked_at)
+            self._heartbeat.add((claim.fence for claim in taken), asked_at)
             self._prefetched.add(taken)
             self._fill()
         return len(taken)
 
     def _fill(self) -> None:
-        """Begin as much of what is claimed as there are slots for."""
+        """Start prefetched claims while there are free slots."""
         while len(self._running) < self.concurrency and not self._stopping.is_set():
             claim = self._prefetched.take()
             if claim is None:
                 return
             name = str(claim.execution_id)
-            going = asyncio.create_task(self._go(claim, name), name=f"{claim.task} {name}")
-            self._running[claim.fence.lease_id] = claim, going
+            running = asyncio.create_task(self._run_and_report(claim, name), name=f"{claim.task} {name}")
+            self._running[claim.fence.lease_id] = claim, running
             self._names.add(name)
-            going.add_done_callback(partial(self._ended, claim, name))
+            running.add_done_callback(partial(self._ended, claim, name))
 
-    async def _go(self, claim: Claim, name: str) -> None:
-        """Run one and report it. The slot is free as soon as the handler has ended."""
+    async def _run_and_report(self, claim: Claim, name: str) -> None:
+        """Run an execution and report its outcome. The slot is free as soon as the handler has ended."""
         try:
             outcome = await self._run(claim)
         except (Fenced, asyncio.CancelledError):
-            outcome = Lost()  # before the handler had begun
-        _, going = self._running.pop(claim.fence.lease_id)
+            outcome = Lost()  # before the handler was called
+        _, running = self._running.pop(claim.fence.lease_id)
         self._names.discard(name)
-        self._reporting.add(going)
+        self._reporting.add(running)
         self._prefetched.ended()
         self._fill()
         if self._heartbeat.holds(claim.fence):
             await self._reports.report(claim, outcome)
 
-    def _ended(self, claim: Claim, name: str, going: asyncio.Task[None]) -> None:
+    def _ended(self, claim: Claim, name: str, running: asyncio.Task[None]) -> None:
         self._heartbeat.release(claim.fence)
-        if self._running.pop(claim.fence.lease_id, None):  # cancelled before it had begun
+        if self._running.pop(claim.fence.lease_id, None):  # cancelled before it started
             self._names.discard(name)
-        self._reporting.discard(going)
+        self._reporting.discard(running)
         self._fill()
         if self._full:
             self._pauses.wake()
-        if not going.cancelled() and (error := going.exception()) is not None:
-            log.error("%s is left to its lease", going.get_name(), exc_info=error)
+        if not running.cancelled() and (error := running.exception()) is not None:
+            log.error("could not run %s; it runs again when its lease has expired", running.get_name(), exc_info=error)
 
     async def _run(self, claim: Claim) -> Outcome:
         task = self._app.tasks.get(claim.task)
         if task is None:
-            log.warning("no task %s here; %s goes to another worker", claim.task, claim.execution_id)
-            return PutOff(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.task}; start one that has")
+            log.warning(
+                "this worker has no task %s; execution %s is postponed, so that another worker can run it",
+                *(claim.task, claim.execution_id),
+            )
+            return Postponed(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.task}; start one that has")
         if self._limits.is_full(task.name):
-            return PutOff(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as their limit allows")
-        span = time_left(claim, self.lease)
+            return Postponed(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as its limit allows")
+        left = time_left(claim, self.lease)
         running = self._run_now(task, claim) if task.limit is None else self._run_in_turn(task, claim)
-        return await (running if span is None else within(span, running))
+        return await (running if left is None else within(left, running))
 
     async def _run_in_turn(self, task: Task[..., Any], claim: Claim) -> Outcome:
         async with self._limits.turn(task.name):
@@ -252,51 +255,54 @@ class Worker:
 
     async def _run_now(self, task: Task[..., Any], claim: Claim) -> Outcome:
         journal = await self._reports.read_journal(claim)
-        whole = await self._reports.read_inputs(claim, task.arguments.names)
-        return await run(task, whole, Context(self._reports, claim, journal), self._threads)
+        complete = await self._reports.read_inputs(claim, task.arguments.names)
+        return await run(task, complete, Context(self._reports, claim, journal), self._threads)
 
     def _lose(self, fence: Fence) -> None:
-        """Stop a run whose lease is gone. One that has ended hears it from the engine when it reports."""
+        """Cancel a run whose lease is lost. If it has already ended, the engine refuses its report."""
         self._prefetched.drop(fence)
-        claim, going = self._running.get(fence.lease_id, (None, None))
-        if claim is not None and going is not None:
+        claim, running = self._running.get(fence.lease_id, (None, None))
+        if claim is not None and running is not None:
             log.warning("lost the lease of %s %s; its run is cancelled", claim.task, claim.execution_id)
-            going.cancel()
+            running.cancel()
 
     def _notified(self, notification: Notification) -> None:
         if not set(self.lanes).isdisjoint(notification.lanes) or not (notification.lanes or notification.ended):
             self._pauses.shorten()
         if not self._names.isdisjoint(notification.ended):
-            self._heartbeat.look()
+            self._heartbeat.renew_now()
 
     async def _drain(self) -> None:
-        """Hand back what has not begun, and let what runs finish for a while."""
-        await self._hand_back(self._prefetched.empty())
-        left = {going for _, going in self._running.values()} | self._reporting
+        """Requeue the claims that have not started, and let running handlers finish within the drain time."""
+        await self._requeue(self._prefetched.empty())
+        left = {running for _, running in self._running.values()} | self._reporting
         if left:
-            log.info("%s claims no more and lets %d finish", self.instance, len(left))
+            log.info("%s is stopping; waiting up to %g s for %d runs", self.instance, self._drain_time, len(left))
             await asyncio.wait(left, timeout=self._drain_time)
 
     async def _leave(self) -> None:
-        """Stop what still runs, hand it back, unregister."""
+        """Cancel the runs that are left, requeue them, and unregister."""
         self._stopping.set()
         left = dict(self._running)
-        for _, going in left.values():
-            going.cancel()
-        if ending := {going for _, going in left.values()} | self._reporting:
-            await asyncio.wait(ending, timeout=UNWINDING)
-        await self._hand_back([*(claim for claim, _ in left.values()), *self._prefetched.empty()])
+        for _, running in left.values():
+            running.cancel()
+        if ending := {running for _, running in left.values()} | self._reporting:
+            await asyncio.wait(ending, timeout=CANCEL_TIMEOUT)
+        await self._requeue([*(claim for claim, _ in left.values()), *self._prefetched.empty()])
         await asyncio.to_thread(self._heartbeat.stop)
         await self._reports.close()
         self._threads.close()
 
-    async def _hand_back(self, handed: Sequence[Claim]) -> list[Claim]:
-        """Give these to others; returns those that could not be, since the database is away."""
-        answers = await asyncio.gather(*map(self._reports.hand_back, handed), return_exceptions=True)
+    async def _requeue(self, unfinished: Sequence[Claim]) -> list[Claim]:
+        """Release claims so that other workers can take them; return the claims that could not be released."""
+        answers = await asyncio.gather(*map(self._reports.requeue, unfinished), return_exceptions=True)
         kept = []
-        for claim, answer in zip(handed, answers, strict=True):
+        for claim, answer in zip(unfinished, answers, strict=True):
             if isinstance(answer, BaseException) and not isinstance(answer, Fenced):
-                log.warning("%s of %s could not be handed back: %s", claim.task, claim.execution_id, answer)
+                log.warning(
+                    "could not requeue %s %s; it runs here, or elsewhere when its lease has expired: %s",
+                    *(claim.task, claim.execution_id, answer),
+                )
                 kept.append(claim)
             else:
                 self._heartbeat.release(claim.fence)

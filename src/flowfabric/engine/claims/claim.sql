@@ -132,16 +132,6 @@ begin
         order by x.number);
 end $$;
 
--- The length of a payload if it is large. Small payloads are not counted: a claim with the highest `take` stays below
--- its limit with them alone.
---
---   returns  the length, or null
-create or replace function flowfabric._large(bytes int)
-returns int
-language sql immutable as $$
-    select case when _large.bytes > 16384 then _large.bytes end
-$$;
-
 -- Take up to `take` executions under a lease: open routes of these lanes only, strict priority, round-robin between
 -- routes of equal priority starting after the route served last, oldest first within a route. A worker that passes the
 -- priority and creation time of its last execution gets the ones after it, if any. It must leave them out now and then,

@@ -143,19 +143,3 @@ language sql stable as $$
             'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch,
             'reason', _end_detail.failure ->> 'reason') end
 $$;
-
--- Truncate a text to its first 4 096 bytes, at a character boundary.
---
---   returns  the truncated text
-create or replace function flowfabric._kept_text(given text)
-returns text
-language plpgsql immutable as $$
-declare
-    kept text := left(_kept_text.given, 4096);
-begin
-    while octet_length(kept) > 4096 loop
-        -- A character has at most four bytes, so this never removes a character too many.
-        kept := left(kept, length(kept) - (octet_length(kept) - 4096 + 3) / 4);
-    end loop;
-    return kept;
-end $$;

@@ -1,14 +1,5 @@
 -- Explain: one sentence that says what an execution waits for and what releases it.
 
--- Format a time for an explanation.
---
---   returns  the time in UTC, to the second
-create or replace function flowfabric._moment(at timestamptz)
-returns text
-language sql immutable as $$
-    select to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
-$$;
-
 -- Count the executions ahead of a ticket in its lane: those with a higher priority, and the older ones at the same
 -- priority. The count stops at 1 000 executions and 1 000 routes, which bounds the cost for a huge backlog. It uses a
 -- loose index scan over the routes and plain index scans: a bitmap scan or a sort would read every row before the

@@ -74,7 +74,8 @@ begin
     foreach field in array '{task,namespace,lane,encoding,creator}'::text[] loop
         if jsonb_typeof(_options_fault.given -> field) <> 'string' then
             return flowfabric._fault('invalid_body',
-                format('%s %s is invalid; use a string', field, flowfabric._shown((_options_fault.given -> field)::text)),
+                format('%s %s is invalid; use a string', field,
+                    flowfabric._shown((_options_fault.given -> field)::text)),
                 jsonb_build_object('field', field));
         end if;
     end loop;
@@ -87,7 +88,8 @@ begin
             '{"field": "encoding"}');
     elsif octet_length(_options_fault.given ->> 'creator') > 256 then
         return flowfabric._fault('invalid_body',
-            format('creator %s is invalid; use at most 256 bytes', flowfabric._shown(_options_fault.given ->> 'creator')),
+            format('creator %s is invalid; use at most 256 bytes',
+                flowfabric._shown(_options_fault.given ->> 'creator')),
             '{"field": "creator"}');
     elsif _options_fault.given ? 'policy' then
         return flowfabric._policy_fault(_options_fault.given -> 'policy');
@@ -128,25 +130,6 @@ language sql stable as $$
     end
 $$;
 
--- Check whether any payload exceeds the limit.
---
---   returns  true or false
-create or replace function flowfabric._are_large(payloads bytea[], payload_limit int)
-returns boolean
-language plpgsql immutable as $$
-declare
-    payload bytea;
-begin
-    if _are_large.payloads is not null then
-        foreach payload in array _are_large.payloads loop
-            if octet_length(payload) > _are_large.payload_limit then
-                return true;
-            end if;
-        end loop;
-    end if;
-    return false;
-end $$;
-
 -- Insert records, tickets, tags and events for the items of a call, except the items marked in `passed`. An id that
 -- already exists, or occurs twice, is skipped too. Each item's created_at is a microsecond after the previous item's:
 -- it keeps the order within a call, and identifies the item of an inserted record.
@@ -170,7 +153,8 @@ begin
     with recorded as (
         insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, tags, policy,
                                            created_at)
-        select _write_submissions.partitions[x.item], _write_submissions.ids[x.item], _write_submissions.routes[x.option],
+        select _write_submissions.partitions[x.item], _write_submissions.ids[x.item],
+               _write_submissions.routes[x.option],
                _write_submissions.tasks[x.option], _write_submissions.payloads[x.item],
                _write_submissions.encodings[x.option], _write_submissions.creators[x.option],
                _write_submissions.tags[x.item], _write_submissions.policies[x.option],
@@ -272,7 +256,8 @@ language plpgsql stable as $$
 begin
     return array(
         select distinct on (x.partition, x.id) x.option
-        from unnest(_options_to_write.options_of, _options_to_write.partitions, _options_to_write.ids, _options_to_write.faults,
+        from unnest(_options_to_write.options_of, _options_to_write.partitions, _options_to_write.ids,
+                     _options_to_write.faults,
                     _options_to_write.owners) with ordinality as x (option, partition, id, fault, owner, item)
         left join lateral (
             select e.id from flowfabric.executions e
@@ -412,9 +397,9 @@ end $$;
 --            invalid_limit over 1 000 items
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric.submit(
-    options text[], options_of int[], partitions int[], ids uuid[], payloads bytea[] default null, keys text[] default null,
-    key_partitions int[] default null, priorities int[] default null, delays_ms bigint[] default null,
-    delays_until timestamptz[] default null, deadlines_ms bigint[] default null,
+    options text[], options_of int[], partitions int[], ids uuid[], payloads bytea[] default null,
+    keys text[] default null, key_partitions int[] default null, priorities int[] default null,
+    delays_ms bigint[] default null, delays_until timestamptz[] default null, deadlines_ms bigint[] default null,
     deadlines_at timestamptz[] default null, tags text[] default null, payload_limit int default 1048576,
     counted_from timestamptz default null, flows uuid[] default null)
 returns table (item int, outcome text, refusal text, detail text)
@@ -442,8 +427,8 @@ begin
         option := flowfabric._read_options(submit.options[coalesce(submit.options_of[1], 1)]::jsonb);
         if option.route is not null and not coalesce(octet_length(submit.payloads[1]) > submit.payload_limit, false)
            and flowfabric._write_plain(
-               submit.partitions[1], submit.ids[1], option.route, option.lane, option.task, submit.payloads[1], option.encoding,
-               option.creator, option.policy, submit.priorities[1],
+               submit.partitions[1], submit.ids[1], option.route, option.lane, option.task, submit.payloads[1],
+               option.encoding, option.creator, option.policy, submit.priorities[1],
                coalesce(submit.counted_from, now) + interval '1 microsecond') then
             states := flowfabric._fresh_states(
                 array[option.route], array[option.budgets::text], array[option.quotas::text], now);
@@ -493,7 +478,8 @@ begin
     if faults is not null then
         owners := flowfabric._add_late_owners(
             owners, submit.partitions, submit.ids, submit.keys, submit.key_partitions,
-            array(select option.namespaces[t] from unnest(submit.options_of) t), submit.deadlines_at, faults, made, now);
+            array(select option.namespaces[t] from unnest(submit.options_of) t), submit.deadlines_at, faults, made,
+            now);
     end if;
     return query
     select a.* from flowfabric._submission_answers(

@@ -88,7 +88,8 @@ begin
     if stake.ids is not null then
         perform from (
             select distinct x.partition, x.id
-            from unnest(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids) as x (partition, id)
+            from unnest(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids)
+                 as x (partition, id)
             order by x.partition, x.id) x
         cross join lateral (
             select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;

@@ -75,7 +75,8 @@ end $$;
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, flow_too_large
 create or replace function flowfabric._submit_members(
-    flow flowfabric.flows, options text[], options_of int[], ids uuid[], payloads bytea[], keys text[], key_partitions int[],
+    flow flowfabric.flows, options text[], options_of int[], ids uuid[], payloads bytea[], keys text[],
+    key_partitions int[],
     priorities int[], delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[], deadlines_at timestamptz[],
     tags text[], payload_limit int)
 returns void

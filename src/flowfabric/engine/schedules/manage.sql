@@ -199,7 +199,8 @@ begin
         return 'noop';
     end if;
     update flowfabric.schedules s
-    set pause = jsonb_strip_nulls(jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'reason', reason)),
+    set pause = jsonb_strip_nulls(
+            jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'reason', reason)),
         next_tick_at = null, due_at = null, refusal = null, revision = s.revision + 1
     where s.namespace = pause_schedule.namespace and s.name = pause_schedule.name;
     perform flowfabric._append('schedule_paused', pause_schedule.name, pause_schedule.by,

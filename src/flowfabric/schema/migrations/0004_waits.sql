@@ -51,7 +51,8 @@ create table flowfabric.suspensions (
 ) with (fillfactor = 70);
 
 create unique index suspensions_open on flowfabric.suspensions (partition, execution) where ended_at is null;
-create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key) where idempotency_key is not null;
+create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key)
+    where idempotency_key is not null;
 create index suspensions_oldest on flowfabric.suspensions (suspended_at, partition, execution) where ended_at is null;
 -- The timeout is cleared when the suspension ends, the expiry when the waitpoint is used or closed.
 create index suspensions_timeout on flowfabric.suspensions (timeout_at) where timeout_at is not null;

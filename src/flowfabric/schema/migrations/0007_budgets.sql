@@ -57,7 +57,8 @@ create table flowfabric.reservations (
 create index reservations_by_id on flowfabric.reservations (id);
 create unique index reservations_by_key on flowfabric.reservations (partition, budget, dedup_key)
     where ended_at is null and dedup_key is not null;
-create index reservations_of_execution on flowfabric.reservations (execution_partition, execution) where ended_at is null;
+create index reservations_of_execution on flowfabric.reservations (execution_partition, execution)
+    where ended_at is null;
 create index reservations_of_budget on flowfabric.reservations (budget, expires_at) where ended_at is null;
 create index reservations_lapsed on flowfabric.reservations (expires_at) where ended_at is null;
 create index reservations_ended on flowfabric.reservations (ended_at) where ended_at is not null;

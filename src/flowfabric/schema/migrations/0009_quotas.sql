@@ -42,7 +42,8 @@ create table flowfabric.quota_entries (
 
 create index quota_entries_by_age on flowfabric.quota_entries (partition, quota, at, number);
 create index quota_entries_by_execution on flowfabric.quota_entries (execution, quota, attempt);
-create index quota_entries_granted on flowfabric.quota_entries (partition, quota, at) where grant_expires_at is not null;
+create index quota_entries_granted on flowfabric.quota_entries (partition, quota, at)
+    where grant_expires_at is not null;
 
 -- Routes with budgets or quotas.
 create index routes_limited on flowfabric.routes (id) where budgets <> '{}' or quotas <> '{}';

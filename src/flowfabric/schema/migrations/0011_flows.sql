@@ -84,4 +84,5 @@ create index edge_groups_cancelling on flowfabric.edge_groups (flow) where cance
 alter table flowfabric.tickets add column flow uuid;
 
 create index tickets_by_flow on flowfabric.tickets (flow) where flow is not null;
-create index tickets_blocked on flowfabric.tickets (lane) where phase = 'runnable' and eligibility = 'blocked_by_dependencies';
+create index tickets_blocked on flowfabric.tickets (lane)
+    where phase = 'runnable' and eligibility = 'blocked_by_dependencies';

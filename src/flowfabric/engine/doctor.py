@@ -1,0 +1,10 @@
+"""Facts about the work in a database, from which the doctor draws its findings."""
+
+from flowfabric.model.doctor import WorkFacts
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
+
+
+async def diagnose(conn: Connection) -> WorkFacts:
+    """Collect the facts: clock, signing key, event log, consumers, sweeps, and stuck work. Changes nothing."""
+    return call.read(WorkFacts, await call.value(conn, "diagnose"))

@@ -1,0 +1,116 @@
+-- Values: how ids, times, texts and limits are checked, shortened and shown. Used by every concept.
+
+-- Return the text form of an execution's or a flow's id.
+--
+--   returns  {fp:N}:<uuid>
+create or replace function flowfabric._id(partition int, id uuid)
+returns text
+language sql immutable as $$
+    select '{fp:' || _id.partition::text || '}:' || _id.id::text
+$$;
+
+-- Format a time for an explanation.
+--
+--   returns  the time in UTC, to the second
+create or replace function flowfabric._moment(at timestamptz)
+returns text
+language sql immutable as $$
+    select to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
+$$;
+
+-- Quote a value for an error message, shortened to keep the message on one line.
+--
+--   returns  at most 80 characters of the value
+create or replace function flowfabric._shown(value text)
+returns text
+language sql immutable as $$
+    select quote_nullable(case when length(_shown.value) > 80 then left(_shown.value, 77) || '...'
+                              else _shown.value end)
+$$;
+
+-- Truncate a text to its first 4 096 bytes, at a character boundary.
+--
+--   returns  the truncated text
+create or replace function flowfabric._kept_text(given text)
+returns text
+language plpgsql immutable as $$
+declare
+    kept text := left(_kept_text.given, 4096);
+begin
+    while octet_length(kept) > 4096 loop
+        -- A character has at most four bytes, so this never removes a character too many.
+        kept := left(kept, length(kept) - (octet_length(kept) - 4096 + 3) / 4);
+    end loop;
+    return kept;
+end $$;
+
+-- Check the name of the acting person or service (`by`). Null is allowed and means nobody in particular.
+--
+--   refuses  invalid_body
+create or replace function flowfabric._check_by(by text)
+returns void
+language plpgsql as $$
+begin
+    if octet_length(_check_by.by) not between 1 and 256 then
+        perform flowfabric._refuse('invalid_body',
+                                   format('by %s is invalid; use 1 to 256 bytes', flowfabric._shown(_check_by.by)),
+                                   '{"field": "by"}');
+    end if;
+end $$;
+
+-- Normalize a set of words for storage and comparison: distinct, in byte order.
+--
+--   returns  the sorted set
+create or replace function flowfabric._sorted_set(words jsonb)
+returns text[]
+language plpgsql immutable as $$
+begin
+    if _sorted_set.words = '[]' then
+        return '{}';
+    end if;
+    return array(select distinct w.word collate "C" from jsonb_array_elements_text(_sorted_set.words) w (word)
+                 order by 1);
+end $$;
+
+-- Check whether any payload exceeds the limit.
+--
+--   returns  true or false
+create or replace function flowfabric._are_large(payloads bytea[], payload_limit int)
+returns boolean
+language plpgsql immutable as $$
+declare
+    payload bytea;
+begin
+    if _are_large.payloads is not null then
+        foreach payload in array _are_large.payloads loop
+            if octet_length(payload) > _are_large.payload_limit then
+                return true;
+            end if;
+        end loop;
+    end if;
+    return false;
+end $$;
+
+-- The length of a payload if it is large. Small payloads are not counted: a claim with the highest `take` stays below
+-- its limit with them alone.
+--
+--   returns  the length, or null
+create or replace function flowfabric._large(bytes int)
+returns int
+language sql immutable as $$
+    select case when _large.bytes > 16384 then _large.bytes end
+$$;
+
+-- Return how many rows to read for a page: one more than the page holds, to know whether another page follows.
+--
+--   refuses  invalid_limit
+--   returns  the number; limits above 1 000 are reduced to 1 000
+create or replace function flowfabric._page(take int)
+returns int
+language plpgsql stable as $$
+begin
+    if _page.take < 0 then
+        perform flowfabric._refuse('invalid_limit', format('limit %s is invalid; use 0 to 1 000', _page.take));
+    end if;
+    return least(_page.take, 1000) + 1;
+end $$;
