@@ -1,6 +1,19 @@
 """The meaning of fields without a docstring, for the reference pages: by name, or by `Type.name` where it differs."""
 
 FIELDS = {
+    "acknowledged_at": "when it last acknowledged",
+    "allowed_s": "how many seconds late is normal",
+    "behind_count": "how many events it has not read",
+    "clock_offset_s": "how many seconds the clock of the engine is ahead of the server's; 0 outside tests",
+    "consumers": "the named consumers of the event log",
+    "has_key": "whether a signing key is active; none if the role may not read the keys",
+    "is_cut_off": "whether retention has removed events that it has not read",
+    "late_s": "how many seconds late it is",
+    "log_room": "how many events fit into the ranges of the log that exist",
+    "overdue": "sweeps that are late",
+    "pid": "the process id of the connection",
+    "sweep": "the name of the sweep",
+    "unread_count": "how many events are behind the horizon: written, but not yet readable",
     "about": "the subject of the request, as encoded bytes",
     "about_digest": "the SHA-256 of the subject, in hexadecimal digits",
     "action": "what a hard breach did to the execution",

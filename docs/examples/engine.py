@@ -16,6 +16,7 @@ from flowfabric.engine import (
     children,
     claims,
     clock,
+    doctor,
     events,
     executions,
     flows,
@@ -167,6 +168,13 @@ async def of_claims(conn: asyncpg.Connection, claim: Claim, running_id: Executio
 async def of_the_clock(conn: asyncpg.Connection) -> None:
     # clock.clock
     now = await clock.clock(conn)
+
+
+async def of_the_doctor(conn: asyncpg.Connection) -> None:
+    # doctor.diagnose
+    facts = await doctor.diagnose(conn)
+    for late in facts.overdue:
+        print(late.sweep, "is late by", late.late_s, "seconds")
 
 
 async def of_events(conn: asyncpg.Connection, execution_id: ExecutionId) -> None:

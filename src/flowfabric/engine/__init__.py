@@ -9,6 +9,7 @@
     children      executions that another execution submits
     claims        take executions under a lease, renew and revoke it; grants
     clock         the time of the database
+    doctor        facts about the work, from which `ff doctor` draws its findings
     events        the event log: read it, acknowledge, trim
     executions    submit, read, cancel, replay, tag
     flows         executions with dependencies (a DAG)
@@ -33,6 +34,7 @@ __all__ = [
     "children",
     "claims",
     "clock",
+    "doctor",
     "events",
     "executions",
     "flows",
