@@ -179,8 +179,8 @@ class Execution(Wrapped, Generic[R]):
 
     async def _failure(self, ended: Result) -> ExecutionFailed:
         reason = ended.failure.reason if ended.failure else None
-        kind = FAILURES[ended.outcome or Outcome.FAILED]
-        failure = kind(f"{self.execution_id}: {reason or ended.outcome}", self.execution_id, ended.failure)
+        error = FAILURES[ended.outcome or Outcome.FAILED]
+        failure = error(f"{self.execution_id}: {reason or ended.outcome}", self.execution_id, ended.failure)
         traceback = await self._run(self._last_traceback)
         if traceback is not None:
             failure.add_note(f"The last attempt failed with:\n{traceback}")

@@ -174,7 +174,7 @@ class FlowHandle(Wrapped):
         return self.execution(node.name)
 
     def execution(self, name: str) -> Execution[Any]:
-        """Return the execution of a node by name. Raises `KeyError` if the flow has no such node."""
+        """Return the execution of a node by name, which must be one of the flow's."""
         if name not in self._ids:
             raise KeyError(f"{self!r} has no node {shown(name)}; it has {', '.join(self._ids)}")
         return Execution(self._app, self._ids[name], self._returns.get(name, Any), fresh=self.outcome == "created")

@@ -43,7 +43,7 @@ SETTINGS += ["retention", "event_retention"]
 
 
 class StillWaiting(AssertionError):
-    """The task waits for an answer from somebody, so it cannot run to its end however much time passes."""
+    """The task waits for an answer from a person or a service, so it does not end however much time passes."""
 
 
 class Engine:

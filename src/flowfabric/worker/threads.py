@@ -15,7 +15,7 @@ Job = tuple[str, Callable[[], Any], asyncio.Future[Any]]
 
 
 class Threads:
-    """Runs each call in a thread of its own, without a limit; idle threads are reused.
+    """Runs each call in its own thread, without a limit; idle threads are reused.
 
     They are daemon threads, unlike those of an executor: a handler that never ends does not keep the process alive.
     """

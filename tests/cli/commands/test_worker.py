@@ -204,7 +204,8 @@ async def result(given: Given, execution_id: ExecutionId) -> str:
 async def _is_stopping(process: asyncio.subprocess.Process) -> bool:
     """Whether it has received the first signal: it then logs how many executions it lets finish."""
     assert process.stderr is not None
-    return b" INFO flowfabric.worker: " in await process.stderr.readline()
+    line = await process.stderr.readline()
+    return b"is stopping" in line
 
 
 def pid_of(instance: str) -> int:
