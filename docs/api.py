@@ -110,7 +110,7 @@ def pages() -> dict[str, str]:
 
 def _api() -> str:
     names = {**public.app_names(), **public.RETURNED, **public.KEYWORDS}
-    setup = "\n\n".join(snippets("app")[name] for name in ("App", "App.step", "App.task"))
+    setup = "\n\n\n".join(snippets("app")[name] for name in ("App", "App.step", "App.task"))
     parts = [API.format(setup=setup)]
     for group, listed in GROUPS.items():
         parts.append(f"## {group}\n")
