@@ -334,7 +334,8 @@ def _types(text: str) -> set[str]:
 def _linked(said: str) -> str:
     """A docstring whose errors are links, and whose lines of code are a code block."""
     said = re.sub(r"`([A-Z]\w+)`", lambda found: _error(found[1]), said)
-    return "\n\n".join(_code(part).rstrip() if _is_code(part) else part for part in said.split("\n\n"))
+    parts = said.split("\n\n")
+    return "\n\n".join(_code(re.sub(" +# ", "  # ", each)).rstrip() if _is_code(each) else each for each in parts)
 
 
 def _error(name: str) -> str:
