@@ -103,7 +103,7 @@ def pages() -> dict[str, str]:
         "settings.md": SETTINGS + "\n".join(_settings()) + "\n",
         "events.md": EVENTS + "\n".join(_kinds()) + "\n",
         "commands.md": COMMANDS + "".join(f"\n{part}\n" for part in _commands()),
-        "api.md": api.page(),
+        **api.pages(),
     }
 
 

@@ -1,7 +1,8 @@
-"""Typical programs, for type checkers only: mypy and basedpyright must find nothing here. Nothing imports this."""
+"""Typical programs, for type checkers only: mypy and basedpyright must report no error here. No test runs this code."""
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 import asyncpg
 
@@ -12,40 +13,59 @@ from flowfabric import (
     Context,
     Execution,
     FlowFabricError,
+    FlowHandle,
+    Node,
     Signal,
+    SubmitOptions,
     Usage,
     Verdict,
     Worker,
     metered,
 )
+from flowfabric.engine import events, executions, lanes
+from flowfabric.errors import LaneNotFound
+from flowfabric.model import Event, EventFilter, FlowState, LaneChange, Options, Page, Submission, Summary
+from flowfabric.testing import Clock
+from flowfabric.testing.engine import Engine
 
 app = App(
-    budgets={"team-a": {"tokens": 1_000}}, quotas={"model": {"max_concurrent": 3}}, url="postgresql://localhost/none"
+    budgets={"team-a": {"tokens": 1_000}, "team-b": {"hard_limits": {"tokens": 5}, "reset_interval": "1d"}},
+    quotas={"model": {"max_concurrent": 3}},
+    url="postgresql://localhost/none",
 )
 
 
 @app.task(lane="research", retries=3, timeout="10m")
 async def report(ctx: Context, topic: str, pages: int = 1) -> list[str]:
-    notes = await ctx.step("search", search_plain, topic)
-    assert_type(notes, dict[str, int])
+    notes = await ctx.step("search", count, topic)
+    assert_type(notes, int)
+    assert_type(await ctx.step("length", len, topic), int)
+    assert_type(await search(ctx, topic), dict[str, int])
     verdict = await ctx.approval("publish", subject=notes, approvers=2, timeout=timedelta(days=2))
     assert_type(verdict, Verdict)
+    assert_type(verdict.approved, bool)
     child = await ctx.submit(plain, 3)
     assert_type(child, Child[float])
-    half = await child.result()
-    assert_type(half, float)
+    assert_type(await child.result(), float)
+    assert_type(await ctx.all_of(child.result()), list[float])
     await ctx.sleep("1h")
     first = await ctx.any_of(ctx.sleep("1h"), ctx.wait_for_signal("go"))
     assert_type(first.value, Signal | None)
-    async with ctx.reserve("team-a", tokens=4_000) as held:
-        await held.settle(tokens=3)
-    charged = await metered(ctx, "team-a", search_plain, tokens=5)("tides")
-    assert_type(charged, dict[str, int])
-    usage = await ctx.report_usage("team-a", tokens=5)
-    assert_type(usage, Usage)
     return [topic]
 
 
+@app.task
+async def spend(ctx: Context) -> None:
+    async with ctx.reserve("team-a", tokens=4_000, ttl="1h") as held:
+        await held.settle(tokens=3)
+    usage = await ctx.report_usage("team-a", tokens=5)
+    assert_type(usage, Usage)
+    assert_type(usage.used, int | None)
+    assert_type(await metered(ctx, "team-a", count, tokens=5)("tides"), int)
+    assert_type(await ctx.step("charged", metered(ctx, "team-a", count), "tides"), int)
+
+
+@app.schedule(cron="0 9 * * 1-5", tz="Europe/Berlin", arguments={"n": 3}, overlap="skip")
 @app.task
 def plain(n: int) -> float:
     return n / 2
@@ -53,29 +73,95 @@ def plain(n: int) -> float:
 
 @app.task
 def blocked(ctx: Blocking[Context], n: int) -> bytes:
+    assert_type(search(ctx, "tides"), dict[str, int])
+    assert_type(metered(ctx, "team-a", len)("tides"), int)
+    with ctx.reserve("team-a", tokens=5) as held:
+        held.settle(tokens=3)
     return b""
 
 
-async def search_plain(topic: str) -> dict[str, int]:
+@app.step(retries=2)
+async def search(topic: str) -> dict[str, int]:
     return {}
 
 
-async def place(conn: asyncpg.Connection, topic: str) -> None:
+async def count(topic: str) -> int:
+    return 1
+
+
+async def call_directly(ctx: Context) -> None:
+    assert_type(await report(ctx, "tides"), list[str])
+    assert_type(plain(3), float)
+
+
+async def main() -> None:
+    async with app:
+        execution = await report.with_options(priority=50, key="tides", delay="1h").submit("tides", pages=2)
+        assert_type(execution, Execution[list[str]])
+        assert_type(await execution.result(timeout=5), list[str])
+        assert_type(await (await plain.submit(n=3)).result(), float)
+        await execution.approve("publish", by="ann")
+        try:
+            assert_type(await (await blocked.submit(1)).result(), bytes)
+        except FlowFabricError as error:
+            print(error.code, error.message, error.fields)
+        await Worker(app, concurrency=10).run()
+
+
+async def submit_in_a_transaction(conn: asyncpg.Connection, topic: str) -> None:
+    urgent: SubmitOptions = {"priority": 100, "deadline": timedelta(hours=1)}
     async with conn.transaction():
-        execution = await report.with_options(key="k").submit_in(conn, topic, pages=2)
+        execution = await report.with_options(**urgent).submit_in(conn, topic, pages=2)
         assert_type(execution, Execution[list[str]])
         many = await plain.submit_many_in(conn, [(1,), {"n": 2}])
         assert_type(many, list[Execution[float]])
 
 
-async def main() -> None:
-    async with app:
-        execution = await report.with_options(priority=50, key="tides").submit("tides", pages=2)
-        assert_type(execution, Execution[list[str]])
-        assert_type(await execution.result(timeout=5), list[str])
-        await execution.approve("publish", by="ann")
-        try:
-            await (await blocked.submit(1)).result()
-        except FlowFabricError as error:
-            print(error.code, error.message, error.fields)
-        await Worker(app, concurrency=10).run()
+async def build_a_flow() -> None:
+    flow = app.flow("report", key="tides")
+    half = flow.add(plain, 3)
+    assert_type(half, Node[float])
+    pages = flow.add(report, "tides").after(half)
+    handle = await flow.submit()
+    assert_type(handle, FlowHandle)
+    assert_type(await handle[pages].result(), list[str])
+    assert_type(await handle.wait(timeout="1h"), FlowState)
+
+
+async def create_a_schedule() -> None:
+    await app.create_schedule("hourly", plain, {"n": 3}, every=timedelta(hours=1), jitter="5m", catch_up="none")
+    await app.create_schedule("daily", "plain", {"n": 3}, cron="0 9 * * *", tz="UTC", paused=True)
+
+
+async def follow_the_log(cursor: str) -> None:
+    subscription = await app.log.subscribe(cursor, EventFilter(kinds=["execution_failed"], lane="research"))
+    async for event in subscription:
+        assert_type(event, Event)
+        cursor = subscription.cursor
+
+
+def use_it_without_await() -> None:
+    with app.sync() as sync:
+        assert_type(sync, Blocking[App])
+        execution = sync(report).submit("tides", pages=2)
+        print(execution.result(timeout="10m"))
+
+
+async def operate(conn: asyncpg.Connection) -> None:
+    try:
+        assert_type(await lanes.pause_lane(conn, "research", by="ops"), LaneChange)
+    except LaneNotFound as error:
+        print(error.message)
+    await executions.submit(conn, Submission(options=Options(task="report"), payload=b'{"topic": "tides"}'))
+    page = await executions.list_executions(conn, lane="research", limit=10)
+    assert_type(page, Page[Summary])
+    await events.read_events(conn, events.OLDEST, EventFilter(namespace="default"), limit=100)
+
+
+async def check_a_task(app_worker: Callable[..., Any], engine: Engine, clock: Clock) -> None:
+    await app_worker(app, concurrency=5)
+    assert_type(await engine.run_now(plain, 3), float)
+    execution = await report.submit("tides")
+    await engine.approve(execution, "publish", by="ann")
+    await clock.advance("2d")
+    assert_type(await execution.result(), list[str])

@@ -26,7 +26,7 @@ from flowfabric.model.budgets import (
 )
 from flowfabric.model.children import ChildToSubmit, FoundChild, OnParentEnd
 from flowfabric.model.claims import Claim, CurrentAttempt, Fence, Grant, Input, Lease, Renewed, Revoked, VerifiedGrant
-from flowfabric.model.doctor import Diagnosis, Finding, Level
+from flowfabric.model.doctor import ConsumerFacts, Diagnosis, Finding, Level, Overdue, WorkFacts
 from flowfabric.model.events import Event, EventFilter, EventKind, EventPage
 from flowfabric.model.executions import (
     Counts,
@@ -119,6 +119,7 @@ __all__ = [
     "Claim",
     "Completed",
     "Completion",
+    "ConsumerFacts",
     "Counts",
     "CreatedBudget",
     "CreatedFlow",
@@ -169,6 +170,7 @@ __all__ = [
     "OnParentEnd",
     "Options",
     "Outcome",
+    "Overdue",
     "Overlap",
     "Overview",
     "Page",
@@ -218,6 +220,7 @@ __all__ = [
     "VerifiedGrant",
     "Waitpoint",
     "Wish",
+    "WorkFacts",
     "Worker",
     "WorkerFrame",
 ]

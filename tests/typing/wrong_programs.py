@@ -1,0 +1,82 @@
+"""Programs with mistakes, for type checkers only: mypy and basedpyright must report an error on exactly the lines with
+`# wrong: ...`; the rest of the comment is part of what mypy says. No test runs this code.
+"""
+
+import asyncpg
+
+from flowfabric import App, Context, Execution, SubmitOptions, Worker, metered
+from flowfabric.engine import executions, lanes
+from flowfabric.model import EventFilter, Options, PublicState, Submission
+from flowfabric.testing import Clock
+from flowfabric.testing.engine import Engine
+from tests.typing.programs import app, blocked, count, plain, report, search
+
+
+async def submit(ctx: Context) -> None:
+    await report.submit(3)  # wrong: incompatible type "int"; expected "str"
+    await report.submit()  # wrong: Missing positional argument "topic"
+    await report.submit(ctx, "tides")  # wrong: incompatible type
+    await report.submit("tides", colour=1)  # wrong: Unexpected keyword argument "colour"
+    await report.submit("tides", pages="two")  # wrong: incompatible type "str"; expected "int"
+    await plain.submit("three")  # wrong: incompatible type "str"; expected "int"
+    await blocked.submit("x")  # wrong: incompatible type "str"; expected "int"
+    await report("tides")  # wrong: incompatible type "str"; expected "Context"
+    await report.submt("tides")  # wrong: has no attribute "submt"
+
+
+async def choose_options() -> None:
+    report.with_options(prio=5)  # wrong: Unexpected keyword argument "prio"
+    report.with_options(priority="high")  # wrong: incompatible type "str"; expected "int"
+    report.with_options(on_parent_end="keep")  # wrong: incompatible type
+    urgent: SubmitOptions = {"prio": 5}  # wrong: Extra key "prio"
+    App(quotas={"model": {"most": 3}})  # wrong: Extra key "most"
+    Worker(app, concurency=3)  # wrong: Unexpected keyword argument "concurency"
+    app.task(retry=3)  # wrong: Unexpected keyword argument "retry"
+    app.schedule(evry="1h")  # wrong: Unexpected keyword argument "evry"
+    app.schedule(every="1h", overlap="maybe")  # wrong: Argument "overlap" to "schedule"
+    await app.create_schedule("hourly", report, every=3)  # wrong: incompatible type "int"
+
+
+async def use_results(ctx: Context, execution: Execution[list[str]]) -> None:
+    x: int = await (await report.submit("tides")).result()  # wrong: has type "list[str]", variable has type "int"
+    y: str = await search(ctx, "tides")  # wrong: has type "dict[str, int]", variable has type "str"
+    z: str = await ctx.step("count", count, "tides")  # wrong: incompatible type
+    w: str = (await ctx.approval("x")).approved  # wrong: has type "bool", variable has type "str"
+    pages: list[str] = execution.result()  # wrong: Maybe you forgot to use "await"
+    length = len(execution.result())  # wrong: incompatible type
+    handle: Execution[float] = plain.submit(3)  # wrong: Maybe you forgot to use "await"
+    half: str = await (await ctx.submit(plain, 3)).result()  # wrong: has type "float", variable has type "str"
+    text: str = (await ctx.wait_for_signal("go")).name  # wrong: Item "None" of "Signal | None" has no attribute "name"
+
+
+async def write_handlers(ctx: Context) -> None:
+    await search(ctx, 3)  # wrong: No overload variant
+    await ctx.report_usage("team-a", tokens="many")  # wrong: incompatible type "str"; expected "int"
+    await metered(ctx, "team-a", count)(3)  # wrong: incompatible type "int"; expected "str"
+    await ctx.submit(plain, "three")  # wrong: No overload variant
+    await ctx.sleep(hours=1)  # wrong: Unexpected keyword argument "hours"
+    await ctx.approval("publish", of="text")  # wrong: Unexpected keyword argument "of"
+    await ctx.any_of(ctx.sleep("1h"), count("tides"))  # wrong: No overload variant
+
+
+async def build_a_flow() -> None:
+    flow = app.flow("report")
+    half = flow.add(plain, 3)
+    flow.add("plain", 3)  # wrong: incompatible type "str"
+    handle = await flow.submit()
+    text: str = await handle[half].result()  # wrong: has type "float", variable has type "str"
+    handle["plain"]  # wrong: Invalid index type "str"
+
+
+async def operate(conn: asyncpg.Connection, execution: Execution[str]) -> None:
+    await lanes.pause_lane(conn, "research")  # wrong: Missing named argument "by"
+    await executions.submit(conn, "report")  # wrong: incompatible type "str"; expected "Submission"
+    Submission(options=Options(name="report"))  # wrong: Unexpected keyword argument "name"
+    EventFilter(kind="execution_failed")  # wrong: Unexpected keyword argument "kind"
+    await execution.approve("publish")  # wrong: Missing named argument "by"
+    print(PublicState.DONE)  # wrong: has no attribute "DONE"
+
+
+async def check_a_task(engine: Engine, clock: Clock) -> None:
+    await engine.run_now(plain, "three")  # wrong: incompatible type "str"; expected "int"
+    await clock.advance(2)  # wrong: incompatible type "int"
