@@ -1,4 +1,4 @@
-"""Sync access to async objects, for programs and handlers that do not use `await`.
+"""Private: sync access to async objects, for programs and handlers that do not use `await`.
 
 A `Blocking` wraps an object and behaves like it, except that its methods wait for the result instead of returning an
 awaitable. It forwards every method, so no sync version of a method is ever written by hand.

@@ -1,4 +1,4 @@
-"""Every setting, read once: from the arguments first, then from the environment, then the default.
+"""Private: every setting, read once: from the arguments first, then from the environment, then the default.
 
 A setting `url` is the argument `url=` and the environment variable `FLOWFABRIC_URL`.
 """

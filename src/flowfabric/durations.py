@@ -1,4 +1,4 @@
-"""Durations as text: `"10m"`, `"2d"`, `"1h30m"`."""
+"""Private: durations as text: `"10m"`, `"2d"`, `"1h30m"`."""
 
 import functools
 import re

@@ -1,4 +1,4 @@
-"""Ids, partition keys and cursors, and how they are written as text.
+"""Private: ids, partition keys and cursors, and how they are written as text.
 
     execution, flow    {fp:24}:550e8400-e29b-41d4-a716-446655440000
     partition key      {fp:24}, {b:16}, {q:7}

@@ -1,4 +1,4 @@
-"""Payloads: convert arguments and results between JSON and the types that a handler is annotated with.
+"""Private: convert arguments and results between JSON and the types that a handler is annotated with.
 
 msgspec converts plain types, dataclasses, msgspec Structs, datetimes, decimals, UUIDs and bytes; pydantic models use
 their own methods. Never pickle: a payload may outlive the program that wrote it.

@@ -1,4 +1,4 @@
-"""Sign and verify messages with HMAC, and the messages that are signed.
+"""Private: sign and verify messages with HMAC, and the messages that are signed.
 
 A token is `<kid>:<64 hexadecimal digits>`: the id of the signing key, then HMAC-SHA256 over `<kid>:<message>`. Do not
 log a token; log its kid and its `fingerprint`.

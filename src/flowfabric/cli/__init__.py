@@ -1,4 +1,4 @@
-"""The command `ff`. Each command is a file of `commands/`; the files here are what the commands share.
+"""Private: the command `ff`. Each command is a file of `commands/`; the files here are what the commands share.
 
 | File | What is in it |
 |---|---|

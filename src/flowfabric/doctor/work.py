@@ -39,7 +39,7 @@ def _clock(facts: WorkFacts) -> Iterator[Finding]:
         check="engine_clock",
         level=Level.WRONG,
         value=f"{facts.clock_offset_s:+.0f} s",
-        problem=f"the engine's clock has been moved: it is {in_words(abs(facts.clock_offset_s))} {direction} the server's",
+        problem=f"the engine's clock was moved: it is {in_words(abs(facts.clock_offset_s))} {direction} the server's",
         means="leases, delays, deadlines and retention all follow the wrong time",
         remedy="restore the real clock with `ff migrate`; only flowfabric.testing moves it",
     )

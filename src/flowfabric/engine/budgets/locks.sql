@@ -81,8 +81,8 @@ begin
     lapsed_count := 0;
     for lapsed in
         update flowfabric.reservations r set ended_at = _expire_reservations.now, ended_by = 'expired'
-        where r.ctid = any (array(select o.place
-        from flowfabric._expired_reservations(budget.id, _expire_reservations.now) o))
+        where r.ctid = any (array(
+            select o.place from flowfabric._expired_reservations(budget.id, _expire_reservations.now) o))
         returning r.id, r.estimate, r.execution_partition, r.execution
     loop
         budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);

@@ -106,7 +106,7 @@ end $$;
 --   emits    lease_expired, execution_failed
 --   returns  the lanes that have work again, and the executions that ended
 create or replace function flowfabric._end_expired_leases(partitions smallint[], ids uuid[], out lanes text[],
-    out ended text[])
+                                                          out ended text[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -161,7 +161,7 @@ begin
     if moved > 0 then
         perform flowfabric._lock_budgets_at_stake(expired.partitions, expired.ids, held);
         select l.lanes, l.ended into lanes, ended
-            from flowfabric._end_expired_leases(expired.partitions, expired.ids) l;
+        from flowfabric._end_expired_leases(expired.partitions, expired.ids) l;
     end if;
 end $$;
 
