@@ -218,7 +218,7 @@ async def test_a_moved_clock_is_found_and_restored(conn: Connection, given: Give
     [finding] = await found(conn, "engine_clock")
 
     assert (finding.level, finding.value) == (Level.WRONG, "+7200 s")
-    assert finding.problem == "the engine's clock has been moved: it is 2 h ahead of the server's"
+    assert finding.problem == "the engine's clock was moved: it is 2 h ahead of the server's"
     assert [finding.subject for finding in await found(conn, "clock")] == ["test clock"]
     await migrate.migrate(conn, CONFIG)
     assert await found(conn, "engine_clock") + await found(conn, "clock") == []

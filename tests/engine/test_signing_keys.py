@@ -334,11 +334,12 @@ async def test_without_an_active_key_nothing_is_signed(conn: Connection, given: 
 
 
 @pytest.fixture
-async def role(server: Server) -> AsyncIterator[str]:
-    """A role without privileges. Requested first, so that its grants are dropped with the database of the test."""
+async def role(server: Server, connect: Connect) -> AsyncIterator[str]:
+    """A role without privileges."""
     name = f"role_{uuid.uuid4().hex}"
     await server.execute(f"create role {name}")
     yield name
+    await (await connect()).execute(f"drop owned by {name}")
     await server.execute(f"drop role {name}")
 
 

@@ -76,7 +76,7 @@ async def test_budget(app_worker: AppWorker, run: Run) -> None:
 
     tides, moon, stars, used = (await run("budget")).splitlines()
     assert (tides, moon) == ("all about tides", "all about the moon")
-    assert "budget_exhausted" in stars
+    assert "BudgetExhausted" in stars
     assert used == "used 85 of 100 tokens, 2 requests"
 
 

@@ -50,7 +50,7 @@ async def test_the_example_commits_the_order_and_its_execution_together(
     execution_id = await place_order(conn, "ada")
 
     found = await executions.describe(conn, parse_execution_id(execution_id), payload=True)
-    assert (found.task, found.lane, found.payload) == ("ship_order", "shipping", b'{"order": 1}')
+    assert (found.task, found.lane, found.payload) == ("ship_order", "shipping", b'{"order":1}')
     [order] = await conn.fetch("select customer from orders where id = 1")
     assert order["customer"] == "ada"
 

@@ -13,7 +13,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
-    reason text := flowfabric._kept_text(hold.reason);
+    given text := flowfabric._kept_text(hold.reason);
 begin
     perform flowfabric._check_by(hold.by);
     ticket := flowfabric._lock_runnable(hold.partition, hold.id);
@@ -22,11 +22,11 @@ begin
     end if;
     update flowfabric.tickets t
     set eligibility = 'blocked_by_operator', reason = 'paused_by_operator',
-        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'reason', reason, 'since', flowfabric.clock(),
+        hold = jsonb_strip_nulls(jsonb_build_object('by', hold.by, 'reason', given, 'since', flowfabric.clock(),
                                                     'reason_before', ticket.reason))
     where t.partition = ticket.partition and t.id = ticket.id;
     perform flowfabric._append_about('execution_held', ticket.partition, ticket.id, hold.by,
-                                     jsonb_build_object('reason', reason));
+                                     jsonb_build_object('reason', given));
     return 'held';
 end $$;
 

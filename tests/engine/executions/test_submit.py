@@ -180,10 +180,10 @@ async def test_a_value_exactly_at_its_limit_is_accepted(conn: Connection, given:
 
 # The options, the error, and what its message must contain: the value (or its size), and the remedy.
 REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
-    ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "write"),
-    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "write"),
-    ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "write"),
-    ({"execution_id": ""}, errors.InvalidId, "''", "write"),
+    ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "use {fp:N}"),
+    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "use"),
+    ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "use"),
+    ({"execution_id": ""}, errors.InvalidId, "''", "use"),
     ({"task": ""}, errors.InvalidName, "''", "1 to 256 bytes"),
     ({"task": "k" * 257}, errors.InvalidName, "kkk", "1 to 256 bytes"),
     ({"task": "ü" * 128 + "x"}, errors.InvalidName, "üü", "1 to 256 bytes"),

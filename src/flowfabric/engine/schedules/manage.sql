@@ -192,7 +192,7 @@ returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    reason text := flowfabric._kept_text(pause_schedule.reason);
+    given text := flowfabric._kept_text(pause_schedule.reason);
 begin
     perform flowfabric._check_by(pause_schedule.by);
     if (flowfabric._lock_schedule(pause_schedule.namespace, pause_schedule.name)).pause is not null then
@@ -200,11 +200,11 @@ begin
     end if;
     update flowfabric.schedules s
     set pause = jsonb_strip_nulls(
-            jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'reason', reason)),
+            jsonb_build_object('since', flowfabric.clock(), 'by', pause_schedule.by, 'reason', given)),
         next_tick_at = null, due_at = null, refusal = null, revision = s.revision + 1
     where s.namespace = pause_schedule.namespace and s.name = pause_schedule.name;
     perform flowfabric._append('schedule_paused', pause_schedule.name, pause_schedule.by,
-                               jsonb_build_object('namespace', pause_schedule.namespace, 'reason', reason));
+                               jsonb_build_object('namespace', pause_schedule.namespace, 'reason', given));
     return 'paused';
 end $$;
 
