@@ -226,7 +226,7 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"deadline": -MS}, errors.InvalidTime, "-1 ms", "after now"),
     ({"deadline": DAYS_3650 + MS}, errors.InvalidTime, "315360000001 ms", "at most ten years"),
     ({"deadline": datetime(2020, 1, 1, tzinfo=UTC)}, errors.InvalidTime, "2020-01-01", "after now"),
-    ({"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))}, errors.InvalidTime, "0001-01-01", "give one"),
+    ({"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))}, errors.InvalidTime, "0001-01-01", "use at most"),
     ({"deadline": datetime(2030, 1, 1)}, errors.InvalidTime, "2030-01-01", "time zone"),  # noqa: DTZ001
     ({"tags": {"": "v"}}, errors.InvalidTagKey, "''", "1 to 128"),
     ({"tags": {"b" * 129: "v"}}, errors.InvalidTagKey, "bbb", "1 to 128"),
