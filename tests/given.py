@@ -45,6 +45,18 @@ async def until(holds: Callable[[], Awaitable[object]] | Callable[[], object]) -
             await asyncio.sleep(0.005)
 
 
+async def claim(conn: Connection, *lanes: str, worker: str = "w", take: int = 1, after_route: int = 0) -> list[Claim]:
+    """Claim on this connection, from the lane `default` unless others are named."""
+    return await claims.claim(
+        conn, worker, instance=f"{worker}-1", lanes=lanes or ["default"], take=take, after_route=after_route
+    )
+
+
+async def state(conn: Connection, execution_id: ExecutionId) -> PublicState:
+    """The public state of an execution, read on this connection."""
+    return (await executions.describe(conn, execution_id)).state.public_state
+
+
 class Given:
     """A database in a known state. `Given(conn)` is the same through another connection."""
 
@@ -97,7 +109,7 @@ class Given:
 
     async def state(self, execution_id: ExecutionId) -> PublicState:
         """The public state of an execution."""
-        return (await executions.describe(self.conn, execution_id)).state.public_state
+        return await state(self.conn, execution_id)
 
     async def blocked(self, conn: asyncpg.Connection, call: "asyncio.Future[T]") -> "asyncio.Future[T]":
         """Return the call once its connection waits for a lock; fail if the call ends before that."""

@@ -24,7 +24,6 @@ from flowfabric.model import (
     FailureClass,
     FoundChild,
     JournalEntry,
-    PublicState,
     SignalToSend,
     Wish,
 )
@@ -69,10 +68,6 @@ async def completed(given: Given, result: bytes = b"1") -> Claim:
     return claim
 
 
-async def state(given: Given, execution_id: ExecutionId) -> PublicState:
-    return (await executions.describe(given.conn, execution_id)).state.public_state
-
-
 async def answers(given: Given, parent: Claim) -> list[JournalEntry]:
     journal = await steps.read_journal(given.conn, parent.execution_id)
     return [entry for entry in journal if entry.kind == "wait"]
@@ -84,7 +79,7 @@ async def test_the_end_of_a_child_resumes_its_parent_in_a_later_transaction(give
     assert await waits_for(given, parent, child) == "suspended"
 
     await completed(given, b'"done"')
-    assert await state(given, parent.execution_id) == "suspended", "not in the transaction of the child"
+    assert await given.state(parent.execution_id) == "suspended", "not in the transaction of the child"
     swept = await children.deliver_child_ends(given.conn)
     assert (swept.moved, list(swept.lanes)) == (1, ["default"])
     [entry] = await answers(given, parent)
@@ -105,7 +100,7 @@ async def test_a_parent_resumes_when_its_last_child_has_ended(given: Given) -> N
     for number in (1, 2, 3):
         await completed(given)
         await children.deliver_child_ends(given.conn)
-        assert (await state(given, parent.execution_id) == "waiting") is (number == 3)
+        assert (await given.state(parent.execution_id) == "waiting") is (number == 3)
         assert (await children.deliver_child_ends(given.conn)).moved == 0, "notified once"
 
     assert (await given.events(parent.execution_id)).count("execution_resumed") == 1
@@ -162,7 +157,7 @@ async def test_a_wait_never_misses_the_end_of_its_child(given: Given, connect: C
     assert (await children.deliver_child_ends(given.conn)).moved == 0, "the parent is locked: left for the next pass"
     await transaction.commit()
     assert (await children.deliver_child_ends(given.conn)).moved == 1
-    assert await state(given, parent.execution_id) == "waiting"
+    assert await given.state(parent.execution_id) == "waiting"
 
 
 async def test_parents_and_children_that_end_together_do_not_deadlock(given: Given, connect: Connect) -> None:
@@ -183,7 +178,7 @@ async def test_parents_and_children_that_end_together_do_not_deadlock(given: Giv
 
     await asyncio.wait_for(asyncio.gather(end_child(), end_parent()), 10)
     await children.deliver_child_ends(given.conn)
-    assert await state(given, parent.execution_id) == "cancelled"
+    assert await given.state(parent.execution_id) == "cancelled"
     assert await given.count("child_ends") == 0
 
 
@@ -247,10 +242,10 @@ async def test_children_of_a_parent_that_did_not_complete_are_cancelled(given: G
         await given.time_passes(hours=2)
         await executions.expire_executions(given.conn)
 
-    assert await state(given, one) == "waiting", "not in the transaction of the parent"
+    assert await given.state(one) == "waiting", "not in the transaction of the parent"
     swept = await children.deliver_child_ends(given.conn)
     assert sorted(swept.ended) == sorted(map(str, (one, two)))
-    assert {await state(given, one), await state(given, two)} == {"cancelled"}
+    assert {await given.state(one), await given.state(two)} == {"cancelled"}
     assert (await given.event("execution_cancelled", one))["source"] == "parent_ended"
 
 
@@ -262,7 +257,7 @@ async def test_let_run_children_and_children_of_a_completed_parent_keep_running(
     await attempts.complete(given.conn, done.fence)
     await children.deliver_child_ends(given.conn)
 
-    assert (await state(given, free), await state(given, left)) == ("waiting", "waiting")
+    assert (await given.state(free), await given.state(left)) == ("waiting", "waiting")
     assert await given.count("child_ends") == 0
 
 
@@ -277,7 +272,7 @@ async def test_a_large_family_is_cancelled_in_passes_with_its_grandchildren(give
     while (swept := await children.deliver_child_ends(given.conn, limit=3)).moved:
         passes.append(len(swept.ended))
     assert (max(passes), sum(passes)) == (3, 8)
-    assert {await state(given, one) for one in (*family, grandchild)} == {"cancelled"}
+    assert {await given.state(one) for one in (*family, grandchild)} == {"cancelled"}
     assert await given.count("child_ends") == 0
 
 
@@ -306,8 +301,8 @@ async def test_a_locked_parent_does_not_delay_other_parents(given: Given, connec
         await other.fetch("select from flowfabric.tickets where id = $1 for update", locked.execution_id.uuid)
         await children.deliver_child_ends(given.conn, limit=1)
 
-        assert await state(given, free.execution_id) == "waiting"
-        assert await state(given, locked.execution_id) == "suspended"
+        assert await given.state(free.execution_id) == "waiting"
+        assert await given.state(locked.execution_id) == "suspended"
 
 
 async def test_a_parent_that_is_replayed_keeps_the_children_it_still_has(given: Given) -> None:
@@ -317,7 +312,7 @@ async def test_a_parent_that_is_replayed_keeps_the_children_it_still_has(given: 
     await executions.replay(given.conn, parent.execution_id, by="ops")
     await children.deliver_child_ends(given.conn)
 
-    assert await state(given, child) == "waiting"
+    assert await given.state(child) == "waiting"
 
 
 async def test_a_replay_waits_for_a_sweep_that_cancels_its_children(given: Given, connect: Connect) -> None:
@@ -331,7 +326,7 @@ async def test_a_replay_waits_for_a_sweep_that_cancels_its_children(given: Given
         await blocked(given, replayer, replaying)
     await replaying
 
-    assert await state(given, child) == "cancelled"
+    assert await given.state(child) == "cancelled"
     assert await steps.read_journal(given.conn, parent.execution_id) == []
 
 
@@ -342,7 +337,7 @@ async def test_a_child_that_is_replayed_before_its_end_was_delivered_is_waited_f
     await executions.cancel(given.conn, child)
     await executions.replay(given.conn, child, by="ops")
     await children.deliver_child_ends(given.conn)
-    assert await state(given, parent.execution_id) == "suspended"
+    assert await given.state(parent.execution_id) == "suspended"
 
     await completed(given)
     await children.deliver_child_ends(given.conn)

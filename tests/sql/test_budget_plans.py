@@ -8,12 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric.engine import attempts, budgets, claims
+from flowfabric.engine import attempts, budgets
 from flowfabric.ids import budget_id
 from tests.conftest import SOAK, Server
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.filled import copied, undone
-from tests.given import Given
+from tests.given import Given, claim
 from tests.sql.reading import reading
 
 BEHIND = 1_000_000 if SOAK else 30_000
@@ -89,10 +89,6 @@ async def written(conn: asyncpg.Connection) -> Any:
         "select (select sum(hashtext(t.ctid::text || t.xmin::text)) from flowfabric.tickets t) as tickets, "
         "(select sum(hashtext(e.ctid::text || e.xmin::text)) from flowfabric.executions e) as executions"
     )
-
-
-async def claim(conn: asyncpg.Connection, lane: str, take: int = 1) -> list[Any]:
-    return await claims.claim(conn, "w", instance="w-1", lanes=[lane], take=take)
 
 
 async def test_exhausting_a_budget_writes_no_execution_and_raising_it_releases_them_immediately(

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from flowfabric import errors
 from flowfabric.engine import attempts, budgets, children, claims, executions, schedules, waits, workers
-from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, Completion, FailureReport, Fence, PublicState
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Connect
@@ -23,7 +22,7 @@ from tests.engine.executions.stored import blocked
 from tests.engine.schedules.scene import create
 from tests.engine.test_children import born
 from tests.engine.waits.scene import OPERATOR_ONLY, wish
-from tests.given import Given, submission
+from tests.given import Given, state, submission
 
 Call = Callable[[Connection], Awaitable[Any]]
 
@@ -244,10 +243,6 @@ async def test_raising_the_limit_resumes_an_execution_that_was_being_suspended(r
 
     assert changed.lanes == ["default"]
     assert await state(race.given.conn, claim.execution_id) is PublicState.WAITING
-
-
-async def state(conn: Connection, execution_id: ExecutionId) -> PublicState:
-    return (await executions.describe(conn, execution_id)).state.public_state
 
 
 async def test_raising_the_limit_skips_a_locked_ticket_and_the_sweep_resumes_it(race: Race) -> None:

@@ -6,7 +6,7 @@ import pytest
 from flowfabric.engine import children
 from flowfabric.model import PublicState, Swept
 from tests.conftest import SOAK, Connect
-from tests.engine.test_children import born, completed, state, waits_for
+from tests.engine.test_children import born, completed, waits_for
 from tests.given import Given
 from tests.sql.reading import reading
 
@@ -85,7 +85,7 @@ async def test_locked_parents_with_many_ends_do_not_delay_other_parents(
     answer, rows = await swept(sweeper)
 
     assert (answer.moved, list(answer.lanes), rows < (TAKE + families) * EACH) == (1, ["default"], True), rows
-    assert await state(given, parent.execution_id) == PublicState.WAITING
+    assert await given.state(parent.execution_id) == PublicState.WAITING
     assert (await swept(sweeper))[0].moved == 0
     await other.execute("rollback")
     assert await given.count("child_ends") == MANY
@@ -107,7 +107,7 @@ async def test_more_locked_parents_than_a_pass_can_get_past_do_not_delay_others_
             break
 
     assert (answer.moved, list(answer.lanes)) == (1, ["default"])
-    assert await state(given, parent.execution_id) == PublicState.WAITING
+    assert await given.state(parent.execution_id) == PublicState.WAITING
 
 
 async def test_a_pass_does_not_wait_for_a_concurrent_pass(given: Given, connect: Connect) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from flowfabric import ids
 from flowfabric.engine import attempts, budgets, claims, executions, lanes
-from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, UsageReport
+from flowfabric.model import Completion, Delay, FailureClass, FailureReport, UsageReport
 from tests.conftest import SOAK, Connect, Server
 from tests.filled import copied, undone
-from tests.given import Given, submission
+from tests.given import Given, claim, submission
 from tests.sql.reading import Read
 from tests.sql.reading import reading as reading_of
 
@@ -118,10 +118,6 @@ async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 reading = partial(reading_of, tables=["executions", "tickets", "quotas", "quota_slots", "quota_entries", "budgets"])
-
-
-async def claim(conn: asyncpg.Connection, *chosen: str, take: int = 1, after_route: int = 0) -> list[Claim]:
-    return await claims.claim(conn, "w", instance="w-1", lanes=chosen, take=take, after_route=after_route)
 
 
 async def test_a_large_backlog_is_read_no_further_than_a_small_one(filled: asyncpg.Connection) -> None:

@@ -10,7 +10,7 @@ from flowfabric.engine import attempts, budgets, children, claims, executions, s
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import ChildToSubmit, Claim, Completion, Delay, FailureReport, Step, Submission
 from tests.engine.budgets.scene import make, report_of
-from tests.given import Given, submission
+from tests.given import Given, claim, submission
 from tests.sql.test_empty_plans import signalled
 
 FEW, MANY = 40, 160
@@ -35,7 +35,7 @@ async def adopted(conn: asyncpg.Connection, taken: list[Claim]) -> None:
 
 async def resumed(conn: asyncpg.Connection, taken: list[Claim]) -> None:
     await signalled(conn, *taken)
-    assert len(await claim(conn, len(taken))) == len(taken)
+    assert len(await claim(conn, take=len(taken))) == len(taken)
 
 
 CHILD: Submission = submission(lane="born")
@@ -53,16 +53,12 @@ CALLS: dict[str, Call] = {
 }
 
 
-async def claim(conn: asyncpg.Connection, take: int) -> list[Claim]:
-    return await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=take)
-
-
 async def looked_up(conn: asyncpg.Connection, call: Call, count: int) -> int:
     """Count the index lookups for a batch of this size."""
     async with conn.transaction():
         before = await conn.fetchval(LOOKED_UP)
         await executions.submit_many(conn, [submission() for _ in range(count)])
-        taken = await claim(conn, count)
+        taken = await claim(conn, take=count)
         assert len(taken) == count
         await call(conn, taken)
         return int(await conn.fetchval(LOOKED_UP) - before)

@@ -9,20 +9,15 @@ import pytest
 
 from flowfabric.engine import attempts, claims, executions, quotas
 from flowfabric.errors import DatabaseUnavailable, FlowFabricError
-from flowfabric.model import Claim
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Connect
 from tests.engine.executions.stored import blocked
-from tests.given import Given, submission
+from tests.given import Given, claim, submission
 
 SECONDS = 60 if SOAK else 3
 STEP = timedelta(milliseconds=100)
 WINDOW = timedelta(seconds=1)
 CLAIMERS = 8
-
-
-async def claim(conn: Connection, *lanes: str, take: int = 10) -> list[Claim]:
-    return await claims.claim(conn, "w", instance="w-1", lanes=lanes or ["default"], take=take)
 
 
 async def submitted(given: Given, count: int, **options: object) -> None:
@@ -68,7 +63,7 @@ async def test_eight_who_claim_at_once_pass_neither_the_window_nor_the_cap(conne
 
     # Every worker dies.
     await given.time_passes(seconds=1)
-    dead = [each for conn in conns for each in await claim(conn)]
+    dead = [each for conn in conns for each in await claim(conn, take=10)]
     assert len(dead) == 10
     await given.time_passes(minutes=1)
     await claims.expire_leases(given.conn)
@@ -94,7 +89,7 @@ async def test_a_claim_that_waited_for_a_quota_counts_what_the_other_took(connec
 
     async with one.transaction():
         assert len(await claim(one, take=2)) == 2
-        waiting = asyncio.create_task(claim(other))
+        waiting = asyncio.create_task(claim(other, take=10))
         await blocked(given, other, waiting)
 
     assert len(await waiting) == 1
@@ -108,9 +103,9 @@ async def test_a_claim_rolled_back_leaves_all_the_room(connect: Connect, given: 
     async with given.nothing_changes():
         transaction = conn.transaction()
         await transaction.start()
-        assert len(await claim(conn)) == 3
+        assert len(await claim(conn, take=10)) == 3
         await transaction.rollback()
-    assert len(await claim(given.conn)) == 3
+    assert len(await claim(given.conn, take=10)) == 3
 
 
 async def test_a_claim_with_an_old_snapshot_cannot_exceed_the_limit(connect: Connect, given: Given) -> None:
@@ -137,7 +132,7 @@ async def test_a_grant_in_use_keeps_its_slot_after_its_expiry(connect: Connect, 
     async with conn.transaction():
         await claims.claim_granted(conn, grant.grant_key, "w", instance="w-1")
         await given.time_passes(seconds=11)
-        assert await claim(given.conn) == []
+        assert await claim(given.conn, take=10) == []
     assert await active(given.conn) == 1
 
 
@@ -150,9 +145,9 @@ async def test_a_claim_never_waits_for_a_quota_out_of_order(connect: Connect, gi
 
     async with conn.transaction():
         assert len(await claim(conn, "b", take=1)) == 1
-        taken = await asyncio.wait_for(claim(given.conn, "a", "b"), timeout=20)
+        taken = await asyncio.wait_for(claim(given.conn, "a", "b", take=10), timeout=20)
         assert [each.lane for each in taken] == ["a", "a"]
-    assert [each.lane for each in await claim(given.conn, "a", "b")] == ["b"]
+    assert [each.lane for each in await claim(given.conn, "a", "b", take=10)] == ["b"]
 
 
 async def test_concurrent_claims_of_many_quotas_do_not_deadlock(connect: Connect, given: Given) -> None:
@@ -172,7 +167,7 @@ async def test_concurrent_claims_of_many_quotas_do_not_deadlock(connect: Connect
         return done
 
     done = await asyncio.gather(*map(work, conns))
-    while left := await claim(given.conn):
+    while left := await claim(given.conn, take=10):
         done += [len(left)]
         for each in left:
             await attempts.complete(given.conn, each.fence)

@@ -15,13 +15,9 @@ from flowfabric.model import Claim, Completion, FailureClass, Fence, PublicState
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
-from tests.given import Given, submission
+from tests.given import Given, claim, state, submission
 
 Call = Callable[[Connection], Awaitable[Any]]
-
-
-async def claim(conn: Connection, *, worker: str = "w", take: int = 1) -> list[Claim]:
-    return await claims.claim(conn, worker, instance=f"{worker}-1", lanes=["default"], take=take)
 
 
 @pytest.fixture
@@ -83,16 +79,12 @@ def prioritize(fence: Fence) -> Call:
     return lambda conn: executions.change_priority(conn, fence.execution_id, 7, by="ops")
 
 
-async def state(conn: Connection, fence: Fence) -> PublicState:
-    return (await executions.describe(conn, fence.execution_id)).state.public_state
-
-
 async def test_a_cancelled_execution_cannot_be_completed(race: Race, given: Given, fence: Fence) -> None:
     refusal = await race.waits(cancel(fence.execution_id), complete(fence))
 
     assert isinstance(refusal, errors.ExecutionNotActive)
     assert refusal.fields == {"phase": "terminal", "outcome": "cancelled", "epoch": 1, "attempt": 1}
-    assert await state(given.conn, fence) is PublicState.CANCELLED
+    assert await state(given.conn, fence.execution_id) is PublicState.CANCELLED
     assert (await given.events(fence.execution_id))[2:] == ["execution_cancelled"]
 
 
@@ -101,7 +93,7 @@ async def test_a_completed_execution_cannot_be_cancelled(race: Race, given: Give
 
     assert isinstance(refusal, errors.ExecutionEnded)
     assert refusal.fields == {"outcome": "success"}
-    assert await state(given.conn, fence) is PublicState.COMPLETED
+    assert await state(given.conn, fence.execution_id) is PublicState.COMPLETED
     assert (await given.events(fence.execution_id))[2:] == ["execution_completed"]
 
 
@@ -123,7 +115,7 @@ async def test_a_lease_that_is_being_reclaimed_cannot_be_renewed(race: Race, giv
 
     assert isinstance(refusal, errors.LeaseLost)
     assert refusal.fields == {"cause": "expired"}
-    assert await state(given.conn, fence) is PublicState.WAITING
+    assert await state(given.conn, fence.execution_id) is PublicState.WAITING
     assert (await given.events(fence.execution_id))[2:] == ["lease_expired"]
 
 
@@ -136,7 +128,7 @@ async def test_a_lease_that_is_being_renewed_is_not_reclaimed(race: Race, given:
         assert (await claims.expire_leases(race.two)).moved == 0
 
     assert (await claims.expire_leases(race.two)).moved == 0
-    assert await state(given.conn, fence) is PublicState.ACTIVE
+    assert await state(given.conn, fence.execution_id) is PublicState.ACTIVE
     await attempts.complete(given.conn, fence)
 
 
@@ -145,7 +137,7 @@ async def test_a_revoked_lease_cannot_complete(race: Race, given: Given, fence: 
 
     assert isinstance(refusal, errors.LeaseLost)
     assert refusal.fields == {"cause": "revoked"}
-    assert await state(given.conn, fence) is PublicState.WAITING
+    assert await state(given.conn, fence.execution_id) is PublicState.WAITING
     assert (await given.events(fence.execution_id))[2:] == ["lease_revoked"]
 
 
@@ -153,7 +145,7 @@ async def test_a_completed_execution_has_no_lease_to_revoke(race: Race, given: G
     answer = await race.waits(complete(fence), revoke(fence))
 
     assert (answer.outcome, answer.cause) == ("noop", "no_active_lease")
-    assert await state(given.conn, fence) is PublicState.COMPLETED
+    assert await state(given.conn, fence.execution_id) is PublicState.COMPLETED
     assert (await given.events(fence.execution_id))[2:] == ["execution_completed"]
 
 
@@ -166,7 +158,7 @@ async def test_an_expired_execution_cannot_fail(race: Race, given: Given) -> Non
 
     assert isinstance(refusal, errors.ExecutionNotActive)
     assert refusal.fields == {"phase": "terminal", "outcome": "expired", "epoch": 1, "attempt": 1}
-    assert await state(given.conn, taken.fence) is PublicState.EXPIRED
+    assert await state(given.conn, taken.fence.execution_id) is PublicState.EXPIRED
 
 
 async def test_a_failure_reported_before_the_deadline_is_kept(race: Race, given: Given) -> None:
@@ -178,7 +170,7 @@ async def test_a_failure_reported_before_the_deadline_is_kept(race: Race, given:
         assert (await executions.expire_executions(race.two)).moved == 0
 
     assert (await executions.expire_executions(race.two)).moved == 0
-    assert await state(given.conn, taken.fence) is PublicState.FAILED
+    assert await state(given.conn, taken.fence.execution_id) is PublicState.FAILED
     assert (await given.events(taken.execution_id))[2:] == ["execution_failed"]
 
 
@@ -260,7 +252,7 @@ async def test_a_cancel_that_waited_for_a_claim_ends_the_active_execution(race: 
 
     await race.waits(take, cancel(only))
 
-    assert await state(given.conn, taken[0].fence) is PublicState.CANCELLED
+    assert await state(given.conn, taken[0].execution_id) is PublicState.CANCELLED
     with pytest.raises(errors.ExecutionNotActive, match="cancelled"):
         await attempts.complete(given.conn, taken[0].fence)
 

@@ -6,9 +6,9 @@ import asyncpg
 import pytest
 
 from flowfabric.engine import attempts, budgets, claims, executions, waits
-from flowfabric.model import Claim, Completion
+from flowfabric.model import Completion
 from tests.conftest import Connect
-from tests.given import Given, submission
+from tests.given import Given, claim, submission
 
 KIB = 1024
 
@@ -29,21 +29,17 @@ async def calls(conn: asyncpg.Connection, function: str) -> int:
     return int(count)
 
 
-async def claim(conn: asyncpg.Connection, take: int = 10) -> list[Claim]:
-    return await claims.claim(conn, "w", instance="w-1", lanes=["default"], take=take)
-
-
 async def test_the_only_ticket_is_claimed_without_a_choice(counted: asyncpg.Connection, given: Given) -> None:
     only = await given.submitted()
 
     async with counted.transaction():
-        [taken] = await claim(counted)
+        [taken] = await claim(counted, take=10)
         assert (taken.execution_id, await calls(counted, "_choose")) == (only, 0)
 
 
 async def test_nothing_is_claimed_without_a_choice(counted: asyncpg.Connection) -> None:
     async with counted.transaction():
-        assert (await claim(counted), await calls(counted, "_choose")) == ([], 0)
+        assert (await claim(counted, take=10), await calls(counted, "_choose")) == ([], 0)
 
 
 @pytest.mark.parametrize("other", [{}, {"lane": "default", "priority": 5}])
@@ -60,7 +56,7 @@ async def test_several_tickets_need_a_choice(
 async def test_the_only_ticket_is_not_given_to_an_incapable_worker(counted: asyncpg.Connection, given: Given) -> None:
     await given.submitted(needs=["gpu"])
 
-    assert await claim(counted) == []
+    assert await claim(counted, take=10) == []
 
 
 async def test_the_only_ticket_is_skipped_while_it_is_locked(
@@ -70,8 +66,8 @@ async def test_the_only_ticket_is_skipped_while_it_is_locked(
     other = await connect()
 
     async with other.transaction():
-        assert len(await claim(other)) == 1
-        assert await claim(counted) == []
+        assert len(await claim(other, take=10)) == 1
+        assert await claim(counted, take=10) == []
 
 
 async def test_the_only_ticket_of_another_partition_is_not_given(counted: asyncpg.Connection, given: Given) -> None:

@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from flowfabric.postgres.backoff import Backoff
+
 log = logging.getLogger("flowfabric.cli")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
@@ -45,13 +47,15 @@ class Processes:
 
     async def _keep_running(self) -> int:
         """Restart one child until a signal stops it, and return its last exit code."""
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             began = time.monotonic()
             code = await self._run_child()
             if self._stopping.is_set():
                 return code
-            pause = FIRST_PAUSE if time.monotonic() - began > LONG_LIFE else min(pause * 2, LONGEST_PAUSE)
+            if time.monotonic() - began > LONG_LIFE:
+                backoff.reset()
+            pause = backoff.next()
             log.warning("a worker process exited with code %d; starting a new one in %g s", code, pause)
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)

@@ -120,7 +120,7 @@ async def test_several_processes_are_restarted_and_stopped_together(
     assert second.instance in left
     assert len(left) == 2
     assert code == 0
-    assert b"a worker process exited with code -9; starting a new one in 1 s" in err
+    assert b"a worker process exited with code -9; starting a new one in 0.5 s" in err
     assert not any(_lives(pid_of(instance)) for instance in left)
 
 
