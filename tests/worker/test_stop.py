@@ -105,7 +105,7 @@ async def test_a_cancelled_worker_releases_its_executions(database_url: str, giv
 
     assert gate.inside == 0
     assert (await given.events(execution.execution_id))[-1] == "execution_delayed"
-    assert (await workers.list_workers(given.conn, lapsed=True)).items == []
+    assert (await workers.list_workers(given.conn, expired=True)).items == []
 
 
 async def test_an_instance_is_new_for_every_start(database_url: str) -> None:

@@ -65,11 +65,11 @@ class Node(Wrapped, Generic[R]):
     def wait_for(self, node: "Node[Any]", pass_as: str | None = None) -> None:
         """Wait for another node, and receive its result as the argument `pass_as` if given. Raises `ValueError`."""
         if node.flow is not self.flow:
-            raise ValueError(f"{node!r} belongs to another flow; a node can only wait for nodes of its own flow")
+            raise ValueError(f"{node!r} belongs to another flow; use a node of this flow")
         if pass_as is None and node.name in self.upstreams:
             return
         if self.upstreams.get(node.name) is not None:
-            raise ValueError(f"{node!r} is passed to {self!r} twice; pass its result as one argument only")
+            raise ValueError(f"{node!r} is passed to {self!r} twice; use it as one argument only")
         self.upstreams[node.name] = pass_as
 
 
@@ -176,7 +176,7 @@ class FlowHandle(Wrapped):
     def execution(self, name: str) -> Execution[Any]:
         """Return the execution of a node by name, which must be one of the flow's."""
         if name not in self._ids:
-            raise KeyError(f"{self!r} has no node {shown(name)}; it has {', '.join(self._ids)}")
+            raise KeyError(f"node {shown(name)} does not exist in {self!r}; existing nodes: {', '.join(self._ids)}")
         return Execution(self._app, self._ids[name], self._returns.get(name, Any), fresh=self.outcome == "created")
 
     async def wait(self, timeout: str | float | timedelta | None = None) -> FlowState:  # noqa: ASYNC109

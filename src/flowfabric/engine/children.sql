@@ -50,9 +50,7 @@ begin
           and s.occurrence = find_children.occurrences[j.item] offset 0) s on true
     cross join lateral (
         select coalesce(j.fault, case when s.name is null and find_children.ids[j.item] = any (crowded) then
-                   flowfabric._fault('too_many_steps',
-                                     'the execution would have more than 10 000 steps; split it into several')
-                   end) as fault,
+                   flowfabric._too_many_steps_fault() end) as fault,
                exists (select from flowfabric.executions e
                        where e.partition = find_children.child_partitions[j.item]
                          and e.id = find_children.children[j.item] offset 0) as is_taken) o;
@@ -400,7 +398,7 @@ begin
             where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel'
               and (t.flow is null or t.flow = any (held))
             for update skip locked) t) t;
-    holds_budgets := flowfabric._lock_budgets_at_stake(orphans.partitions, orphans.ids, held);
+    holds_budgets := flowfabric._lock_budgets_for_end(orphans.partitions, orphans.ids, held);
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',

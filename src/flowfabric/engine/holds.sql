@@ -89,7 +89,7 @@ begin
     end if;
     if ticket.phase <> 'runnable' then
         perform flowfabric._refuse('execution_not_runnable',
-            format('execution %s is %s; only a runnable execution can be held',
+            format('execution %s is %s, not runnable; wait until it is, or use cancel to end it',
                    flowfabric._id(ticket.partition, ticket.id), ticket.phase),
             jsonb_build_object('phase', ticket.phase));
     end if;

@@ -1,6 +1,6 @@
 -- Overview: one snapshot of waiting, running and stuck executions, at a cost that does not grow with the backlog.
 
--- The lanes to show: lanes with work first, then by name. Reads the first 1 000 lanes.
+-- The lanes to show: lanes with work first, then by name. Reads the first 1,000 lanes.
 --
 --   returns  the lanes
 create or replace function flowfabric._busy_lanes(take int)
@@ -60,7 +60,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select h.priority, h.route, h.created_at from heads h limit _ready_routes.most
 $$;
 
--- Whether an unregistered worker serves a lane: it holds a lease there. Reads the first 10 001 active tickets.
+-- Whether an unregistered worker serves a lane: it holds a lease there. Reads the first 10,001 active tickets.
 --
 --   returns  true or false
 create or replace function flowfabric._has_unregistered_worker(lane text, now timestamptz)
@@ -88,7 +88,7 @@ $$;
 -- Ready executions of a lane that no worker will claim as things are, grouped by what blocks them. Reads the first 200
 -- (priority, route) pairs.
 --
---   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1 001,
+--   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1,001,
 --            since when, when it resolves automatically, and why
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
@@ -157,7 +157,7 @@ language sql stable as $$
                     (_stuck_sentence.route).namespace, replace(_stuck_sentence.prospect, '_', ' ')) end
 $$;
 
--- Delayed executions of a lane, and due ones that no worker has claimed; the first 1 001 by due time.
+-- Delayed executions of a lane, and due ones that no worker has claimed; the first 1,001 by due time.
 --
 --   returns  a row per reason, as _stuck_routes; the subject is the execution due first
 create or replace function flowfabric._stuck_delays(lane text, now timestamptz)
@@ -195,7 +195,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     having count(*) > 0
 $$;
 
--- Suspended executions that wait for an external answer, the longest wait first; the first 1 001 of all lanes.
+-- Suspended executions that wait for an external answer, the longest wait first; the first 1,001 of all lanes.
 --
 --   returns  a row per lane and reason, as _stuck_routes; the subject is the execution that waits longest
 create or replace function flowfabric._stuck_waits()
@@ -216,7 +216,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         group by (t).lane, (t).reason) g
 $$;
 
--- Executions whose worker is lost: no heartbeat, a missing lock, or an expired lease. Reads the first 10 001 active
+-- Executions whose worker is lost: no heartbeat, a missing lock, or an expired lease. Reads the first 10,001 active
 -- tickets.
 --
 --   returns  a row per instance, as _stuck_routes; the subject is the instance
@@ -242,7 +242,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     left join flowfabric.workers w on w.instance = g.instance
     cross join lateral (
         select case when flowfabric._is_lost(w, _stuck_leases.now) then 'worker_lost'
-                    when g.expired > 0 then 'lease_lapsed' end) v (reason)
+                    when g.expired > 0 then 'lease_expired' end) v (reason)
     where v.reason is not null
 $$;
 
@@ -280,7 +280,7 @@ language sql stable as $$
     limit 100
 $$;
 
--- Events per second over the last ten seconds, counted in the last 5 000 events of the log.
+-- Events per second over the last ten seconds, counted in the last 5,000 events of the log.
 --
 --   returns  {span_s, submitted, claimed, completed, failed, attempts_failed}, each per second
 create or replace function flowfabric._rates(now timestamptz)
@@ -313,7 +313,7 @@ begin
         'failed', round(seen.failed / span, 1), 'attempts_failed', round(seen.attempts_failed / span, 1));
 end $$;
 
--- Since when the longest-running execution runs (among the first 10 001) and the longest-suspended one waits, and when
+-- Since when the longest-running execution runs (among the first 10,001) and the longest-suspended one waits, and when
 -- the next one is due.
 --
 --   returns  {running_since, suspended_since, next_due_at}
@@ -333,7 +333,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
             order by t.due_at limit 1) d))
 $$;
 
--- The registered instances, lost ones first, each with the number of executions it runs (counted up to 1 001).
+-- The registered instances, lost ones first, each with the number of executions it runs (counted up to 1,001).
 --
 --   returns  a list of them
 create or replace function flowfabric._instances(take int, now timestamptz)

@@ -18,17 +18,25 @@ language sql immutable as $$
     select to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
 $$;
 
+-- Format a number for a message or an explanation: 1,000,000.
+--
+--   returns  the number, with commas
+create or replace function flowfabric._number(value bigint)
+returns text
+language sql immutable as $$
+    select to_char(_number.value, 'FM9,999,999,999,999,999,990')
+$$;
+
 -- Quote a value for an error message, shortened to keep the message on one line.
 --
 --   returns  at most 80 characters of the value
 create or replace function flowfabric._shown(value text)
 returns text
 language sql immutable as $$
-    select quote_nullable(case when length(_shown.value) > 80 then left(_shown.value, 77) || '...'
-                              else _shown.value end)
+    select quote_nullable(left(_shown.value, 80)) || case when length(_shown.value) > 80 then '…' else '' end
 $$;
 
--- Truncate a text to its first 4 096 bytes, at a character boundary.
+-- Truncate a text to its first 4,096 bytes, at a character boundary.
 --
 --   returns  the truncated text
 create or replace function flowfabric._kept_text(given text)
@@ -104,13 +112,13 @@ $$;
 -- Return how many rows to read for a page: one more than the page holds, to know whether another page follows.
 --
 --   refuses  invalid_limit
---   returns  the number; limits above 1 000 are reduced to 1 000
+--   returns  the number; limits above 1,000 are reduced to 1,000
 create or replace function flowfabric._page(take int)
 returns int
 language plpgsql stable as $$
 begin
     if _page.take < 0 then
-        perform flowfabric._refuse('invalid_limit', format('limit %s is invalid; use 0 to 1 000', _page.take));
+        perform flowfabric._refuse('invalid_limit', format('limit %s is invalid; use 0 to 1,000', _page.take));
     end if;
     return least(_page.take, 1000) + 1;
 end $$;

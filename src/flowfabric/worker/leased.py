@@ -43,7 +43,7 @@ class LeasedCalls:
                         f"the database was unavailable for longer than the lease: {error.message}"
                     ) from error
                 log.warning(
-                    "%s %s waits for the database, retrying in %g s: %s",
+                    "could not reach the database for %s %s; retrying in %g s: %s",
                     *(claim.task, claim.execution_id, backoff.current, error.message),
                 )
             await backoff.wait()

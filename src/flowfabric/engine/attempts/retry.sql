@@ -178,7 +178,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);
     if moved > 0 then
-        perform flowfabric._lock_budgets_at_stake(late.partitions, late.ids, held);
+        perform flowfabric._lock_budgets_for_end(late.partitions, late.ids, held);
         select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed')
         into ended
         from flowfabric._settle_failures(

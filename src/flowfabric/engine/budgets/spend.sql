@@ -131,7 +131,7 @@ begin
     return coalesce(
         flowfabric._step_fault(_report_fault.step, _report_fault.occurrence, 0, 0),
         case when _report_fault.execution is null then flowfabric._fault(
-            'fence_required', format('step %s belongs to an execution; pass the fence of its claim',
+            'fence_required', format('step %s belongs to an execution; pass the fence of its lease',
                                      flowfabric._shown(_report_fault.step))) end);
 end $$;
 
@@ -143,7 +143,7 @@ create or replace function flowfabric._dedup_key_fault(key text)
 returns jsonb
 language sql immutable as $$
     select case when octet_length(_dedup_key_fault.key) > 256 then flowfabric._fault(
-        'invalid_body', format('dedup_key %s is too long; use at most 256 bytes',
+        'invalid_body', format('dedup_key %s is invalid; use at most 256 bytes',
                                flowfabric._shown(_dedup_key_fault.key)),
         '{"field": "dedup_key"}') end
 $$;
@@ -169,8 +169,7 @@ begin
     elsif _report_one.step is not null and (
         select count(*) from flowfabric.steps s
         where s.partition = _report_one.partition and s.execution = _report_one.execution) >= 10000 then
-        verdict := flowfabric._fault('too_many_steps',
-            'the execution already has 10,000 steps, the maximum; split it into several executions');
+        verdict := flowfabric._too_many_steps_fault();
         return;
     end if;
     charged := flowfabric._charge(
@@ -265,14 +264,15 @@ declare
 begin
     if cardinality(report_usage.budgets) > 1000 then
         perform flowfabric._refuse('invalid_limit',
-            format('the call has %s items; send at most 1,000', cardinality(report_usage.budgets)));
+            format('the call has %s items; use at most 1,000',
+                   flowfabric._number(cardinality(report_usage.budgets))));
     end if;
-    perform flowfabric._lock_flows_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids);
+    perform flowfabric._lock_flows_for_breach(report_usage.budgets, report_usage.partitions, report_usage.ids);
     faults := flowfabric._fence_faults(
         report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts,
         now);
     held := flowfabric._lock_budgets(
-        flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
+        flowfabric._budgets_to_lock(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
     held_ids := array(select h.id from unnest(held) h);
     for it in
         select x.*, x.amounts::jsonb as given, nullif(x.dedup_key, '') as key

@@ -55,9 +55,10 @@ begin
     where (r.room ->> a.key)::bigint < a.value::bigint order by a.key collate "C" limit 1;
     return flowfabric._explanation(
         case when short.dimension is null then format('budget %s has room again; a sweep will resume it', budget.name)
-             else format('needs %s %s of budget %s, which has %s left; %s', short.wanted, short.dimension, budget.name,
-                         greatest(short.room, 0), coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at),
-                                                           'raise or reset it')) end,
+             else format('needs %s %s of budget %s, which has %s left; %s', flowfabric._number(short.wanted),
+                         short.dimension, budget.name, flowfabric._number(greatest(short.room, 0)),
+                         coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at), 'raise or reset it'))
+        end,
         'budget', wait.suspended_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end,
         budget.next_reset_at);
 end $$;

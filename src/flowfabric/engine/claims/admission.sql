@@ -84,7 +84,7 @@ begin
     rooms := found.rooms;
 end $$;
 
--- Add the routes that were scanned but not found open to the known closed routes. Stops at 1 000, so that searching the
+-- Add the routes that were scanned but not found open to the known closed routes. Stops at 1,000, so that searching the
 -- list stays cheap.
 --
 --   returns  the closed routes

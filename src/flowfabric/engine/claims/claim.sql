@@ -199,7 +199,7 @@ begin
            bool_or(exists (
                select from flowfabric.tickets t
                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted'
-                 and t.expires_at <= now)) as is_lapsed,
+                 and t.expires_at <= now)) as is_expired,
            exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late,
            sum(cardinality(r.places)) as ready, max(r.places[1]) as first
     into seen from flowfabric.lanes l
@@ -211,7 +211,7 @@ begin
     if seen.lanes is null then
         return '{}';
     end if;
-    if not (seen.is_due or seen.is_lapsed or seen.is_late) then
+    if not (seen.is_due or seen.is_expired or seen.is_late) then
         if seen.ready = 0 then
             return '{}';
         elsif seen.ready = 1 then
@@ -224,7 +224,7 @@ begin
     if seen.is_due then
         perform flowfabric._promote(seen.lanes, _take_ready.take + 100, now);
     end if;
-    if seen.is_lapsed then
+    if seen.is_expired then
         perform flowfabric._expire_grants(seen.lanes, _take_ready.take + 100, now);
     end if;
     if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null then
@@ -265,7 +265,7 @@ begin
         from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
         offset 0) x -- by ctid, not by the index on deadlines
     where x.deadline_at <= _expire_chosen.now and x.flow is null
-      and (_expire_chosen.may_wait or flowfabric._budgets_at_stake('{}', array[x.partition], array[x.id]) = '{}');
+      and (_expire_chosen.may_wait or flowfabric._budgets_to_lock('{}', array[x.partition], array[x.id]) = '{}');
     if late.ids is not null then
         perform flowfabric._expire(late.partitions, late.ids);
     end if;
@@ -284,7 +284,7 @@ begin
     perform flowfabric._check_capabilities(_check_claim.capabilities);
     perform flowfabric._check_lanes(_check_claim.lanes);
     if _check_claim.take is null or _check_claim.take not between 1 and 1000 then
-        perform flowfabric._refuse('invalid_limit', format('take %s is invalid; use 1 to 1 000', _check_claim.take));
+        perform flowfabric._refuse('invalid_limit', format('take %s is invalid; use 1 to 1,000', _check_claim.take));
     end if;
 end $$;
 
@@ -296,7 +296,7 @@ returns void
 language plpgsql immutable as $$
 begin
     if _check_lease.lease_ms is null or _check_lease.lease_ms not between 1000 and 3600000 then
-        perform flowfabric._refuse('invalid_lease', format('a lease of %s ms is invalid; use 1 000 to 3 600 000 ms',
-                                                           _check_lease.lease_ms));
+        perform flowfabric._refuse('invalid_lease', format(
+            'lease of %s ms is invalid; use 1,000 to 3,600,000 ms (one hour)', _check_lease.lease_ms));
     end if;
 end $$;

@@ -72,7 +72,7 @@ declare
 begin
     if issue_grant.ttl_ms is null or issue_grant.ttl_ms not between 1 and 60000 then
         perform flowfabric._refuse('invalid_grant_lifetime', format(
-            'a grant lifetime of %s ms is invalid; use 1 to 60 000 ms', issue_grant.ttl_ms));
+            'ttl of %s ms is invalid; use 1 to 60,000 ms (one minute)', issue_grant.ttl_ms));
     end if;
     chosen := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes,
                                      issue_grant.capabilities::jsonb, issue_grant.take, issue_grant.after_route,
@@ -139,7 +139,8 @@ begin
         when expires_at <> ticket.expires_at then 'unknown_grant'
     end;
     if cause is not null then
-        return flowfabric._fault('invalid_grant', format('the grant is invalid: %s', replace(cause, '_', ' ')),
+        return flowfabric._fault('invalid_grant', format('the grant is invalid: %s; request another',
+                                                         replace(cause, '_', ' ')),
                                  jsonb_build_object('cause', cause));
     end if;
     if expires_at <= _grant_fault.now then
@@ -199,8 +200,8 @@ begin
     fault := flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, now);
     if fault is null and (ticket.grant_worker, ticket.grant_instance)
                          is distinct from (claim_granted.worker, claim_granted.instance) then
-        fault := flowfabric._fault('invalid_grant', 'the grant is invalid: it was issued to another worker',
-                                   '{"cause": "other_worker"}');
+        fault := flowfabric._fault('invalid_grant',
+            'the grant is invalid: it was issued to another worker; request another', '{"cause": "other_worker"}');
     end if;
     perform flowfabric._raise(fault);
     perform flowfabric._use_entries(ticket.id, ticket.expires_at);

@@ -159,7 +159,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(expired.ids), 0);
     if moved > 0 then
-        perform flowfabric._lock_budgets_at_stake(expired.partitions, expired.ids, held);
+        perform flowfabric._lock_budgets_for_end(expired.partitions, expired.ids, held);
         select l.lanes, l.ended into lanes, ended
         from flowfabric._end_expired_leases(expired.partitions, expired.ids) l;
     end if;

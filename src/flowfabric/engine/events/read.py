@@ -50,7 +50,7 @@ async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
     """
     event_id = ids.decode_event_cursor(cursor)
     if event_id is None:
-        raise InvalidCursor("the empty cursor has no position; acknowledge the cursor of an event", cause="empty")
+        raise InvalidCursor("the cursor is empty; use the cursor of an event that was read", cause="empty")
     name = check_text(consumer, "consumer")
     return bool(await call.value(conn, "acknowledge", consumer=name, event_id=event_id) == "acknowledged")
 
@@ -85,8 +85,8 @@ def _kind(kind: str) -> str:
     if kind in KINDS:
         return kind
     nearest = difflib.get_close_matches(str(kind)[:80].lower(), KINDS, cutoff=0.5)
-    how = f"did you mean {' or '.join(nearest)}?" if nearest else "see the list of event kinds in the reference"
-    raise InvalidBody(f"event kind {shown(str(kind))} does not exist; {how}", field="kinds", nearest=nearest)
+    how = f"did you mean {' or '.join(nearest)}?" if nearest else "use one of flowfabric.model.KINDS"
+    raise InvalidBody(f"event kind {shown(str(kind))} is invalid; {how}", field="kinds", nearest=nearest)
 
 
 def _partitions(filter: EventFilter) -> list[int] | None:  # noqa: A002

@@ -89,7 +89,7 @@ async def list_executions(
     `created_before` are exclusive. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
     if order not in ORDERS:
-        raise InvalidBody(f"order {ids.shown(order)} does not exist; use newest or id", field="order")
+        raise InvalidBody(f"order {ids.shown(order)} is invalid; use newest or id", field="order")
     found = await call.rows(
         conn,
         "list_executions",

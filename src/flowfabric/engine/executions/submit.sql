@@ -69,7 +69,7 @@ begin
     if unknown <> '{}' then
         field := (select min(f.name) from jsonb_object_keys(unknown) f (name));
         return flowfabric._fault('invalid_body',
-            format('field %s does not exist; remove it', flowfabric._shown(field)), jsonb_build_object('field', field));
+            format('field %s is unknown; remove it', flowfabric._shown(field)), jsonb_build_object('field', field));
     end if;
     foreach field in array '{task,namespace,lane,encoding,creator}'::text[] loop
         if jsonb_typeof(_options_fault.given -> field) <> 'string' then
@@ -117,17 +117,29 @@ language sql stable as $$
         when _submission_fault.delay_ms not between 0 and 315360000000
              or _submission_fault.delay_until > _submission_fault.now + interval '10 years' then
             flowfabric._fault('invalid_time',
-                format('delay %s is invalid; use a duration from 0, or a time, at most ten years ahead',
-                       coalesce(_submission_fault.delay_ms::text || ' ms', _submission_fault.delay_until::text)))
+                format('delay %s is invalid; use a duration from 0 or a time, at most ten years ahead',
+                       coalesce('of ' || _submission_fault.delay_ms || ' ms',
+                                flowfabric._moment(_submission_fault.delay_until))))
         when _submission_fault.deadline_ms not between 1 and 315360000000
              or _submission_fault.deadline_at <= _submission_fault.now
              or _submission_fault.deadline_at > _submission_fault.now + interval '10 years' then
-            flowfabric._fault('invalid_time',
-                format('deadline %s is invalid; use a time after now (%s), at most ten years ahead',
-                       coalesce(_submission_fault.deadline_ms::text || ' ms', _submission_fault.deadline_at::text),
-                       _submission_fault.now))
+            flowfabric._deadline_fault(
+                _submission_fault.deadline_ms, _submission_fault.deadline_at, _submission_fault.now)
         when _submission_fault.tags is not null then flowfabric._tags_fault(_submission_fault.tags::jsonb)
     end
+$$;
+
+-- Build the error for a deadline that has passed or is too far ahead.
+--
+--   refuses  invalid_time, as a value
+--   returns  the fault
+create or replace function flowfabric._deadline_fault(deadline_ms bigint, deadline_at timestamptz, now timestamptz)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('invalid_time',
+        format('deadline %s is invalid; use a time after now (%s), at most ten years ahead',
+               coalesce('of ' || _deadline_fault.deadline_ms || ' ms', flowfabric._moment(_deadline_fault.deadline_at)),
+               flowfabric._moment(_deadline_fault.now)))
 $$;
 
 -- Insert records, tickets, tags and events for the items of a call, except the items marked in `passed`. An id that
@@ -394,7 +406,7 @@ end $$;
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, per item;
---            invalid_limit over 1 000 items
+--            invalid_limit over 1,000 items
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric.submit(
     options text[], options_of int[], partitions int[], ids uuid[], payloads bytea[] default null,
@@ -422,7 +434,7 @@ declare
 begin
     if cardinality(submit.ids) > 1000 then
         perform flowfabric._refuse('invalid_limit',
-            format('%s items in one call are too many; send at most 1 000', cardinality(submit.ids)));
+            format('the call has %s items; use at most 1,000', flowfabric._number(cardinality(submit.ids))));
     elsif is_bare and cardinality(submit.ids) = 1 then
         option := flowfabric._read_options(submit.options[coalesce(submit.options_of[1], 1)]::jsonb);
         if option.route is not null and not coalesce(octet_length(submit.payloads[1]) > submit.payload_limit, false)

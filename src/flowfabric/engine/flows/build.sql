@@ -18,7 +18,7 @@ language sql immutable as $$
                 format('kind %s is invalid; use 1 to 256 bytes', flowfabric._shown(_flow_fault.kind)))
         when octet_length(_flow_fault.key) > 256 then
             flowfabric._fault('invalid_body',
-                format('key %s is too long; use at most 256 bytes', flowfabric._shown(_flow_fault.key)),
+                format('key %s is invalid; use at most 256 bytes', flowfabric._shown(_flow_fault.key)),
                 '{"field": "key"}')
         when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags)
     end
@@ -148,7 +148,7 @@ begin
     if asked.flow is distinct from home.id then
         perform flowfabric._raise(case
             when asked.flow is not null then flowfabric._fault('execution_already_in_flow', format(
-                'execution %s is already a member of flow %s; an execution can be in one flow only',
+                'execution %s is already a member of flow %s; submit another execution for this flow',
                 flowfabric._id(home.partition, add_execution.execution), flowfabric._id(home.partition, asked.flow)),
                 jsonb_build_object('flow_id', flowfabric._id(home.partition, asked.flow)))
             when home.node_count >= 10000 then flowfabric._large_flow_fault('members', 10000) end);
@@ -208,7 +208,7 @@ create or replace function flowfabric._partition_fault(partition int, id uuid, w
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('wrong_partition',
-        format('execution %s must be in partition %s, the partition of its flow; submit it with that flow',
+        format('execution %s is not in partition %s, the partition of its flow; submit it as a member of the flow',
                flowfabric._id(_partition_fault.partition, _partition_fault.id), _partition_fault.wanted))
 $$;
 
@@ -220,8 +220,8 @@ create or replace function flowfabric._large_flow_fault(what text, most int)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('flow_too_large',
-        format('the flow would have more than %s %s; split it into several flows',
-               _large_flow_fault.most, _large_flow_fault.what),
+        format('the flow would exceed its limit of %s %s; split it into several flows',
+               flowfabric._number(_large_flow_fault.most), _large_flow_fault.what),
         jsonb_build_object('limit', _large_flow_fault.most))
 $$;
 

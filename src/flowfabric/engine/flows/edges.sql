@@ -21,11 +21,11 @@ begin
     if (_edge_fault.upstream_partition, _edge_fault.upstream)
        = (_edge_fault.downstream_partition, _edge_fault.downstream) then
         return flowfabric._fault('self_referencing_edge',
-            format('execution %s cannot depend on itself',
+            format('execution %s cannot depend on itself; use another execution',
                    flowfabric._id(_edge_fault.upstream_partition, _edge_fault.upstream)));
     elsif stranger is not null then
         return flowfabric._fault('invalid_dependency',
-            format('execution %s is not a member of flow %s; add it first',
+            format('execution %s is not a member of flow %s; use add_execution to add it',
                    stranger, flowfabric._id(flow.partition, flow.id)),
             '{"cause": "not_a_member"}');
     elsif octet_length(_edge_fault.pass_as) not between 1 and 128 then
@@ -37,7 +37,7 @@ begin
       and e.pass_as = _edge_fault.pass_as and e.upstream <> _edge_fault.upstream limit 1;
     if rival is not null then
         return flowfabric._fault('invalid_dependency',
-            format('pass_as %s is already used by the edge from execution %s; choose another name',
+            format('pass_as %s is already used by the edge from execution %s; use another name',
                    flowfabric._shown(_edge_fault.pass_as), rival),
             jsonb_build_object(
                 'cause', case when _edge_fault.pass_as = 'payload' then 'payload_taken' else 'name_taken' end));
@@ -96,7 +96,7 @@ begin
     where g.partition = flow.partition and g.downstream = _new_edge_fault.downstream;
     if edge_group.state = 'impossible' or edge_group.state = 'satisfied' and edge_group.needed is not null then
         return flowfabric._fault('edge_group_settled',
-            format('the edge group of execution %s is already %s and takes no more edges', child, edge_group.state));
+            format('the edge group of execution %s is already %s; add edges before that', child, edge_group.state));
     elsif ticket.id is null or ticket.phase <> 'runnable' or ticket.attempt > 0 then
         return flowfabric._fault('execution_already_started',
             format('execution %s has already %s; add edges before its first attempt starts',
@@ -107,7 +107,7 @@ begin
         return flowfabric._large_flow_fault('upstreams for one member', 10000);
     elsif flowfabric._is_behind(flow.partition, _new_edge_fault.downstream, _new_edge_fault.upstream) then
         return flowfabric._fault('cycle_detected',
-            format('the edge would create a cycle: execution %s already depends on %s, directly or indirectly',
+            format('the edge would create a cycle: execution %s already depends on %s; remove one of the edges',
                    flowfabric._id(flow.partition, _new_edge_fault.upstream), child));
     end if;
     return null;
@@ -146,7 +146,7 @@ begin
            or there.pass_as is distinct from add_edge.pass_as
            or there.id <> add_edge.edge_id and not add_edge.is_minted then
             perform flowfabric._refuse('dependency_already_exists',
-                format('edge %s already exists with other attributes; edges cannot be changed', there.id),
+                format('edge %s already exists with other attributes; an edge cannot be changed, so use that one', there.id),
                 jsonb_build_object('edge_id', there.id));
         end if;
         outcome := 'already_applied';
@@ -241,11 +241,11 @@ begin
         return null;
     end if;
     return flowfabric._fault('invalid_edge_group',
-        format('policy %s is invalid: %s', flowfabric._shown(given::text), case cause
-            when 'unknown_kind' then 'kind must be all_of, any_of or quorum'
-            when 'unknown_field' then 'only quorum has k; only any_of and quorum have on_satisfied, which must be '
-                                      'cancel_remaining or let_run'
-            else 'k must be a whole number from 1 to the number of edges' end),
+        format('policy %s is invalid; %s', flowfabric._shown(given::text), case cause
+            when 'unknown_kind' then 'use the kind all_of, any_of or quorum'
+            when 'unknown_field' then 'use k with quorum only, and on_satisfied (cancel_remaining or let_run) with '
+                                      'any_of and quorum only'
+            else 'use a whole number from 1 to the number of edges as k' end),
         jsonb_build_object('cause', cause));
 end $$;
 
@@ -281,7 +281,7 @@ begin
     home := flowfabric._lock_open_flow(set_edge_group.partition, set_edge_group.flow);
     perform flowfabric._raise(flowfabric._policy_of_group_fault(wanted));
     if not flowfabric._is_member(home, set_edge_group.downstream_partition, set_edge_group.downstream) then
-        perform flowfabric._refuse('invalid_dependency', format('execution %s is not a member of flow %s; add it first',
+        perform flowfabric._refuse('invalid_dependency', format('execution %s is not a member of flow %s; use add_execution to add it',
             flowfabric._id(set_edge_group.downstream_partition, set_edge_group.downstream),
             flowfabric._id(home.partition, home.id)),
             '{"cause": "not_a_member"}');

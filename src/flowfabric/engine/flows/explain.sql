@@ -16,7 +16,7 @@ begin
     where g.partition = ticket.partition and g.downstream = ticket.id;
     if rule.total < rule.needed then
         return flowfabric._explanation(
-            format('its edge group is incomplete: the quorum needs %s upstream executions and has %s; use add_edge',
+            format('waits for more upstream executions: its quorum needs %s and has %s; use add_edge to add them',
                    rule.needed, rule.total),
             'upstreams', ticket.created_at, 'add_edge');
     end if;

@@ -107,7 +107,7 @@ begin
             perform flowfabric._raise_element(format('members[%s]', start + answer.item - 1), coalesce(
                 answer.detail::jsonb || jsonb_build_object('code', answer.refusal),
                 flowfabric._fault('invalid_body',
-                    format('its id or idempotency key already belongs to execution %s; use another',
+                    format('its id or idempotency key already belongs to execution %s; use another one',
                            answer.detail::jsonb ->> 'execution_id'),
                     '{"field": "key"}')));
         end loop;
@@ -203,12 +203,13 @@ begin
             and coalesce(octet_length(edge.name), 1) between 1 and 128;
         perform flowfabric._raise_element(format('edges[%s]', edge.number - 1), case
             when edge.upstream = edge.downstream then
-                flowfabric._fault('self_referencing_edge', 'a member cannot depend on itself')
+                flowfabric._fault('self_referencing_edge', 'a member cannot depend on itself; use another member')
             when edge.is_second then
-                flowfabric._fault('dependency_already_exists', 'an earlier edge already connects these two members')
+                flowfabric._fault('dependency_already_exists',
+                                  'an earlier edge already connects these two members; remove this one')
             when edge.is_many then flowfabric._large_flow_fault('upstreams for one member', 10000)
             when edge.is_taken then flowfabric._fault('invalid_dependency',
-                format('pass_as %s is already used by an earlier edge; choose another name',
+                format('pass_as %s is already used by an earlier edge; use another name',
                        flowfabric._shown(edge.name)),
                 jsonb_build_object('cause', case when edge.name = 'payload' then 'payload_taken' else 'name_taken' end))
             else flowfabric._fault('invalid_name',
@@ -220,16 +221,17 @@ begin
         perform flowfabric._raise_element(format('groups[%s]', number - 1), coalesce(
             flowfabric._policy_of_group_fault(_check_links.policies[number]),
             case when number <> array_position(_check_links.grouped, _check_links.grouped[number]) then
-                     flowfabric._fault('invalid_edge_group', 'the member already has a policy', '{"cause": "fixed"}')
+                     flowfabric._fault('invalid_edge_group', 'the member already has a policy; remove this one',
+                                       '{"cause": "fixed"}')
                  when (_check_links.policies[number] ->> 'k')::int > edges_into then flowfabric._fault(
-                     'invalid_edge_group', format('k is %s, but the member has only %s edges',
+                     'invalid_edge_group', format('k %s is invalid; use at most %s, the number of edges of the member',
                                                   _check_links.policies[number] ->> 'k', edges_into),
                      '{"cause": "k_exceeds_edges"}') end));
     end loop;
     circular := flowfabric._first_circular(_check_links.members, _check_links.upstreams, _check_links.downstreams);
     if circular is not null then
         perform flowfabric._raise_element(format('edges[%s]', circular - 1), flowfabric._fault(
-            'cycle_detected', 'the edge is part of a cycle; remove an edge of the cycle'));
+            'cycle_detected', 'the edge is part of a cycle; remove one of its edges'));
     end if;
 end $$;
 

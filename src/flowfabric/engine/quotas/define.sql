@@ -10,20 +10,20 @@ language sql immutable as $$
     select case
         when (_quota_fault.quota).window_seconds between 1 and 86400 is not true then
             flowfabric._fault('invalid_quota',
-                format('window_seconds %s is invalid; use 1 to 86400', (_quota_fault.quota).window_seconds),
+                format('window_seconds %s is invalid; use 1 to 86,400', (_quota_fault.quota).window_seconds),
                 '{"field": "window_seconds"}')
         when (_quota_fault.quota).max_requests_per_window not between 1 and 9007199254740991 then
             flowfabric._fault('invalid_quota',
-                format('max_requests_per_window %s is invalid; use 1 to 9007199254740991',
+                format('max_requests_per_window %s is invalid; use 1 to 9,007,199,254,740,991',
                        (_quota_fault.quota).max_requests_per_window),
                 '{"field": "max_requests_per_window"}')
         when (_quota_fault.quota).max_concurrent not between 1 and 9007199254740991 then
             flowfabric._fault('invalid_quota',
-                format('max_concurrent %s is invalid; use 1 to 9007199254740991', (_quota_fault.quota).max_concurrent),
+                format('max_concurrent %s is invalid; use 1 to 9,007,199,254,740,991', (_quota_fault.quota).max_concurrent),
                 '{"field": "max_concurrent"}')
         when coalesce((_quota_fault.quota).max_requests_per_window, (_quota_fault.quota).max_concurrent) is null then
             flowfabric._fault('invalid_quota',
-                'the quota has no limit; set max_requests_per_window, max_concurrent, or both',
+                'the quota has no limit; use max_requests_per_window, max_concurrent or both',
                 '{"field": "max_requests_per_window"}')
     end
 $$;
@@ -67,7 +67,7 @@ create or replace function flowfabric._missing_quota(namespace text, quota text)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('quota_not_found', format(
-        'quota %s does not exist in namespace %s; check the name, or create it with create_quota',
+        'quota %s does not exist in namespace %s; check the name, or use create_quota to create it',
         flowfabric._shown(_missing_quota.quota), flowfabric._shown(_missing_quota.namespace)))
 $$;
 
@@ -107,7 +107,7 @@ begin
     where q.partition = create_quota.partition and q.id = create_quota.id;
     if flowfabric._quota_limits(known) <> flowfabric._quota_limits(wanted) then
         perform flowfabric._refuse('quota_already_exists',
-            format('quota %s already exists in namespace %s with other limits: %s; use change_quota to change them',
+            format('quota %s already exists in namespace %s with another definition: %s; use change_quota to change it',
                    flowfabric._shown(create_quota.name), flowfabric._shown(create_quota.namespace),
                    flowfabric._quota_limits(known)));
     end if;

@@ -63,7 +63,7 @@ begin
     end if;
     outcome := 'fired';
     if cancelled is not null then
-        holds_budgets := flowfabric._lock_budgets_at_stake(array[schedule.last_partition],
+        holds_budgets := flowfabric._lock_budgets_for_end(array[schedule.last_partition],
                                                            array[schedule.last_execution], held);
         perform flowfabric._end(
             array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,

@@ -54,7 +54,7 @@ returns void
 language plpgsql as $$
 begin
     perform flowfabric._refuse('schedule_not_found',
-        format('schedule %s does not exist in namespace %s; list_schedules shows the existing ones',
+        format('schedule %s does not exist in namespace %s; check the name, or use create_schedule to create it',
                flowfabric._shown(_refuse_no_schedule.name), flowfabric._shown(_refuse_no_schedule.namespace)));
 end $$;
 
@@ -125,7 +125,7 @@ begin
     if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_options, create_schedule.payload,
                                     create_schedule.priority, wanted_tags, create_schedule.deadline_ms) then
         perform flowfabric._refuse('schedule_already_exists',
-            format('schedule %s already exists in namespace %s; change it with change_schedule, or use another name',
+            format('schedule %s already exists in namespace %s with another definition; use change_schedule to change it',
                    flowfabric._shown(create_schedule.name), flowfabric._shown(create_schedule.namespace)));
     end if;
     return 'noop';

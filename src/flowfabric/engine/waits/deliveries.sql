@@ -43,11 +43,14 @@ begin
         select e.outcome into outcome from flowfabric.executions e
         where e.partition = given.partition and e.id = given.execution;
         return flowfabric._fault(
-            'target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(outcome)),
+            'target_not_signalable', format('execution %s has ended: %s; it accepts no more signals',
+                                            flowfabric._id(given.partition, given.execution),
+                                            flowfabric._ended_state(outcome)),
             jsonb_build_object('outcome', outcome));
     end if;
     if point.state = 'closed' or point.expires_at <= _delivery_fault.now then
-        return flowfabric._fault('waitpoint_closed', format('waitpoint %s is closed to new signals', point.key));
+        return flowfabric._fault('waitpoint_closed', format(
+            'waitpoint %s is closed and accepts no more signals; use an open waitpoint', flowfabric._shown(point.key)));
     end if;
     -- Signals of the engine itself (ends of children, timeouts) do not count.
     if given.number > _delivery_fault.most and given.number - 1 - _delivery_fault.most >= (
@@ -55,18 +58,19 @@ begin
         where s.partition = given.partition and s.execution = given.execution and s.source_type = 'system') then
         return flowfabric._fault(
             'signal_limit_exceeded',
-            format('the execution has reached its limit of %s signals (policy max_signals)', _delivery_fault.most));
+            format('the execution has reached its limit of %s signals (policy max_signals); submit a new one',
+                   flowfabric._number(_delivery_fault.most)));
     end if;
     if point.state = 'pending' and given.number > 1000 and 1000 <= (
         select count(*) from (select from flowfabric.signals s where s.waitpoint = given.waitpoint limit 1000) s) then
         return flowfabric._fault(
             'signal_limit_exceeded',
-            'the waitpoint has 1 000 buffered signals, the limit; wait until the execution suspends on it');
+            'the waitpoint has reached its limit of 1,000 buffered signals; wait until the execution suspends on it');
     end if;
     if wait.bind and given.digest is distinct from wait.about_digest then
         return flowfabric._fault(
             'approval_digest_mismatch',
-            'the digest does not match the current request; read the request again and send its digest');
+            'the digest does not match the current request; read the request again and use its digest');
     end if;
     return null;
 end $$;

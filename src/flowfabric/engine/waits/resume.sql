@@ -119,7 +119,7 @@ begin
     perform flowfabric._check_by(resume.by);
     if resume.delay_ms not between 0 and 315360000000 then
         perform flowfabric._refuse('invalid_time', format(
-            'delay of %s ms is out of range; use 0 to 315 360 000 000 ms (ten years)', resume.delay_ms));
+            'delay of %s ms is invalid; use 0 to 315,360,000,000 ms (ten years)', resume.delay_ms));
     end if;
     select t.* into ticket from flowfabric.tickets t
     where t.partition = resume.partition and t.id = resume.id for update;
@@ -129,8 +129,8 @@ begin
     end if;
     if ticket.phase is distinct from 'suspended' then
         perform flowfabric._refuse('execution_not_suspended', format(
-            'execution %s is %s, not suspended', flowfabric._id(resume.partition, resume.id),
-            coalesce(ticket.phase::text, 'ended')));
+            'execution %s is %s, not suspended; use explain to see its state',
+            flowfabric._id(resume.partition, resume.id), coalesce(ticket.phase::text, 'ended')));
     end if;
     perform flowfabric._resume(
         array[ticket.partition], array[ticket.id], 'operator', by => resume.by,
@@ -173,15 +173,18 @@ begin
     order by w.state <> 'closed' desc, w.created_at desc limit 1;
     perform flowfabric._raise(coalesce(
         case when deliver_approval.lane <> route_lane then flowfabric._fault('wrong_lane', format(
-            'the execution is in lane %s, not %s', route_lane, flowfabric._shown(deliver_approval.lane))) end,
+            'lane %s is not the lane of execution %s; use %s', flowfabric._shown(deliver_approval.lane),
+            flowfabric._id(deliver_approval.partition, deliver_approval.id), flowfabric._shown(route_lane))) end,
         flowfabric._signal_fault(
             deliver_approval.signal_name, 'approval', 'operator', deliver_approval.by, null, null,
             deliver_approval.digest, deliver_approval.encoding, deliver_approval.payload),
         case when octet_length(deliver_approval.suffix) > 256 then flowfabric._fault('invalid_signal',
-            format('suffix %s is too long; use at most 256 bytes', flowfabric._shown(deliver_approval.suffix)),
+            format('suffix %s is invalid; use at most 256 bytes', flowfabric._shown(deliver_approval.suffix)),
             '{"field": "suffix"}') end,
         case when point_id is null then flowfabric._fault('waitpoint_not_found',
-            format('the execution has no waitpoint %s', flowfabric._shown(deliver_approval.waitpoint))) end));
+            format('waitpoint %s does not exist in execution %s; use list_waitpoints to see the existing ones',
+                   flowfabric._shown(deliver_approval.waitpoint),
+                   flowfabric._id(deliver_approval.partition, deliver_approval.id))) end));
     done := flowfabric._accept_signals(
         '{1}', array[deliver_approval.partition], array[deliver_approval.id], array[point_id],
         array[deliver_approval.signal_name], array[deliver_approval.signal_id], '{operator}',

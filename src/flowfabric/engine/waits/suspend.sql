@@ -43,17 +43,19 @@ begin
                 'requested_by %s is invalid; use worker, operator, policy or system_timeout_policy',
                 flowfabric._shown(made.requested_by))
             when 'idempotency_key' then format(
-                'idempotency_key %s is too long; use at most 256 bytes', flowfabric._shown(made.idempotency_key))
+                'idempotency_key %s is invalid; use at most 256 bytes', flowfabric._shown(made.idempotency_key))
             when 'name' then format('name %s is invalid; use 1 to 128 bytes', flowfabric._shown(made.name))
-            when 'occurrence' then format('occurrence %s is invalid; use 1 or more', made.occurrence)
-            else 'bind requires `about`, the data that the decision is bound to' end,
+            when 'occurrence' then format('occurrence %s is invalid; use a whole number from 1', made.occurrence)
+            else 'bind is invalid without about; pass about, the data that the decision is bound to' end,
             jsonb_build_object('field', field))
         when _wait_request_fault.timeout_ms > 315360000000
             or made.timeout_at > _wait_request_fault.now + interval '10 years' then
-            flowfabric._fault('invalid_time', 'timeout is out of range; use at most ten years from now')
+            flowfabric._fault('invalid_time', format(
+                'timeout %s is invalid; use a duration or a time, at most ten years ahead',
+                coalesce('of ' || _wait_request_fault.timeout_ms || ' ms', flowfabric._moment(made.timeout_at))))
         when _wait_request_fault.resume_delay_ms not between 0 and 315360000000 then
             flowfabric._fault('invalid_time', format(
-                'resume_delay of %s ms is out of range; use 0 to 315 360 000 000 ms (ten years)',
+                'resume_delay of %s ms is invalid; use 0 to 315,360,000,000 ms (ten years)',
                 _wait_request_fault.resume_delay_ms))
         when octet_length(made.about) > 65536 then
             flowfabric._oversize_fault('about of a suspension', octet_length(made.about), 65536)
@@ -101,22 +103,25 @@ begin
     perform flowfabric._raise(case
         when waitpoint.id is null then
             flowfabric._fault('waitpoint_not_found',
-                              format('waitpoint %s does not exist', _wanted_waitpoint.wanted))
+                format('waitpoint %s does not exist; use create_waitpoint to create one', _wanted_waitpoint.wanted))
         when (waitpoint.partition, waitpoint.execution)
           <> (_wanted_waitpoint.partition, _wanted_waitpoint.execution) then
             flowfabric._fault('waitpoint_of_other_execution',
-                              format('waitpoint %s belongs to another execution', _wanted_waitpoint.wanted))
+                format('waitpoint %s belongs to another execution; use create_waitpoint to create one',
+                       _wanted_waitpoint.wanted))
         when waitpoint.close_reason = 'never_committed'
           or waitpoint.state = 'pending' and (waitpoint.expires_at <= _wanted_waitpoint.now or token is null) then
             flowfabric._fault('pending_waitpoint_expired',
-                              format('waitpoint %s has expired; create another', _wanted_waitpoint.wanted))
+                format('waitpoint %s has expired; use create_waitpoint to create another', _wanted_waitpoint.wanted))
         when waitpoint.state <> 'pending' then
             flowfabric._fault('waitpoint_not_pending',
-                              format('waitpoint %s is %s, not pending', _wanted_waitpoint.wanted, waitpoint.state))
+                format('waitpoint %s is %s, not pending; use create_waitpoint to create another',
+                       _wanted_waitpoint.wanted, waitpoint.state))
         when waitpoint.key <> _wanted_waitpoint.key then
             flowfabric._fault('invalid_suspension', format(
-                'waitpoint %s has key %s, not %s', _wanted_waitpoint.wanted, flowfabric._shown(waitpoint.key),
-                flowfabric._shown(_wanted_waitpoint.key)), '{"cause": "waitpoint_key_mismatch"}') end);
+                'key %s is not the key of waitpoint %s; use %s', flowfabric._shown(_wanted_waitpoint.key),
+                _wanted_waitpoint.wanted, flowfabric._shown(waitpoint.key)), '{"cause": "waitpoint_key_mismatch"}')
+        end);
 end $$;
 
 -- Bind the waitpoint that a suspension requests by key, or by id and key: adopt the pending one with the token it

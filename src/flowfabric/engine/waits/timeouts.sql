@@ -155,7 +155,7 @@ begin
         where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
     where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
     -- For all at once, because budgets are locked in key order. The attempts of these executions end here.
-    perform flowfabric._lock_budgets_at_stake(ending.partitions, ending.ids, held);
+    perform flowfabric._lock_budgets_for_end(ending.partitions, ending.ids, held);
     perform flowfabric._return_reservations(ending.partitions, ending.ids);
     for late in
         select s.timeout_behavior as behavior, s.within is not null as within,

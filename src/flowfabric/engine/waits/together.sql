@@ -219,7 +219,7 @@ begin
     return coalesce(
         flowfabric._delay_fault(null, longest, _wait_requests_fault.now),
         case when stranger is not null then flowfabric._fault(
-            'invalid_suspension', format('the suspension is invalid: %s is not a child of this execution', stranger),
+            'invalid_suspension', format('the suspension is invalid: %s is not a child of this execution; use one of its children', stranger),
             '{"cause": "not_its_child"}') end);
 end $$;
 

@@ -162,7 +162,7 @@ begin
     end if;
     if coalesce(create_waitpoint.expires_in_ms, 0) not between 1 and 2592000000 then
         perform flowfabric._refuse('invalid_time', format(
-            'expires_in of %s ms is out of range; use 1 to 2 592 000 000 ms (30 days)',
+            'expires_in of %s ms is invalid; use 1 to 2,592,000,000 ms (30 days)',
             create_waitpoint.expires_in_ms));
     end if;
     known := flowfabric._pending_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, now);
