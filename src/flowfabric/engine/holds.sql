@@ -56,8 +56,7 @@ begin
                                else 'eligible_now' end::flowfabric.eligibility,
             reason = case when w.awaits then 'waiting_for_children'
                           when t.due_at > now then
-                              coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'),
-                                        'waiting_for_delay')
+                              coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'), 'waiting_for_delay')
                           else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
         from (select flowfabric._awaits(ticket) as awaits) w

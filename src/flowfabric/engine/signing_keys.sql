@@ -141,7 +141,7 @@ end $$;
 --   emits    key_rotated
 --   refuses  invalid_kid, invalid_secret, invalid_grace, rotation_conflict, invalid_body
 --   returns  'rotated' with the previous kid, how many old keys were removed and how many open waitpoints depend on
---            older keys; or 'noop' when it already was the active key
+--            older keys; or 'noop' if it already was the active key
 create or replace function flowfabric.rotate_key(
     kid text, secret text, grace_ms bigint default 86400000, by text default null,
     out outcome text, out previous_kid text, out removed int, out open_waitpoints bigint)
@@ -183,7 +183,7 @@ end $$;
 
 -- Remove keys that expired at least seven days ago.
 --
---   locks    the keys it removes; skips locked ones
+--   locks    the keys it removes, skipping locked ones
 --   returns  how many were removed
 create or replace function flowfabric._remove_old_keys(take int, passing int default 0)
 returns int
@@ -200,9 +200,9 @@ begin
     return removed;
 end $$;
 
--- Remove keys that expired at least seven days ago.
+-- Sweep: remove keys that expired at least seven days ago.
 --
---   locks    the keys it removes; skips locked ones
+--   locks    the keys it removes, skipping locked ones
 --   returns  how many were removed
 create or replace function flowfabric.retire_signing_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])

@@ -29,8 +29,8 @@ language sql immutable as $$
         'the execution has reached its limit of 10,000 steps; split it into several executions')
 $$;
 
--- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends then. The first result of a
--- name and occurrence wins. An execution has at most 10,000 steps.
+-- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends at that time. The first
+-- result of a name and occurrence wins. An execution has at most 10,000 steps.
 --
 --   locks    the tickets, in key order
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
@@ -168,8 +168,8 @@ begin
           and s.id = _journal_entry.suspension);
 end $$;
 
--- Read what a claim returns for executions that ran before, by the row addresses (ctid) of their tickets: their
--- journals, up to 1 MiB in total, and what ended the last wait. A journal that does not fit is read on demand.
+-- Read the journals of claimed executions that ran before, up to 1 MiB in total, and the end of their last wait, by the
+-- row addresses (ctid) of their tickets. A journal that does not fit is read on demand.
 --
 --   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit; and
 --            {suspension_id, by, signals}, null if the execution did not wait

@@ -52,7 +52,7 @@ begin
     return kept;
 end $$;
 
--- Check the name of the acting person or service (`by`). Null is allowed and means nobody in particular.
+-- Check the name of the acting person or service (`by`). Null is allowed and means that no name was given.
 --
 --   refuses  invalid_body
 create or replace function flowfabric._check_by(by text)
@@ -99,8 +99,8 @@ begin
     return false;
 end $$;
 
--- The length of a payload if it is large. Small payloads are not counted: a claim with the highest `take` stays below
--- its limit with them alone.
+-- The length of a payload if it is large. Small payloads are not counted: even a claim with the highest `take` stays
+-- below its limit with small payloads only.
 --
 --   returns  the length, or null
 create or replace function flowfabric._large(bytes int)

@@ -1,5 +1,5 @@
--- Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen. A claim works without an
--- entry here.
+-- Workers: which worker processes are live. Used for blocked_by_route and by `ff top`. A claim works without an entry
+-- here.
 
 -- Refuse an invalid worker or instance name.
 --
@@ -51,7 +51,7 @@ begin
         return;
     end if;
     cause := case when _check_capabilities.capabilities is null then 'not_array'
-        else flowfabric._capabilities_cause(_check_capabilities.capabilities) end;
+                  else flowfabric._capabilities_cause(_check_capabilities.capabilities) end;
     if cause is not null then
         perform flowfabric._refuse('invalid_capabilities',
             format('capabilities %s are invalid; use a list of up to 256 words without commas, whitespace or '
@@ -172,9 +172,9 @@ begin
     order by x.number;
 end $$;
 
--- Remove instances and end their leases, as expired or as revoked: of all instances in one call, because tickets and
--- budgets are locked in key order. With 'revoked', leases that have already expired are skipped: their sweep counts
--- them as a reclaim, and a revocation would not.
+-- Remove instances and end their leases, as expired or as revoked: all instances in one call, because tickets and
+-- budgets are locked in key order. With 'revoked', leases that have already expired are skipped: the sweep counts them
+-- as reclaims, and a revocation would not.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the reclaim cap → ended: failed
 --   locks    the tickets it moves, in key order
@@ -206,8 +206,8 @@ begin
         return;
     end if;
     if _remove_instances.how = 'revoked' then
-        perform flowfabric._end_leases(held.partitions, held.ids, 'revoked', _remove_instances.by,
-            _remove_instances.reason);
+        perform flowfabric._end_leases(
+            held.partitions, held.ids, 'revoked', _remove_instances.by, _remove_instances.reason);
         lanes := held.lanes;
     else
         select l.lanes, l.ended into lanes, ended from flowfabric._end_expired_leases(held.partitions, held.ids) l;
@@ -272,9 +272,9 @@ begin
     limit flowfabric._page(list_workers.take);
 end $$;
 
--- Remove instances whose registration has expired. Their leases expire separately.
+-- Sweep: remove instances whose registration has expired. Their leases expire separately.
 --
---   locks    the entries it removes; skips locked ones
+--   locks    the entries it removes, skipping locked ones
 --   emits    worker_expired
 --   returns  how many were removed
 create or replace function flowfabric.expire_workers(
@@ -295,12 +295,12 @@ begin
     end loop;
 end $$;
 
--- End the leases of instances that promised to hold their advisory lock and have not held it for half a second: the
--- process or its connection is gone. For 15 s after a server start no instance counts as dead, because every instance
--- loses its lock then.
+-- Sweep: end the leases of instances that promised to hold their advisory lock and have not held it for half a second:
+-- the process or its connection is gone. For 15 s after a server start no instance counts as dead, because every
+-- instance loses its lock then.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the entries it changes (skips locked ones); the tickets of lost leases, in key order
+--   locks    the entries it changes, skipping locked ones; the tickets of lost leases, in key order
 --   emits    worker_expired, lease_expired, execution_failed
 --   returns  how many instances were found dead, the lanes that have work again, the executions that ended
 create or replace function flowfabric.return_orphans(

@@ -1,4 +1,4 @@
--- Ending an attempt: complete, fail or delay; many in one call, each checked against its fence.
+-- Ends of attempts: complete, fail or delay; many in one call, each checked against its fence.
 
 -- Record the current attempts as ended and release their reservations. The caller has locked the tickets and updates
 -- them next.

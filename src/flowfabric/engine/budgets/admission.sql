@@ -43,7 +43,7 @@ end $$;
 
 -- The first of these budgets that is exhausted, with its figures.
 --
---   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null when none is exhausted
+--   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null if none is exhausted
 create or replace function flowfabric._budget_words(budgets uuid[], now timestamptz)
 returns jsonb
 language sql stable as $$

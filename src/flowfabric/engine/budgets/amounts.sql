@@ -1,10 +1,10 @@
 -- Amounts: {dimension: whole number}, validated, added and compared with limits. These functions use loops because
 -- every usage report calls all of them, and a query would be several times slower.
 
--- Validate amounts.
+-- Check amounts.
 --
 --   refuses  invalid_usage, as a value
---   returns  the error, or null when the amounts are valid
+--   returns  the fault, or null if the amounts are valid
 create or replace function flowfabric._amounts_fault(amounts jsonb, least_count int)
 returns jsonb
 language plpgsql immutable as $$
@@ -170,7 +170,7 @@ end $$;
 --
 --   refuses  invalid_usage, as a value, when a sum would exceed 2^53 - 1
 --   returns  {outcome: ok, soft_breach or hard_breach, dimension, used, reserved, hard_limit or soft_limit}, with the
---            figures before a hard breach and after a soft breach; or the error
+--            figures before a hard breach and after a soft breach; or the fault
 create or replace function flowfabric._judge_usage(budget flowfabric.budgets, amounts jsonb, reserving boolean)
 returns jsonb
 language plpgsql immutable as $$

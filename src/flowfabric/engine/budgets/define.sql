@@ -1,9 +1,9 @@
 -- Define budgets: create, change and read them.
 
--- Validate the definition of a budget.
+-- Check the definition of a budget.
 --
 --   refuses  invalid_budget, as a value
---   returns  the error, or null when the definition is valid
+--   returns  the fault, or null if the definition is valid
 create or replace function flowfabric._budget_fault(budget flowfabric.budgets)
 returns jsonb
 language plpgsql immutable as $$
@@ -69,7 +69,7 @@ $$;
 --   moves    budget – → open, nothing used
 --   emits    budget_created
 --   refuses  invalid_budget, invalid_body, budget_already_exists
---   returns  'created', or 'exists' when a budget with this name and the same definition exists
+--   returns  'created', or 'exists' if a budget with this name and the same definition exists
 create or replace function flowfabric.create_budget(
     partition int, id uuid, namespace text, name text, hard_limits text default '{}', soft_limits text default '{}',
     mode text default 'strict', on_hard_limit text default 'refuse', on_soft_limit text default 'warn',
@@ -224,7 +224,7 @@ end $$;
 -- List the budgets of a namespace by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  one budget as JSON per row, and one more row than asked for when more follow
+--   returns  one budget as JSON per row, and one more row than asked for if more follow
 create or replace function flowfabric.list_budgets(
     namespace text default 'default', after text default '', take int default 50)
 returns table (budget text)

@@ -1,4 +1,4 @@
--- Lock budgets: the only functions that lock budgets and store what is used of them.
+-- Lock budgets: the only functions that lock budgets and store their used and reserved amounts.
 
 -- Apply a due reset to a budget.
 --
@@ -151,7 +151,7 @@ end $$;
 
 -- Find a budget by a text: a UUID is taken as its id, any other text as its name.
 --
---   returns  the id, or null when the budget does not exist
+--   returns  the id, or null if the budget does not exist
 create or replace function flowfabric._find_budget(namespace text, word text)
 returns uuid
 language plpgsql stable as $$
@@ -165,10 +165,10 @@ begin
         where b.namespace = _find_budget.namespace and b.name = _find_budget.word);
 end $$;
 
--- The error for a budget that does not exist.
+-- Build the error for a budget that does not exist.
 --
 --   refuses  budget_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._no_budget_fault(id uuid)
 returns jsonb
 language sql immutable as $$
@@ -177,8 +177,8 @@ language sql immutable as $$
                _no_budget_fault.id))
 $$;
 
--- The budgets that a call under leases may have to lock: the budgets it names, and those in which its executions have
--- open reservations, which are released if the call ends the executions.
+-- The budgets that a call under leases may have to lock: the budgets that it names, and the budgets in which its
+-- executions have open reservations, because the end of an execution releases its reservations.
 --
 --   returns  the ids
 create or replace function flowfabric._budgets_to_lock(named uuid[], partitions int[], executions uuid[])
@@ -204,14 +204,15 @@ returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    budget_ids uuid[] := flowfabric._budgets_to_lock('{}', _lock_reserved_budgets.partitions, _lock_reserved_budgets.executions);
+    budget_ids uuid[] := flowfabric._budgets_to_lock(
+        '{}', _lock_reserved_budgets.partitions, _lock_reserved_budgets.executions);
 begin
     perform from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id for update;
 end $$;
 
 -- The lanes that may have claimable work again because a budget has room: the lanes of its routes.
 --
---   returns  the names, or null when the budget closed no routes before, or still does
+--   returns  the names, or null if the budget closed no routes before, or still does
 create or replace function flowfabric._opened_lanes(before flowfabric.budgets, after flowfabric.budgets)
 returns text[]
 language plpgsql stable as $$

@@ -48,7 +48,7 @@ end $$;
 -- Find the open reservation of a budget by its dedup key. The row comparison and the order match one index only, as in
 -- _expired_reservations.
 --
---   returns  the reservation, or null when there is none
+--   returns  the reservation, or null if there is none
 create or replace function flowfabric._known_reservation(budget flowfabric.budgets, dedup_key text)
 returns flowfabric.reservations
 language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
@@ -130,7 +130,7 @@ begin
         || case when verdict ->> 'outcome' = 'ok' then '{"outcome": "reserved"}'::jsonb else '{}' end;
 end $$;
 
--- Check the fence of a call that may carry one, and lock the budget together with everything else the call may have to
+-- Check the fence of a call, if it has one, and lock the budget together with everything else the call may have to
 -- lock.
 --
 --   moves    reservation open → expired

@@ -34,10 +34,10 @@ begin
     end if;
 end $$;
 
--- The error for a reservation that does not exist or is no longer open.
+-- Build the error for a reservation that does not exist or is no longer open.
 --
 --   refuses  reservation_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._no_reservation_fault(id uuid, ended_by text)
 returns jsonb
 language sql immutable as $$
@@ -156,7 +156,7 @@ end $$;
 --   emits    reservation_released, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
 --   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active,
 --            execution_not_found, budget_not_found
---   returns  'released' with the amounts, or 'noop' when the reservation has already ended; and the lanes that may have
+--   returns  'released' with the amounts, or 'noop' if the reservation has already ended; and the lanes that may have
 --            claimable work again
 create or replace function flowfabric.release(
     reservation_id uuid, partition int default null, id uuid default null, lease_id uuid default null,
@@ -188,8 +188,8 @@ begin
     lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
 end $$;
 
--- End expired reservations, and delete reservations that ended a day ago (a sweep). A reservation stops counting at its
--- expiry, swept or not.
+-- Sweep: end expired reservations, and delete reservations that ended a day ago. A reservation stops counting when it
+-- expires, even before the sweep.
 --
 --   moves    reservation open → expired; suspended → runnable, for executions that waited for the budget and fit now
 --   locks    the budgets, skipping locked ones; the tickets it moves and the reservations it deletes, skipping locked

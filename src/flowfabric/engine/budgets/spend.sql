@@ -5,7 +5,7 @@
 --
 --   emits    budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage, as a value
---   returns  the budget, and the verdict: {outcome, …figures}, or the error
+--   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._charge(
     inout budget flowfabric.budgets, amounts jsonb, reserving boolean, execution_id text, now timestamptz,
     out verdict jsonb)
@@ -95,7 +95,7 @@ end $$;
 
 -- Delete dedup keys that are a day old. They stop counting at that age, deleted or not.
 --
---   locks    the keys it removes; skips those that are locked
+--   locks    the keys it removes, skipping locked ones
 --   returns  how many keys were deleted
 create or replace function flowfabric._forget_usage_keys(take int)
 returns int
@@ -111,10 +111,10 @@ begin
     return forgotten;
 end $$;
 
--- Validate a report, except for its fence and its budget.
+-- Check a report, except for its fence and its budget.
 --
 --   refuses  invalid_usage, invalid_body, invalid_name, fence_required, as a value
---   returns  the error, or null when the report is valid
+--   returns  the fault, or null if the report is valid
 create or replace function flowfabric._report_fault(amounts jsonb, key text, execution uuid, step text, occurrence int)
 returns jsonb
 language plpgsql stable as $$
@@ -135,10 +135,10 @@ begin
                                      flowfabric._shown(_report_fault.step))) end);
 end $$;
 
--- Validate the dedup key of a report or a reservation.
+-- Check the dedup key of a report or a reservation.
 --
 --   refuses  invalid_body, as a value
---   returns  the error, or null when the key is valid
+--   returns  the fault, or null if the key is valid
 create or replace function flowfabric._dedup_key_fault(key text)
 returns jsonb
 language sql immutable as $$
@@ -152,7 +152,7 @@ $$;
 --
 --   emits    budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage, too_many_steps, as a value
---   returns  the budget, and the verdict: {outcome, …figures}, or the error
+--   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._report_one(
     inout budget flowfabric.budgets, amounts jsonb, partition int, execution uuid, key text, step text, occurrence int,
     now timestamptz, out verdict jsonb)
@@ -163,7 +163,7 @@ declare
 begin
     if (_report_one.key is not null or _report_one.step is not null)
        and flowfabric._is_counted(budget.id, _report_one.key, _report_one.partition, _report_one.execution,
-           _report_one.step, _report_one.occurrence, _report_one.now) then
+                                  _report_one.step, _report_one.occurrence, _report_one.now) then
         verdict := '{"outcome": "already_applied"}';
         return;
     elsif _report_one.step is not null and (
@@ -178,8 +178,9 @@ begin
     budget := charged.budget;
     verdict := charged.verdict;
     if verdict ->> 'outcome' in ('ok', 'soft_breach') then
-        perform flowfabric._remember_report(budget, _report_one.key, _report_one.partition, _report_one.execution,
-            _report_one.step, _report_one.occurrence, verdict, _report_one.now);
+        perform flowfabric._remember_report(
+            budget, _report_one.key, _report_one.partition, _report_one.execution, _report_one.step,
+            _report_one.occurrence, verdict, _report_one.now);
         if _report_one.execution is not null and _report_one.amounts <> '{}' then
             perform flowfabric._note_spending(
                 _report_one.partition, _report_one.execution, budget, _report_one.amounts);
@@ -187,11 +188,11 @@ begin
     end if;
 end $$;
 
--- Check the fences of those items of a call that carry one.
+-- Check the fences of the items of a call that have one.
 --
 --   locks    the tickets, in key order
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
---   returns  one error per item, or null when the fence is valid or missing
+--   returns  one fault per item, or null if the fence is valid or missing
 create or replace function flowfabric._fence_faults(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], now timestamptz)
 returns jsonb[]

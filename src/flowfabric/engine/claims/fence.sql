@@ -1,9 +1,9 @@
--- The fence: lease id, epoch and attempt, sent with every call under a lease, and the one place that checks them.
+-- The fence: lease id, epoch and attempt, sent with every call under a lease. Only this file checks them.
 
 -- Check a fence against a ticket. The most informative fault comes first.
 --
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
---   returns  the fault, or null when the fence is valid
+--   returns  the fault, or null if the fence is valid
 create or replace function flowfabric._fence_fault(
     ticket flowfabric.tickets, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns jsonb
@@ -36,7 +36,7 @@ $$;
 -- Check a fence against the ticket at a ctid, which the caller has locked.
 --
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
---   returns  the fault, or null when the fence is valid
+--   returns  the fault, or null if the fence is valid
 create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns jsonb
 language plpgsql as $$

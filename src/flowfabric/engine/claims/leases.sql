@@ -1,4 +1,4 @@
--- Leases: renewing a lease, losing it, and making its execution claimable again.
+-- Leases: renew, expire and revoke them, and make their executions claimable again.
 
 -- Extend leases, many in one call. A renewal never shortens a lease.
 --
@@ -131,10 +131,10 @@ begin
     ended := spent.ended;
 end $$;
 
--- End the leases that have expired.
+-- Sweep: end the leases that have expired.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves, after their flows (skips locked ones); the budgets of their reservations, in key
+--   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    lease_expired, execution_failed
 --   returns  how many were moved, the lanes that have work again, the executions that ended

@@ -108,7 +108,7 @@ $$;
 -- Store the position of a named consumer, so that it survives a restart of the consumer. It never moves back.
 --
 --   refuses  invalid_name, invalid_cursor
---   returns  'acknowledged', or 'noop' when the position was not ahead of the stored one
+--   returns  'acknowledged', or 'noop' if the position was not ahead of the stored one
 create or replace function flowfabric.acknowledge(consumer text, event_id bigint)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$

@@ -1,4 +1,4 @@
--- Due times and deadlines: make delayed executions claimable, and end the ones past their deadline.
+-- Due times and deadlines: make delayed executions claimable, and end executions past their deadline.
 
 -- Expire executions whose deadline has passed. The caller has locked the tickets.
 --

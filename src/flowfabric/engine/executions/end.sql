@@ -29,7 +29,8 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    event_kind text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
+    event_kind text := case when _end.outcome = 'success' then 'execution_completed'
+                            else 'execution_' || _end.outcome end;
     ended record;
 begin
     if _end.places is null then

@@ -1,6 +1,6 @@
 -- Explain: one sentence that says what an execution waits for and what releases it.
 
--- Count the executions ahead of a ticket in its lane: those with a higher priority, and the older ones at the same
+-- Count the executions ahead of a ticket in its lane: all with a higher priority, and older ones with the same
 -- priority. The count stops at 1,000 executions and 1,000 routes, which bounds the cost for a huge backlog. It uses a
 -- loose index scan over the routes and plain index scans: a bitmap scan or a sort would read every row before the
 -- limit.

@@ -68,7 +68,7 @@ begin
         'failure', asked.failure));
 end $$;
 
--- Find the executions that have ended or do not exist, among those given.
+-- Find the given executions that have ended or do not exist.
 --
 --   returns  their positions in the arrays, from 1
 create or replace function flowfabric.list_ended(partitions int[], ids uuid[])

@@ -54,7 +54,8 @@ begin
     end if;
 end $$;
 
--- Check options, except those of the route. Uses plain expressions, because this runs for every submission.
+-- Check all options except the ones that select the route. Uses plain expressions, because this runs for every
+-- submission.
 --
 --   refuses  invalid_body, invalid_name, invalid_policy, as a value
 --   returns  the fault, or null if the options are valid
@@ -75,7 +76,7 @@ begin
         if jsonb_typeof(_options_fault.given -> field) <> 'string' then
             return flowfabric._fault('invalid_body',
                 format('%s %s is invalid; use a string', field,
-                    flowfabric._shown((_options_fault.given -> field)::text)),
+                       flowfabric._shown((_options_fault.given -> field)::text)),
                 jsonb_build_object('field', field));
         end if;
     end loop;
@@ -89,7 +90,7 @@ begin
     elsif octet_length(_options_fault.given ->> 'creator') > 256 then
         return flowfabric._fault('invalid_body',
             format('creator %s is invalid; use at most 256 bytes',
-                flowfabric._shown(_options_fault.given ->> 'creator')),
+                   flowfabric._shown(_options_fault.given ->> 'creator')),
             '{"field": "creator"}');
     elsif _options_fault.given ? 'policy' then
         return flowfabric._policy_fault(_options_fault.given -> 'policy');
@@ -166,10 +167,10 @@ begin
         insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, tags, policy,
                                            created_at)
         select _write_submissions.partitions[x.item], _write_submissions.ids[x.item],
-               _write_submissions.routes[x.option],
-               _write_submissions.tasks[x.option], _write_submissions.payloads[x.item],
-               _write_submissions.encodings[x.option], _write_submissions.creators[x.option],
-               _write_submissions.tags[x.item], _write_submissions.policies[x.option],
+               _write_submissions.routes[x.option], _write_submissions.tasks[x.option],
+               _write_submissions.payloads[x.item], _write_submissions.encodings[x.option],
+               _write_submissions.creators[x.option], _write_submissions.tags[x.item],
+               _write_submissions.policies[x.option],
                _write_submissions.now + x.item * interval '1 microsecond'
         from (select i as item, _write_submissions.options_of[i] as option from generate_series(1, total) i
               where _write_submissions.passed[i] is not true) x
@@ -269,8 +270,8 @@ begin
     return array(
         select distinct on (x.partition, x.id) x.option
         from unnest(_options_to_write.options_of, _options_to_write.partitions, _options_to_write.ids,
-                     _options_to_write.faults,
-                    _options_to_write.owners) with ordinality as x (option, partition, id, fault, owner, item)
+                    _options_to_write.faults, _options_to_write.owners)
+             with ordinality as x (option, partition, id, fault, owner, item)
         left join lateral (
             select e.id from flowfabric.executions e
             where e.partition = x.partition and e.id = x.id offset 0) e on true
@@ -336,7 +337,7 @@ end $$;
 -- Check the items of a call and compute their due times, deadlines and tags. An array is null if no item needs it.
 --
 --   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
---   returns  the faults, those of the options first; due times, deadlines and tags of the valid items
+--   returns  the faults, with faults of the options first; due times, deadlines and tags of the valid items
 create or replace function flowfabric._judge_submissions(
     options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[],
     delays_until timestamptz[], deadlines_ms bigint[], deadlines_at timestamptz[], tags text[], now timestamptz,

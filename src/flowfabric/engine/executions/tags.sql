@@ -47,7 +47,8 @@ language sql immutable as $$
                                 flowfabric._shown(t.key))) end,
                  flowfabric._tag_value_fault(t.key, t.value #>> '{}'))
              from jsonb_each(_tags_fault.tags) t order by 1 limit 1),
-            (select flowfabric._fault('invalid_tag', format('there are %s tags; use at most 64', flowfabric._number(count(*))))
+            (select flowfabric._fault('invalid_tag',
+                 format('there are %s tags; use at most 64', flowfabric._number(count(*))))
              from jsonb_object_keys(_tags_fault.tags) having count(*) > 64))
     end
 $$;

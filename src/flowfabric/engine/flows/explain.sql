@@ -1,7 +1,7 @@
 -- Explain flow members: which upstream executions a member waits for.
 
--- Explain what a member that waits for its dependencies waits for. Names the first five upstreams, and one upstream
--- that ended without success and must be replayed.
+-- Explain which upstreams a blocked member waits for. Names the first five upstreams, and one upstream that ended
+-- without success and must be replayed.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_dependencies(ticket flowfabric.tickets)

@@ -93,7 +93,8 @@ begin
             order by x.partition, x.id) x
         cross join lateral (
             select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-        perform flowfabric._lock_reserved_budgets(cancellable.partitions || _lock_for_end.partitions, cancellable.ids || _lock_for_end.ids);
+        perform flowfabric._lock_reserved_budgets(
+            cancellable.partitions || _lock_for_end.partitions, cancellable.ids || _lock_for_end.ids);
     end if;
 end $$;
 
@@ -117,7 +118,7 @@ end $$;
 -- Lock flows without waiting (skip locked), for a sweep that has already locked tickets and therefore must not wait.
 -- The sweep ends only members of the flows it got; the next pass handles the others.
 --
---   locks    the flows, and the tickets that an end in them may cancel; skips locked rows
+--   locks    the flows, and the tickets that an end in them may cancel, skipping locked ones
 --   returns  the locked flows
 create or replace function flowfabric._try_flows(partitions smallint[], flows uuid[])
 returns uuid[]
@@ -195,10 +196,10 @@ begin
     return flow;
 end $$;
 
--- The error for a flow that does not exist.
+-- Build the error for a flow that does not exist.
 --
 --   refuses  flow_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._no_flow_fault(partition int, id uuid)
 returns jsonb
 language sql immutable as $$
@@ -207,10 +208,10 @@ language sql immutable as $$
                flowfabric._id(_no_flow_fault.partition, _no_flow_fault.id)))
 $$;
 
--- The error for a change to a cancelled flow.
+-- Build the error for a change to a cancelled flow.
 --
 --   refuses  flow_already_terminal, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._cancelled_flow_fault(flow flowfabric.flows)
 returns jsonb
 language sql immutable as $$
@@ -220,10 +221,10 @@ language sql immutable as $$
                flowfabric._moment((_cancelled_flow_fault.flow).cancelled_at)))
 $$;
 
--- Validate that a flow is not cancelled, before one of its members is replayed.
+-- Check that a flow is not cancelled, before one of its members is replayed.
 --
 --   refuses  flow_already_terminal, as a value
---   returns  the error, or null when the flow is open
+--   returns  the fault, or null if the flow is open
 create or replace function flowfabric._closed_flow_fault(partition int, id uuid)
 returns jsonb
 language plpgsql as $$

@@ -1,5 +1,5 @@
--- Room: how many more executions a quota admits. It is counted from stored rows, so nothing has to be returned
--- explicitly.
+-- Room: how many more executions a quota admits. It is counted from stored rows, so an execution never has to return
+-- its slot explicitly.
 
 -- Whether a ticket holds its slots: it is active or granted. A reader may treat an expired grant as holding nothing; an
 -- admission may not, because a worker may be using the grant at that moment.
@@ -109,8 +109,8 @@ begin
     return least(of_window, of_slots);
 end $$;
 
--- How many more executions each quota admits now, for a claim of `take` executions. Grants count until they are taken
--- back.
+-- How many more executions each quota admits now, for a claim of `take` executions. Grants count until a sweep or a
+-- claim expires them.
 --
 --   returns  one number per quota, in the given order; 0 for a quota that does not exist
 create or replace function flowfabric._rooms(quotas uuid[], take int, now timestamptz)
@@ -128,7 +128,7 @@ end $$;
 
 -- The first of these quotas, by id, that admits nothing now, for readers.
 --
---   returns  the quota; null when all have room
+--   returns  the quota; null if all have room
 create or replace function flowfabric._full_quota(quotas uuid[], now timestamptz)
 returns flowfabric.quotas
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$

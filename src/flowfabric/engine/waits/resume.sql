@@ -40,9 +40,9 @@ begin
         update flowfabric.tickets t
         set phase = 'runnable', due_at = f.due_at,
             eligibility = case when f.due_at is null then 'eligible_now'
-                else 'not_eligible_until_time' end::flowfabric.eligibility,
+                               else 'not_eligible_until_time' end::flowfabric.eligibility,
             reason = case when f.due_at is null then 'waiting_for_worker'
-                else 'waiting_for_resume_delay' end::flowfabric.reason
+                          else 'waiting_for_resume_delay' end::flowfabric.reason
         from found f where t.ctid = f.place
     ), shut as (
         update flowfabric.waitpoints w
@@ -80,8 +80,8 @@ end $$;
 --
 --   moves    waitpoint active → closed; of an alternative active → pending
 --   emits    waitpoint_closed
-create or replace function flowfabric._end_nested_waits(partitions smallint[], ids uuid[], suspensions uuid[],
-    ended_by text)
+create or replace function flowfabric._end_nested_waits(
+    partitions smallint[], ids uuid[], suspensions uuid[], ended_by text)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -89,8 +89,8 @@ declare
     open_ones record;
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
-    from unnest(_end_nested_waits.partitions, _end_nested_waits.ids, _end_nested_waits.suspensions) as x (partition, id,
-    suspension)
+    from unnest(_end_nested_waits.partitions, _end_nested_waits.ids, _end_nested_waits.suspensions)
+         as x (partition, id, suspension)
     cross join lateral (
         select s.partition, s.execution, s.id from flowfabric.suspensions s
         where s.partition = x.partition and s.execution = x.id and s.ended_at is null

@@ -52,14 +52,13 @@ $$;
 -- A signal in the form that `_judge` takes.
 --
 --   returns  {id, waitpoint, name, source_type, source_identity}
-create or replace function flowfabric._signal_to_judge(id uuid, key text, name text, source_type text,
-    source_identity text)
+create or replace function flowfabric._signal_to_judge(
+    id uuid, key text, name text, source_type text, source_identity text)
 returns jsonb
 language sql immutable as $$
-    select jsonb_build_object('id', _signal_to_judge.id, 'waitpoint', _signal_to_judge.key, 'name',
-        _signal_to_judge.name,
-                              'source_type', _signal_to_judge.source_type, 'source_identity',
-                                  _signal_to_judge.source_identity)
+    select jsonb_build_object(
+        'id', _signal_to_judge.id, 'waitpoint', _signal_to_judge.key, 'name', _signal_to_judge.name,
+        'source_type', _signal_to_judge.source_type, 'source_identity', _signal_to_judge.source_identity)
 $$;
 
 -- The signals that have arrived at the waitpoints of an open suspension. If the suspension is bound, only the signals
@@ -81,7 +80,7 @@ begin
         where not suspension.bind or s.digest = suspension.about_digest);
 end $$;
 
--- Validate the fields of a signal, from any sender.
+-- Check the fields of a signal, from any sender.
 --
 --   refuses  invalid_signal, payload_too_large, as a value
 --   returns  the fault, or null if they are valid

@@ -16,7 +16,7 @@ language sql stable as $$
     end::flowfabric.reason
 $$;
 
--- Validate the fields of a requested suspension; `_suspension_fault` validates its condition.
+-- Check the fields of a requested suspension; `_suspension_fault` validates its condition.
 --
 --   refuses  invalid_body, invalid_time, payload_too_large, as a value
 --   returns  the fault, or null if the fields are valid
@@ -49,7 +49,7 @@ begin
             else 'bind is invalid without about; pass about, the data that the decision is bound to' end,
             jsonb_build_object('field', field))
         when _wait_request_fault.timeout_ms > 315360000000
-            or made.timeout_at > _wait_request_fault.now + interval '10 years' then
+             or made.timeout_at > _wait_request_fault.now + interval '10 years' then
             flowfabric._fault('invalid_time', format(
                 'timeout %s is invalid; use a duration or a time, at most ten years ahead',
                 coalesce('of ' || _wait_request_fault.timeout_ms || ' ms', flowfabric._moment(made.timeout_at))))
@@ -62,7 +62,7 @@ begin
     end;
 end $$;
 
--- Validate the condition, reason code and timeout of a requested suspension.
+-- Check the condition, reason code and timeout of a requested suspension.
 --
 --   refuses  invalid_suspension, as a value
 --   returns  the fault, or null if they are valid
@@ -257,8 +257,9 @@ begin
     if fault is null then
         _suspend.made := flowfabric._with_policy(_suspend.made, _suspend.timeout_ms, _suspend.resume_delay_ms);
         fault := flowfabric._suspension_fault(
-            _suspend.made, case when is_one then array[_suspend.wanted -> 0 ->> 'key']
-            else array(select w.point ->> 'key' from jsonb_array_elements(_suspend.wanted) w (point)) end,
+            _suspend.made,
+            case when is_one then array[_suspend.wanted -> 0 ->> 'key']
+                 else array(select w.point ->> 'key' from jsonb_array_elements(_suspend.wanted) w (point)) end,
             made.suspended_at);
     end if;
     if fault is not null then
@@ -293,8 +294,8 @@ declare
                      where e.partition = made.partition and e.id = made.execution);
 begin
     made.timeout_behavior := coalesce(made.timeout_behavior, policy ->> 'timeout_behavior', 'fail');
-    made.timeout_behavior := case made.timeout_behavior when 'auto_resume_with_timeout_signal' then 'auto_resume'
-        else made.timeout_behavior end;
+    made.timeout_behavior := case when made.timeout_behavior = 'auto_resume_with_timeout_signal' then 'auto_resume'
+                                  else made.timeout_behavior end;
     -- A negative timeout counts as 0: the largest negative value would overflow an interval.
     made.timeout_at := coalesce(made.timeout_at, made.suspended_at + coalesce(
         case when _with_policy.timeout_ms > 0 then _with_policy.timeout_ms when _with_policy.timeout_ms <= 0 then 0 end,
