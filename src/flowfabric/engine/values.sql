@@ -9,13 +9,13 @@ language sql immutable as $$
     select '{fp:' || _id.partition::text || '}:' || _id.id::text
 $$;
 
--- Format a time for an explanation.
+-- Format a time for a message or an explanation.
 --
---   returns  the time in UTC, to the second
+--   returns  the time in UTC, to the second; or infinity
 create or replace function flowfabric._moment(at timestamptz)
 returns text
 language sql immutable as $$
-    select to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
+    select coalesce(to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC', _moment.at::text)
 $$;
 
 -- Format a number for a message or an explanation: 1,000,000.
