@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Node(Wrapped, Generic[R]):
-    """A task in a flow that is being built. As an argument of another task it stands for its result."""
+    """A task in a flow that is being built. As an argument of another task it means its result."""
 
     def __init__(self, flow: "Flow", name: str, submission: Submission, returns: Any) -> None:
         self.flow = flow
@@ -95,7 +95,7 @@ class Flow(Wrapped):
         return f"<flow {self.kind} of {', '.join(self.nodes) or 'nothing'}>"
 
     def add(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Node[R]:
-        """Add a task with its arguments. A node as an argument stands for its result, and the task waits for it.
+        """Add a task with its arguments. A node as an argument means its result, and the task waits for it.
 
         Give options with `task.with_options(...)`. Raises `TypeError` as a call would.
         """

@@ -1,4 +1,4 @@
-"""Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen."""
+"""Workers: which worker processes are live. Used for blocked_by_route and by `ff top`."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta

@@ -31,7 +31,7 @@ class LeasedCalls:
     async def persist(self, claim: Claim, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call again and again while the database is unavailable, so that finished work is not thrown away.
 
-        Raises `LeaseLost` when the lease has expired meanwhile.
+        Raises `LeaseLost` if the lease expires first.
         """
         backoff = Backoff(PAUSE, PAUSE)
         while True:

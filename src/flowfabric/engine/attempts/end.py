@@ -1,4 +1,4 @@
-"""Ending an attempt: complete, fail or delay; many in one call, each checked against its fence."""
+"""Ends of attempts: complete, fail or delay; many in one call, each checked against its fence."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta

@@ -89,7 +89,7 @@ async def change_schedule(
 async def pause_schedule(
     conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
-    """Pause a schedule; executions it has submitted continue, and ticks that pass meanwhile are not caught up.
+    """Pause a schedule; executions it has submitted continue, and ticks that pass in the meantime are not caught up.
 
     Safe to repeat: a paused schedule answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`.
     """
