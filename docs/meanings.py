@@ -88,7 +88,7 @@ PARAMETERS = {
     "kind": "what this flow does, such as the name of your workflow; shown in lists",
     "lane": "only items in this lane",
     "lanes": "the lanes (queues) that it serves",
-    "lapsed": "include instances that have expired but were not removed by the sweep yet",
+    "expired": "include instances that have expired but were not removed by the sweep yet",
     "last": "the last claim that this worker was given; speeds up the next one",
     "lease": "how long the worker may run the execution without renewing",
     "let_run": "let the others run when the member is released; otherwise they are cancelled",

@@ -70,24 +70,26 @@ def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_bad_value_is_refused_by_the_name_of_its_variable(name: str, text: str) -> None:
-    with pytest.raises(BadSetting, match=rf"^bad_setting: {variable(name)} is '{text}': Expected "):
+    with pytest.raises(BadSetting, match=rf"^bad_setting: {variable(name)} '{text}' is invalid: Expected "):
         Config.read({variable(name): text})
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "10 minuts"])
 def test_a_bad_duration_is_refused_by_the_name_of_its_variable(text: str) -> None:
-    with pytest.raises(BadSetting, match=rf"FLOWFABRIC_TIMEOUT: '{text}' is not a duration; use 250ms"):
+    with pytest.raises(
+        BadSetting, match=rf"FLOWFABRIC_TIMEOUT: duration '{text}' is invalid; use a value such as 250ms"
+    ):
         Config.read({"FLOWFABRIC_TIMEOUT": text})
 
 
 @pytest.mark.parametrize("text", ["99ms", "2h"])
 def test_a_duration_out_of_range_is_refused_with_the_range(text: str) -> None:
-    with pytest.raises(BadSetting, match=f"FLOWFABRIC_TIMEOUT is {text}; use 100ms to 1h"):
+    with pytest.raises(BadSetting, match=f"FLOWFABRIC_TIMEOUT '{text}' is invalid; use 100ms to 1h"):
         Config.read({"FLOWFABRIC_TIMEOUT": text})
 
 
 def test_an_argument_that_is_no_setting_is_refused() -> None:
-    with pytest.raises(BadSetting, match="'poolsize'; settings are url, data, secret, pool_size"):
+    with pytest.raises(BadSetting, match="setting 'poolsize' is unknown; use url, data, secret, pool_size"):
         Config.read({}, poolsize=4)
     with pytest.raises(BadSetting, match="FLOWFABRIC_DATA is '7': cannot be read as Path"):
         Config.read({}, data=7)

@@ -1,6 +1,6 @@
 """FlowFabric: durable execution for Python on Postgres alone.
 
-Public are the names here and those of `flowfabric.engine`, `flowfabric.model`, `flowfabric.errors` and
+Public are the names here and in `flowfabric.engine`, `flowfabric.model`, `flowfabric.errors` and
 `flowfabric.testing`. Every other module is private and may change in any release.
 """
 

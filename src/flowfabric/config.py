@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """
         fields = {field.name: field.type for field in msgspec.structs.fields(cls)}
         if unknown := sorted(given.keys() - fields.keys()):
-            raise BadSetting(f"unknown setting {unknown[0]!r}; settings are {', '.join(fields)}")
+            raise BadSetting(f"setting {unknown[0]!r} is unknown; use {', '.join(fields)}")
         settings: dict[str, Any] = {name: environment.get(variable(name)) or None for name in fields}
         settings |= {name: value for name, value in given.items() if value is not None}
         return cls(**{name: _read(name, fields[name], value) for name, value in settings.items() if value is not None})
@@ -107,7 +107,7 @@ def _read(name: str, kind: Any, value: object) -> Any:
     except msgspec.ValidationError as error:
         if name in SECRET:
             raise BadSetting(f"{variable(name)} is invalid; {SECRET[name]}") from None
-        raise BadSetting(f"{variable(name)} is {str(value)[:80]!r}: {error}") from None
+        raise BadSetting(f"{variable(name)} {str(value)[:80]!r} is invalid: {error}") from None
 
 
 def _read_duration(name: str, value: object) -> timedelta:
@@ -118,7 +118,7 @@ def _read_duration(name: str, value: object) -> timedelta:
         raise BadSetting(f"{variable(name)}: {error}") from None
     if not shortest <= duration <= longest:
         given, least, most = map(durations.format_duration, (duration, shortest, longest))
-        raise BadSetting(f"{variable(name)} is {given}; use {least} to {most}")
+        raise BadSetting(f"{variable(name)} {given!r} is invalid; use {least} to {most}")
     return duration
 
 

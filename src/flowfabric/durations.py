@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.ASCII)
 DURATION = re.compile(rf"(?:{PART.pattern})+", re.ASCII)
-NOT_A_DURATION = "{!r:.82} is not a duration; use 250ms, 30s, 10m, 1h30m, 2d or 1w"
+NOT_A_DURATION = "duration {!r:.82} is invalid; use a value such as 250ms, 30s, 10m, 1h30m, 2d or 1w"
 
 
 def read_duration(given: str | timedelta) -> timedelta:
@@ -17,7 +17,7 @@ def read_duration(given: str | timedelta) -> timedelta:
     if not isinstance(given, timedelta):
         raise ValueError(NOT_A_DURATION.format(given))
     if given < timedelta():
-        raise ValueError(f"{given} is negative; use a duration of zero or more")
+        raise ValueError(f"duration {given} is invalid; use zero or more")
     return given
 
 
@@ -31,7 +31,7 @@ def read_time(given: str | timedelta | datetime | None) -> timedelta | datetime 
 def read_timestamp(given: datetime) -> datetime:
     """Check that a timestamp has a time zone. Raises `ValueError`."""
     if given.utcoffset() is None:
-        raise ValueError(f"{given} has no time zone; use an aware datetime such as datetime.now(UTC)")
+        raise ValueError(f"time {given} is invalid; use a datetime with a time zone, such as datetime.now(UTC)")
     return given
 
 
@@ -63,4 +63,4 @@ def _parse(given: str) -> timedelta:
     try:
         return sum((timedelta(**{UNITS[unit]: float(amount)}) for amount, unit in PART.findall(text)), timedelta())
     except OverflowError:
-        raise ValueError(f"{given!r:.82} is too long; use at most ten years") from None
+        raise ValueError(f"duration {given!r:.82} is invalid; use at most ten years") from None

@@ -1,4 +1,4 @@
-"""Every error: seven families of refused calls, and those about how an execution ended.
+"""Every error: seven families of refused calls, and the errors of executions that did not complete.
 
     FlowFabricError
     ├── Invalid          422  the call is invalid

@@ -73,7 +73,7 @@ def check_filter(value: str | None, what: str) -> str | None:
     An empty filter matches nothing, and is usually a mistake of a caller whose variable is empty.
     """
     if value == "":
-        raise InvalidName(f"{what} {shown(value)} is empty; give a name, or omit the filter")
+        raise InvalidName(f"{what} {shown(value)} is invalid; use a name, or remove the filter")
     return value if value is None else check_text(value, what)
 
 
@@ -229,13 +229,20 @@ class PartitionKey(msgspec.Struct, frozen=True, order=True):
 def parse_partition_key(text: str, counts: Mapping[Family, int] = PARTITION_COUNTS) -> PartitionKey:
     """Parse a partition key. Raises `InvalidId` with its `cause`."""
     if not (text.startswith("{") and text.endswith("}")):
-        raise InvalidId(f"partition key {shown(text)} is not in braces; use {{fp:N}}", cause="missing_braces")
+        raise InvalidId(
+            f"partition key {shown(text)} is invalid because it has no braces; use {{fp:N}}", cause="missing_braces"
+        )
     word, colon, index = text[1:-1].partition(":")
     if not colon:
-        raise InvalidId(f"partition key {shown(text)} has no colon; use {{fp:N}}", cause="malformed_body")
+        raise InvalidId(
+            f"partition key {shown(text)} is invalid because it has no colon; use {{fp:N}}", cause="malformed_body"
+        )
     family = next((family for family in Family if family == word), None)
     if family is None:
-        raise InvalidId(f"partition key {shown(text)} has an unknown family; use fp, b or q", cause="unknown_family")
+        raise InvalidId(
+            f"partition key {shown(text)} is invalid because its family is unknown; use fp, b or q",
+            cause="unknown_family",
+        )
     if not _is_partition(index, counts[family]):
         raise _invalid_partition("partition key", text, counts[family])
     return PartitionKey(family, int(index))
@@ -271,7 +278,9 @@ def resolve_named_id(kind: NamedKind, namespace: str, text: str) -> UUID:
 def check_name(name: str) -> str:
     """Return the name if it is valid for a budget or quota. Raises `InvalidName`."""
     if _UUID.fullmatch(name):
-        raise InvalidName(f"name {shown(name)} is a UUID, which would be read as an id; use another name")
+        raise InvalidName(
+            f"name {shown(name)} is invalid because it would be read as an id; use a name that is not a UUID"
+        )
     if not _NAME.fullmatch(name):
         raise InvalidName(
             f"name {shown(name)} is invalid; use 1 to 128 printable ASCII characters, without spaces at the ends"
@@ -351,6 +360,6 @@ def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
 def invalid_cursor(text: str) -> InvalidCursor:
     """Return the error for a cursor that this call did not return."""
     return InvalidCursor(
-        f"cursor {shown(text)} is invalid for this call; pass a returned cursor unchanged, or none to start over",
+        f"cursor {shown(text)} is invalid for this call; use a cursor that it returned, or none to start again",
         cause="malformed",
     )

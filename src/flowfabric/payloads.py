@@ -43,7 +43,9 @@ class Arguments:
         try:
             self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
         except TypeError as error:
-            raise TypeError(f"{handler.__qualname__} has an argument that cannot be read from JSON: {error}") from None
+            raise TypeError(
+                f"{handler.__qualname__} has an argument that cannot be read from JSON: {error}; use another type"
+            ) from None
 
     @property
     def names(self) -> Collection[str]:

@@ -18,8 +18,8 @@ app = App()
 @pytest.mark.parametrize(
     ("place", "parts"),
     [
-        ("nowhere.py:app", ["no file nowhere.py"]),
-        ("nowhere.tasks:app", ["no module 'nowhere'"]),
+        ("nowhere.py:app", ["file 'nowhere.py' does not exist"]),
+        ("nowhere.tasks:app", ["module 'nowhere' does not exist"]),
         ("good.py", ["'good.py'", "file.py:app"]),
         ("good.py:ap", ["'ap'", "did you mean good.py:app?"]),
         ("good:ap", ["'ap'", "did you mean good:app?"]),

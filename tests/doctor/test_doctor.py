@@ -259,7 +259,7 @@ async def test_a_missing_key_is_found(conn: Connection) -> None:
 
     [finding] = await found(conn, "signing_key")
 
-    assert (finding.level, finding.remedy) == (Level.WRONG, "install one: `ff keys rotate KID`")
+    assert (finding.level, finding.remedy) == (Level.WRONG, "install one: `ff signing-keys rotate KID`")
 
 
 async def test_a_log_without_room_is_found(conn: Connection) -> None:

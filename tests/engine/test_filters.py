@@ -35,7 +35,9 @@ async def test_an_empty_or_unstorable_filter_is_refused(conn: Connection, given:
     await given.held()
 
     for listing, name in FILTERS:
-        with pytest.raises(InvalidName, match=f"^invalid_name: {name} '' is empty; give a name, or omit the filter$"):
+        with pytest.raises(
+            InvalidName, match=f"^invalid_name: {name} '' is invalid; use a name, or remove the filter$"
+        ):
             await listing(conn, **{name: ""})
         for unstorable in ("\0", "\udcff"):
             with pytest.raises(InvalidText):
@@ -44,7 +46,7 @@ async def test_an_empty_or_unstorable_filter_is_refused(conn: Connection, given:
 
 @pytest.mark.parametrize("listing", [executions.list_executions, read_events])
 async def test_a_tag_filter_needs_a_name(conn: Connection, listing: Listing) -> None:
-    with pytest.raises(InvalidName, match=r"^invalid_name: tag.key '' is empty"):
+    with pytest.raises(InvalidName, match=r"^invalid_name: tag name '' is invalid"):
         await listing(conn, tag=("", "acme"))
 
 

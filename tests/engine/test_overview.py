@@ -107,7 +107,7 @@ async def test_an_unregistered_worker_with_a_lease_serves_the_lane(conn: Connect
     assert await stuck(conn) == {}
 
     await given.time_passes(seconds=31)
-    assert set(await stuck(conn)) == {"lease_lapsed", "no_worker"}
+    assert set(await stuck(conn)) == {"lease_expired", "no_worker"}
 
 
 async def test_an_instance_whose_lock_is_missing_is_lost(conn: Connection, given: Given) -> None:

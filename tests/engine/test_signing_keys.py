@@ -193,7 +193,7 @@ async def test_a_kid_is_never_used_twice(conn: Connection, given: Given, kid: st
     await signing_keys.rotate_key(conn, "k3", SECRET)
     before = await signing_keys.list_keys(conn)
     async with given.nothing_changes():
-        with pytest.raises(RotationConflict, match=f"kid {kid} already exists"):
+        with pytest.raises(RotationConflict, match=f"kid '{kid}' already exists"):
             await signing_keys.rotate_key(conn, kid, secret)
 
     assert await signing_keys.list_keys(conn) == before
@@ -204,7 +204,7 @@ async def test_a_kid_is_never_used_twice(conn: Connection, given: Given, kid: st
 )
 async def test_an_invalid_grace_is_refused(conn: Connection, given: Given, grace: timedelta) -> None:
     async with given.nothing_changes():
-        with pytest.raises(InvalidGrace, match="use 0 to 9 007 199 254 740 991"):
+        with pytest.raises(InvalidGrace, match="use 0 to 9,007,199,254,740,991"):
             await signing_keys.rotate_key(conn, "k2", SECRET, grace=grace)
 
     assert await kids(conn) == ["k1"]
@@ -261,7 +261,7 @@ async def test_the_first_key_is_seeded_once(conn: Connection, given: Given) -> N
 async def test_nothing_is_seeded_beside_another_active_key(conn: Connection, given: Given, kid: str) -> None:
     await signing_keys.rotate_key(conn, "k2", SECRET)
     async with given.nothing_changes():
-        with pytest.raises(AnotherKeyActive, match="key k2 is active; use rotate_key") as raised:
+        with pytest.raises(AnotherKeyActive, match="key 'k2' is already active; use rotate_key") as raised:
             await signing_keys.seed_key(conn, kid, OTHER)
 
     assert raised.value.fields == {"kid": "k2"}
@@ -272,7 +272,7 @@ async def test_a_retired_kid_is_not_seeded_again(conn: Connection) -> None:
     await signing_keys.rotate_key(conn, "k2", SECRET)
     await conn.execute("delete from flowfabric.keys where kid = 'k2'")
 
-    with pytest.raises(RotationConflict, match="kid k1 already exists and is retired"):
+    with pytest.raises(RotationConflict, match="kid 'k1' already exists and is retired"):
         await signing_keys.seed_key(conn, "k1", OTHER)
     assert (await signing_keys.rotate_key(conn, "k4", OTHER)).previous_kid is None
     assert await kids(conn, active=True) == ["k4"]

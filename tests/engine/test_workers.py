@@ -40,7 +40,7 @@ async def names(conn: Connection, **options: Any) -> list[str]:
 
 
 async def entry(conn: Connection) -> Worker:
-    [only] = (await workers.list_workers(conn, lapsed=True)).items
+    [only] = (await workers.list_workers(conn, expired=True)).items
     return only
 
 
@@ -195,7 +195,7 @@ async def test_workers_are_listed_by_what_they_serve(conn: Connection, given: Gi
     assert await names(conn, namespace="acme") == ["acme", "any"]
     assert await names(conn, namespace="acme", lane="a") == ["any"]
     await given.time_passes(seconds=30)
-    assert (await names(conn), await names(conn, lapsed=True, lane="b")) == ([], ["acme", "any"])
+    assert (await names(conn), await names(conn, expired=True, lane="b")) == ([], ["acme", "any"])
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 1 << 40])
@@ -240,7 +240,7 @@ async def test_marking_an_instance_dead_revokes_its_leases(conn: Connection, giv
     marked = await workers.mark_dead(conn, given.instance, by="ops", reason="the machine burnt")
 
     assert marked == MarkedDead(outcome="marked", revoked=2)
-    assert await names(conn, lapsed=True) == []
+    assert await names(conn, expired=True) == []
     for claim in mine:
         with pytest.raises(LeaseLost) as refused:
             await claims.renew(conn, claim.fence)
@@ -296,7 +296,7 @@ async def test_expired_entries_are_swept_and_their_leases_stay(conn: Connection,
 
     assert (await workers.expire_workers(conn)).moved == 1
 
-    assert await names(conn, lapsed=True) == ["lives"]
+    assert await names(conn, expired=True) == ["lives"]
     await claims.renew(conn, claim.fence)
     assert (await given.events())[-1] == "worker_expired"
     async with given.nothing_changes():
@@ -309,5 +309,5 @@ async def test_the_sweep_of_expired_workers_honours_its_limit_and_offset(conn: C
     await given.time_passes(minutes=1)
 
     assert (await workers.expire_workers(conn, limit=2, passing=1)).moved == 2
-    assert await names(conn, lapsed=True) == ["w-0", "w-3", "w-4"]
+    assert await names(conn, expired=True) == ["w-0", "w-3", "w-4"]
     assert (await workers.expire_workers(conn)).moved == 3

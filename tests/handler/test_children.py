@@ -298,7 +298,7 @@ async def test_options_that_a_child_cannot_have_are_refused_before_anything_is_s
             with pytest.raises(ExecutionFailed, match=f"InvalidBody: .*{field}"):
                 await execution.result(TIMEOUT)
     assert await given.count("executions") == 3
-    with pytest.raises(ValueError, match=r"on_parent_end .*, with ctx\.submit"):
+    with pytest.raises(ValueError, match=r"on_parent_end.* is invalid .*use ctx\.submit"):
         square.with_options(on_parent_end="cancel").submission(2)
 
 

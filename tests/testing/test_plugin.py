@@ -142,7 +142,7 @@ def test_the_error_for_a_missing_server_names_the_variable(run: Run, tmp_path: P
 
     done = run("-p", "no:asyncio", "--tb=line", url=f"postgresql://nobody@/nothing?host={tmp_path}")
     assert "1 error" in done.stdout
-    assert "cannot connect: " in done.stdout
+    assert "could not connect: " in done.stdout
     assert "The tests use the Postgres that FLOWFABRIC_TEST_URL names." in done.stdout
 
 

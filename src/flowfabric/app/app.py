@@ -83,12 +83,12 @@ class App:
         name = options.pop("name", None) or getattr(handler, "__name__", "")
         if name in self.tasks:
             there = self.tasks[name].handler.__qualname__
-            raise ValueError(f"task {name!r} already exists: {there}; give one of them another name")
+            raise ValueError(f"task {name!r} already exists: {there}; use another name for one of them")
         own = {option: options.pop(option) for option in ("non_retryable", "priority", "limit") if option in options}
         policy = read_policy(options)
         task: Task[..., Any] = TaskFunction(self, handler, Options(task=name, policy=policy, **options), **own)
         if not name.isprintable() or "<" in name:
-            raise ValueError(f"{name} is not a usable task name; give one: @app.task(name=...)")
+            raise ValueError(f"task name {name!r} is invalid; use another one: @app.task(name=...)")
         self.tasks[name] = task
         return task
 

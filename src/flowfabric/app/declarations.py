@@ -134,7 +134,7 @@ def _checked(what: str, name: str, given: object, options: type) -> dict[str, An
     """Check the names of options: an unknown option is most likely misspelt."""
     known = ", ".join(options.__annotations__) + (", or whole numbers by dimension" if what == "budget" else "")
     if not isinstance(given, Mapping):
-        raise TypeError(f"{what} {name!r} is {given!r}; give a mapping of {known}")
+        raise TypeError(f"{what} {name!r} {given!r} is invalid; use a mapping of {known}")
     if unknown := sorted(map(str, given.keys() - options.__annotations__.keys())):
-        raise TypeError(f"{what} {name!r} has an unknown option {unknown[0]!r}; options are {known}")
+        raise TypeError(f"option {unknown[0]!r} of {what} {name!r} is unknown; use {known}")
     return dict(given)

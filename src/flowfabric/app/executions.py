@@ -203,7 +203,7 @@ class Execution(Wrapped, Generic[R]):
                 if cursor is None:
                     break
         raise WaitpointNotFound(
-            f"{self.execution_id} has no open waitpoint {shown(key)}; execution.explain() says what it waits for"
+            f"execution {self.execution_id} has no open waitpoint {shown(key)}; use explain() to see what it waits for"
         )
 
 

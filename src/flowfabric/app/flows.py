@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Node(Wrapped, Generic[R]):
-    """A task in a flow that is being built. As an argument of another task it stands for its result."""
+    """A task in a flow that is being built. As an argument of another task it means its result."""
 
     def __init__(self, flow: "Flow", name: str, submission: Submission, returns: Any) -> None:
         self.flow = flow
@@ -65,11 +65,11 @@ class Node(Wrapped, Generic[R]):
     def wait_for(self, node: "Node[Any]", pass_as: str | None = None) -> None:
         """Wait for another node, and receive its result as the argument `pass_as` if given. Raises `ValueError`."""
         if node.flow is not self.flow:
-            raise ValueError(f"{node!r} belongs to another flow; a node can only wait for nodes of its own flow")
+            raise ValueError(f"{node!r} belongs to another flow; use a node of this flow")
         if pass_as is None and node.name in self.upstreams:
             return
         if self.upstreams.get(node.name) is not None:
-            raise ValueError(f"{node!r} is passed to {self!r} twice; pass its result as one argument only")
+            raise ValueError(f"{node!r} is passed to {self!r} twice; use it as one argument only")
         self.upstreams[node.name] = pass_as
 
 
@@ -95,7 +95,7 @@ class Flow(Wrapped):
         return f"<flow {self.kind} of {', '.join(self.nodes) or 'nothing'}>"
 
     def add(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Node[R]:
-        """Add a task with its arguments. A node as an argument stands for its result, and the task waits for it.
+        """Add a task with its arguments. A node as an argument means its result, and the task waits for it.
 
         Give options with `task.with_options(...)`. Raises `TypeError` as a call would.
         """
@@ -176,7 +176,7 @@ class FlowHandle(Wrapped):
     def execution(self, name: str) -> Execution[Any]:
         """Return the execution of a node by name, which must be one of the flow's."""
         if name not in self._ids:
-            raise KeyError(f"{self!r} has no node {shown(name)}; it has {', '.join(self._ids)}")
+            raise KeyError(f"node {shown(name)} does not exist in {self!r}; existing nodes: {', '.join(self._ids)}")
         return Execution(self._app, self._ids[name], self._returns.get(name, Any), fresh=self.outcome == "created")
 
     async def wait(self, timeout: str | float | timedelta | None = None) -> FlowState:  # noqa: ASYNC109

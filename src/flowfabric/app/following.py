@@ -47,7 +47,7 @@ class Follower:
                 found = await self._database.run(partial(flows.follow_ends, ended=asked))
             except Exception as error:
                 log.warning(
-                    "could not look up what the end of %s and %d more changed in their flows; polling will find it: %s",
+                    "could not find the executions affected by the end of %s and %d more; callers poll for them: %s",
                     *(asked[0], len(asked) - 1, error),
                 )
                 return

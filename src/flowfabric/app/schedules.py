@@ -58,7 +58,7 @@ def read_timing(options: Mapping[str, Any]) -> Timing:
     """
     if unknown := sorted(options.keys() - TimingOptions.__annotations__.keys()):
         known = ", ".join(TimingOptions.__annotations__)
-        raise TypeError(f"unknown schedule option {unknown[0]!r}; options are {known}")
+        raise TypeError(f"schedule option {unknown[0]!r} is unknown; use {known}")
     read = {name: durations.read_duration(options[name]) for name in DURATIONS if name in options}
     return schedules.check_timing(Timing(**{**options, **read}))
 
@@ -80,7 +80,7 @@ def declaring(
             raise TypeError(f"{getattr(task, '__qualname__', task)} is not a task; put @app.schedule above @app.task")
         declared = Declaration(name or task.name, task.submission(**(arguments or {})), timing)
         if declared.key in declarations:
-            raise ValueError(f"schedule {declared.name!r} already exists; give this one another name")
+            raise ValueError(f"schedule {declared.name!r} already exists; use another name")
         declarations[declared.key] = declared
         return task
 
@@ -93,7 +93,7 @@ def submitted(app: "App", task: Task[..., Any] | str, arguments: Mapping[str, ob
     if found is None:
         there = ", ".join(app.tasks) or "none"
         raise InvalidSchedule(
-            f"this app has no task {shown(str(task))}; its tasks: {there}; schedule it in the app that has it",
+            f"task {shown(str(task))} does not exist in this app; existing tasks: {there}",
             field="task",
         )
     return found.submission(**(arguments or {}))
@@ -118,7 +118,7 @@ async def make_declared(app: "App") -> None:
             made = await app.database.run(lambda conn, each=declared: _make(conn, each, app), repeat=True)  # type: ignore[misc]
         except FlowFabricError as refusal:
             log.error(
-                "could not declare schedule %s; the stored schedule, if any, stays as it was: %s",
+                "could not declare schedule %s; the stored schedule, if any, is kept: %s",
                 *(declared.name, refusal),
             )
         else:

@@ -70,7 +70,9 @@ class Task(Wrapped, Generic[P, R]):
     ) -> None:
         _check_handler(handler)
         if limit is not None and limit < 1:
-            raise ValueError(f"limit is {limit}; give 1 or more, the number of runs of this task at once in one worker")
+            raise ValueError(
+                f"limit {limit} is invalid; use 1 or more, the number of runs of this task at once in one worker"
+            )
         self.app = app
         self.handler = handler
         self.options = options
@@ -228,7 +230,7 @@ def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Su
     """Build a submission from a task's options and those of one call."""
     given = read_options(overrides)
     if "on_parent_end" in given:
-        raise ValueError("on_parent_end is an option of children; submit the task in a handler, with ctx.submit")
+        raise ValueError("option 'on_parent_end' is invalid without a parent; use ctx.submit in a handler")
     changed = {name: given.pop(name) for name in OF_TASK if name in given}
     if changed:
         options = msgspec.structs.replace(options, **changed)
@@ -242,18 +244,18 @@ def child_call(options: Options, payload: bytes, overrides: SubmitOptions, retur
     for name in ("key", "execution_id"):
         if name in given:
             raise InvalidBody(
-                f"a child cannot have the option {name}, because its id follows from its parent; remove the option",
+                f"option {name!r} is invalid for a child, whose id follows from its parent; remove it",
                 field=name,
             )
     if on_parent_end not in ("cancel", "let_run"):
-        raise InvalidBody(f"on_parent_end is {on_parent_end!r}; give cancel or let_run", field="on_parent_end")
+        raise InvalidBody(f"on_parent_end {on_parent_end!r} is invalid; use cancel or let_run", field="on_parent_end")
     return ChildCall(submission(options, payload, cast(SubmitOptions, given)), on_parent_end, returns)
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Check options and parse their times. Raises `TypeError` for an unknown option, and `ValueError`."""
     if unknown := sorted(options.keys() - SubmitOptions.__annotations__.keys()):
-        raise TypeError(f"unknown option {unknown[0]!r}; options are {', '.join(SubmitOptions.__annotations__)}")
+        raise TypeError(f"option {unknown[0]!r} is unknown; use {', '.join(SubmitOptions.__annotations__)}")
     times = {name: durations.read_time(options[name]) for name in ("delay", "deadline") if name in options}
     return {**options, **times}
 
@@ -263,9 +265,9 @@ def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
     policy: dict[str, Any] = dict(options.pop("policy", None) or {})
     retries, backoff, timeout = options.pop("retries", None), options.pop("backoff", None), options.pop("timeout", None)
     if retries is not None and (not isinstance(retries, int) or retries < 0):
-        raise ValueError(f"retries is {retries!r}; give a whole number of 0 or more")
+        raise ValueError(f"retries {retries!r} is invalid; use a whole number from 0")
     if backoff is not None and not (retries or "retry" in policy):
-        raise ValueError("backoff has no effect without retries; give retries=1 or more")
+        raise ValueError("backoff has no effect without retries; use retries=1 or more")
     retry = dict(policy.get("retry", {}))
     if retries is not None:
         retry["max_retries"] = retries
@@ -278,7 +280,7 @@ def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
     if timeout is not None:
         policy["attempt_timeout_ms"] = durations.read_duration(timeout) // timedelta(milliseconds=1)
         if not policy["attempt_timeout_ms"]:
-            raise ValueError(f"timeout is {timeout!r}; give a millisecond or more")
+            raise ValueError(f"timeout {timeout!r} is invalid; use 1ms or more")
     return policy
 
 

@@ -42,7 +42,7 @@ def span(given: timedelta | None, what: str) -> int | None:
     """Convert a duration to whole milliseconds. Raises `InvalidTime` for any other type."""
     if given is None or isinstance(given, timedelta):
         return None if given is None else given // timedelta(milliseconds=1)
-    raise InvalidTime(f"{what} {shown(str(given))} is not a duration; use a timedelta")
+    raise InvalidTime(f"{what} {shown(str(given))} is invalid; use a timedelta")
 
 
 def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int | None, datetime | None]:
@@ -54,16 +54,16 @@ def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int |
         case None:
             return None, None
         case datetime() if given.utcoffset() is None:
-            raise InvalidTime(f"{what} {given} has no time zone; use an aware datetime such as datetime.now(UTC)")
+            raise InvalidTime(f"{what} {given} is invalid; use a datetime with a time zone, such as datetime.now(UTC)")
         case datetime():
             try:
                 return None, given.astimezone(UTC)
             except OverflowError:
-                raise InvalidTime(f"{what} {given} is out of range in UTC; use at most ten years from now") from None
+                raise InvalidTime(f"{what} {given} is invalid; use a time at most ten years ahead") from None
         case timedelta():
             return span(given, what), None
         case _:
-            raise InvalidTime(f"{what} {shown(str(given))} is not a time; use a timedelta or a datetime")
+            raise InvalidTime(f"{what} {shown(str(given))} is invalid; use a timedelta or a datetime")
 
 
 def expect(kind: type[T], value: T, field: str) -> T:
@@ -73,6 +73,4 @@ def expect(kind: type[T], value: T, field: str) -> T:
     """
     if value is None or isinstance(value, kind):
         return value
-    raise InvalidBody(
-        f"{field} {shown(str(value))} has the wrong type; use a value of type {kind.__name__}", field=field
-    )
+    raise InvalidBody(f"{field} {shown(str(value))} is invalid; use a value of type {kind.__name__}", field=field)

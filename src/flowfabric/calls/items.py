@@ -42,7 +42,7 @@ async def each(
     send: Callable[[Sequence[Sent]], Awaitable[Sequence[T | FlowFabricError]]],
     weigh: Callable[[Sent], int] = lambda _: 0,
 ) -> list[T | FlowFabricError]:
-    """Send items, at most 1 000 or 8 MiB per statement, and return their answers in the same order.
+    """Send items, at most 1,000 or 8 MiB per statement, and return their answers in the same order.
 
     If `read` raises an error for an item, that item is not sent and its answer is the error; the others are sent.
     """

@@ -116,8 +116,8 @@ def _payload(payload: bytes | None, limit: int) -> bytes | None:
     size = len(calls.expect(bytes, payload, "payload") or b"")
     if size > max(limit, calls.MOST_BYTES):
         raise PayloadTooLarge(
-            f"the payload has {size} bytes, more than the limit of {limit}; "
-            "store large data elsewhere and pass a reference",
+            f"the payload has {size:,} bytes, more than the limit of {limit:,}; "
+            "store it elsewhere and pass a reference",
             limit=limit,
         )
     return payload

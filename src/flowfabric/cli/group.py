@@ -21,8 +21,8 @@ from flowfabric.cli.commands.top import top
 from flowfabric.cli.commands.waitpoints import waitpoints
 from flowfabric.cli.commands.worker import worker
 from flowfabric.cli.commands.workers import workers
-from flowfabric.cli.errors import CommandError, command_error
-from flowfabric.errors import BadSetting, FlowFabricError
+from flowfabric.cli.errors import command_error
+from flowfabric.errors import FlowFabricError
 
 INTERRUPTED = 130
 COMMANDS = (
@@ -39,8 +39,6 @@ class Root(CommandGroup):
             return super().invoke(ctx)
         except FlowFabricError as error:
             raise command_error(error) from error
-        except BadSetting as error:
-            raise CommandError("bad_setting", str(error)) from error
         except click.UsageError as error:
             raise _shortened(error) from error
         except KeyboardInterrupt:

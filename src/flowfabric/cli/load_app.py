@@ -23,7 +23,7 @@ def load_app(place: str) -> App:
     """Import the app; if that fails, the command ends with the reason."""
     where, _, name = place.rpartition(":")
     if not where or not name:
-        raise CannotLoad(f"{shown(place)} does not name an app; write file.py:app or package.module:app")
+        raise CannotLoad(f"{shown(place)} is invalid; use file.py:app or package.module:app")
     module = _from_file(Path(where)) if where.endswith(".py") else _from_package(where)
     try:
         found = getattr(module, name)
@@ -43,9 +43,9 @@ def _from_file(path: Path) -> ModuleType:
     try:
         exists = path.is_file()
     except OSError as error:  # the name is too long, or we may not read the directory
-        raise CannotLoad(f"cannot read {shown(str(path))}: {error.strerror}") from None
+        raise CannotLoad(f"could not read {shown(str(path))}: {error.strerror}") from None
     if not exists:
-        raise CannotLoad(f"there is no file {path} in {Path.cwd()}")
+        raise CannotLoad(f"file {shown(str(path))} does not exist in {Path.cwd()}; check the path")
     sys.path.insert(0, str(path.parent.resolve()))  # so that it can import its neighbours, as a script can
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -65,7 +65,9 @@ def _from_package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
         if missing.name is not None and (name == missing.name or name.startswith(f"{missing.name}.")):
-            raise CannotLoad(f"there is no module {shown(missing.name)} in {Path.cwd()} or on the path") from None
+            raise CannotLoad(
+                f"module {shown(missing.name)} does not exist in {Path.cwd()} or on the Python path; check the name"
+            ) from None
         raise CannotLoad(_import_failed(name, missing)) from missing
     except (Exception, SystemExit) as error:
         raise CannotLoad(_import_failed(name, error)) from error

@@ -33,7 +33,7 @@ def timestamp(text: str) -> datetime:
         return durations.read_timestamp(datetime.fromisoformat(text))
     except ValueError:
         raise click.BadParameter(
-            f"{shown(text)} is not a timestamp with a time zone; write one like 2026-05-04T09:00:00Z"
+            f"{shown(text)} is invalid; use a timestamp with a time zone, such as 2026-05-04T09:00:00Z"
         ) from None
 
 
@@ -46,7 +46,7 @@ def tag(text: str) -> tuple[str, str]:
     """Parse a tag: billing.customer=4711."""
     key, equals, value = text.partition("=")
     if not equals:
-        raise click.BadParameter(f"{shown(text)} is not a tag; write key=value, such as billing.customer=4711")
+        raise click.BadParameter(f"{shown(text)} is invalid; use key=value, such as billing.customer=4711")
     return key, value
 
 
@@ -63,7 +63,7 @@ class ReadFile(click.File):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str) and "\0" in value:
-            self.fail(f"{shown(value)} is not a file name: it contains U+0000", param, ctx)
+            self.fail(f"{shown(value)} is invalid because it contains U+0000; use another file name", param, ctx)
         return super().convert(value, param, ctx)
 
 
@@ -74,14 +74,14 @@ def json(text: str) -> Any:
         return msgspec.json.decode(given)
     except (ValueError, RecursionError) as error:
         how = 'quote JSON in a shell: \'{"name": "Ada"}\''
-        raise click.BadParameter(f"{_beginning(given)} is not JSON: {error}; {how}") from None
+        raise click.BadParameter(f"{_beginning(given)} is invalid JSON: {error}; {how}") from None
 
 
 def json_object(text: str) -> Mapping[str, Any]:
     """Parse a JSON object; `-` reads it from standard input."""
     found = json(text)
     if not isinstance(found, dict):
-        raise click.BadParameter(f'{_beginning(text)} is not a JSON object; write one, such as {{"name": "Ada"}}')
+        raise click.BadParameter(f'{_beginning(text)} is invalid; use a JSON object, such as {{"name": "Ada"}}')
     return found
 
 

@@ -174,7 +174,7 @@ def stuck_remedy(stuck: Stuck) -> str:
             return f"after checking it: ff executions resume {subject}"
         case "worker_lost":
             return f"a sweep releases its executions when the leases expire; at once: ff workers mark-dead {subject}"
-        case "lease_lapsed":
+        case "lease_expired":
             return "a sweep releases its executions within seconds; if they stay: ff sweep --once"
         case "waiting_for_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"

@@ -53,7 +53,7 @@ def _key(facts: WorkFacts) -> Iterator[Finding]:
             value="none",
             problem="no signing key is active",
             means="no execution can wait for a signal or an approval, and no grant can be issued: no_active_key",
-            remedy="install one: `ff keys rotate KID`",
+            remedy="install one: `ff signing-keys rotate KID`",
         )
 
 

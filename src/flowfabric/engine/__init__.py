@@ -4,7 +4,7 @@
 
     await lanes.pause_lane(conn, "reports", by="ops")
 
-    attempts      complete, fail and delay what a worker runs
+    attempts      complete, fail and delay the runs of a worker
     budgets       limits on spending: define, reserve, settle, report
     children      executions that another execution submits
     claims        take executions under a lease, renew and revoke it; grants
@@ -15,7 +15,7 @@
     flows         executions with dependencies (a DAG)
     holds         an operator's hold on one execution
     lanes         the queues: pause, drain, resume
-    overview      what waits, runs and is stuck, in one call
+    overview      waiting, running and stuck executions, in one call
     quotas        limits on rate and concurrency
     routes        classes of executions that are admitted alike
     schedules     submissions by cron or interval

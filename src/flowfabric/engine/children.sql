@@ -50,9 +50,7 @@ begin
           and s.occurrence = find_children.occurrences[j.item] offset 0) s on true
     cross join lateral (
         select coalesce(j.fault, case when s.name is null and find_children.ids[j.item] = any (crowded) then
-                   flowfabric._fault('too_many_steps',
-                                     'the execution would have more than 10 000 steps; split it into several')
-                   end) as fault,
+                   flowfabric._too_many_steps_fault() end) as fault,
                exists (select from flowfabric.executions e
                        where e.partition = find_children.child_partitions[j.item]
                          and e.id = find_children.children[j.item] offset 0) as is_taken) o;
@@ -155,13 +153,12 @@ begin
 end $$;
 
 -- Sweep: notify parents that children have ended, and cancel children (orphans) whose parent ended but did not
--- complete. One pass takes many children of one family, and of a large family as many as `take` allows. Rows that are
--- locked are left for the next pass. Only budgets are waited for, once: a pass that has released the reservations of
--- orphans ends there.
+-- complete. One pass handles many children of one parent, at most `take` of them. Locked rows are left for the next
+-- pass. A pass waits for budget locks only once: after it has released the reservations of orphans, it ends.
 --
 --   moves    suspended → runnable, if a parent has no open wait left; any phase of an orphan → ended: cancelled
---   locks    the tickets of the parents that it notifies and of orphans, and the child ends that it handles; skips
---            those that are locked
+--   locks    the tickets of the parents that it notifies and of orphans, and the child ends that it handles, skipping
+--            locked ones
 --   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released
 --   returns  how many were handled, the lanes to wake, the executions that ended
 create or replace function flowfabric.deliver_child_ends(
@@ -177,7 +174,7 @@ declare
 begin
     moved := notified.moved;
     lanes := notified.lanes;
-    -- Locked parents must not delay the others. With `passing`, the rows to pass over are among the oldest.
+    -- Locked parents must not delay the others. With `passing`, the rows to skip are among the oldest.
     if moved < deliver_child_ends.take and deliver_child_ends.passing = 0 and exists (
         select from flowfabric.child_ends c where c.parent is not null
         order by c.at, c.execution offset deliver_child_ends.take - moved limit 1) then
@@ -207,7 +204,7 @@ end $$;
 
 -- Find the child ends that can be handled among the oldest `take` + `passing`.
 --
---   locks    the tickets of parents; skips those that are locked
+--   locks    the tickets of parents, skipping locked ones
 --   returns  the ends whose parent is now locked by this transaction, and those whose parent has ended itself
 create or replace function flowfabric._oldest_child_ends(
     take int, passing int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
@@ -231,10 +228,10 @@ begin
 end $$;
 
 -- Find child ends that can be handled when the oldest belong to locked parents: a loose index scan over distinct
--- parents, which takes one step per locked parent, however many of its children have ended. It can pass a thousand
--- locked parents, as many as a batch locks, and starts at a random place, so that no family always comes last.
+-- parents, which takes one step per locked parent, however many of its children have ended. It skips up to a thousand
+-- locked parents, as many as one batch can lock, and starts at a random parent, so that no parent always comes last.
 --
---   locks    the tickets of parents, and those ends; skips those that are locked
+--   locks    the tickets of parents, and those ends, skipping locked ones
 --   returns  the ends whose parent is now locked by this transaction, and those whose parent has ended itself
 create or replace function flowfabric._other_child_ends(
     take int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
@@ -291,7 +288,7 @@ end $$;
 -- Notify locked parents of the ends of their children, and delete these ends and those whose parent has ended.
 --
 --   moves    suspended → runnable, if a parent has no open wait left
---   locks    the ends; skips those that are locked
+--   locks    the ends, skipping locked ones
 --   emits    signal_delivered, execution_resumed, waitpoint_closed
 --   returns  how many were deleted, and the lanes to wake
 create or replace function flowfabric._close_child_ends(
@@ -320,7 +317,7 @@ begin
 end $$;
 
 -- Notify parents of the ends of children: waits for such a child end, and a parent with no open wait left resumes. A
--- child that was replayed meanwhile will end again, and its parent waits for that. The caller has locked the parents.
+-- child that was replayed in between will end again, and its parent waits for that. The caller has locked the parents.
 --
 --   moves    suspended → runnable: eligible_now; waitpoint active → pending, of an alternative
 --   emits    signal_delivered, execution_resumed, waitpoint_closed
@@ -349,14 +346,13 @@ begin
 end $$;
 
 -- Cancel children of an execution that has ended, with keyset pagination: at most `take` children after the given one,
--- up to the first that is locked. A parent that was replayed meanwhile keeps its children.
+-- up to the first that is locked. A parent that was replayed in between keeps its children.
 --
 --   moves    any phase → ended: cancelled
---   locks    the tickets, after their flows; skips those that are locked; the budgets of their reservations, in key
---            order
+--   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
---   returns  how many were passed and the last of them, whether there may be more, those that ended, and whether
---            budgets are locked for that
+--   returns  how many children were handled and the last of them, whether there may be more, the children that ended,
+--            and whether budgets were locked for that
 create or replace function flowfabric._cancel_orphans(
     partition int, parent uuid, after_partition smallint, after_id uuid, take int,
     out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[],
@@ -400,7 +396,7 @@ begin
             where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel'
               and (t.flow is null or t.flow = any (held))
             for update skip locked) t) t;
-    holds_budgets := flowfabric._lock_budgets_at_stake(orphans.partitions, orphans.ids, held);
+    holds_budgets := flowfabric._lock_budgets_for_end(orphans.partitions, orphans.ids, held);
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',
@@ -422,9 +418,9 @@ begin
     last_id := coalesce(next_ones.ids[passed], last_id);
 end $$;
 
--- Forget the children that were cancelled because their parent had ended, so that a replay submits them again. Children
--- that ended otherwise, or that still run, are found again; from now on none is cancelled because of that end. Waits
--- for a sweep that is about to cancel them.
+-- Forget the children that were cancelled because their parent had ended, so that a replay submits them again. The
+-- replay finds all other children again, and that earlier end no longer cancels any. Waits for a sweep that is just
+-- cancelling them.
 create or replace function flowfabric._forget_orphans(partition int, id uuid, ended_at timestamptz)
 returns void
 language plpgsql set enable_seqscan = off as $$

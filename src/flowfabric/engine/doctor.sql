@@ -3,7 +3,7 @@
 -- The oldest row that each sweep should have handled by now. Sweeps do not record their runs, so overdue rows are the
 -- only sign that a sweep does not run.
 --
---   returns  a row per sweep with overdue rows: since when, and how late is still normal
+--   returns  a row per sweep with overdue rows: the due time of the oldest, and the delay that is still normal
 create or replace function flowfabric._overdue(now timestamptz)
 returns table (sweep text, oldest_at timestamptz, allowed interval)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$

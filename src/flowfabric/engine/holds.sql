@@ -56,8 +56,7 @@ begin
                                else 'eligible_now' end::flowfabric.eligibility,
             reason = case when w.awaits then 'waiting_for_children'
                           when t.due_at > now then
-                              coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'),
-                                        'waiting_for_delay')
+                              coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'), 'waiting_for_delay')
                           else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
         from (select flowfabric._awaits(ticket) as awaits) w
@@ -89,7 +88,7 @@ begin
     end if;
     if ticket.phase <> 'runnable' then
         perform flowfabric._refuse('execution_not_runnable',
-            format('execution %s is %s; only a runnable execution can be held',
+            format('execution %s is %s, not runnable; wait until it is, or use cancel to end it',
                    flowfabric._id(ticket.partition, ticket.id), ticket.phase),
             jsonb_build_object('phase', ticket.phase));
     end if;

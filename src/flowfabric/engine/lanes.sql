@@ -60,7 +60,7 @@ begin
                     select string_agg(n.name, ', ' order by n.name)
                            || case when (select count(*) from flowfabric.lanes) > 20 then ', …' else '' end
                     from (select l.name from flowfabric.lanes l order by l.name limit 20) n),
-                'there are no lanes yet; the first submission or configure_lane creates one')));
+                'there are no lanes yet: submit to it, or use configure_lane to create it')));
     end if;
     return lane;
 end $$;
@@ -132,7 +132,7 @@ end $$;
 --   emits    lane_drain_started
 --   refuses  lane_not_found, invalid_body
 --   returns  'draining', or 'noop' if the lane was already draining; and how many executions are left, counted up to
---            10 001
+--            10,001
 create or replace function flowfabric.drain_lane(name text, by text, reason text default null, out outcome text,
                                                  out left_count int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -173,7 +173,7 @@ begin
     return 'active';
 end $$;
 
--- Count the executions of a lane by state. Each count stops at 10 001, which bounds the cost for a huge backlog. Uses
+-- Count the executions of a lane by state. Each count stops at 10,001, which bounds the cost for a huge backlog. Uses
 -- plain index scans: a bitmap scan would read every row before the limit. A due execution counts as waiting even if no
 -- sweep has promoted it yet.
 --
@@ -217,7 +217,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 $$;
 
 -- Find when the oldest claimable execution was submitted: a loose index scan over distinct (priority, route) pairs, and
--- a scan of the due executions that are not yet promoted. Each stops at 10 001 rows, which bounds the cost.
+-- a scan of the due executions that are not yet promoted. Each stops at 10,001 rows, which bounds the cost.
 --
 --   returns  the time, or null if no execution is claimable
 create or replace function flowfabric._oldest_waiting(lane text, now timestamptz)
@@ -252,7 +252,7 @@ $$;
 -- List the lanes, by name, with their counts. Keyset pagination.
 --
 --   refuses  invalid_limit
---   returns  one row per lane: its state, who changed it and when, the executions by state (counted up to 10 001), and
+--   returns  one row per lane: its state, who changed it and when, the executions by state (counted up to 10,001), and
 --            when the oldest claimable execution was submitted
 create or replace function flowfabric.list_lanes(after text default null, take int default 50)
 returns table (name text, state text, since timestamptz, by text, reason text, keep_renewals boolean,

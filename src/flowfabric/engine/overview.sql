@@ -1,6 +1,6 @@
 -- Overview: one snapshot of waiting, running and stuck executions, at a cost that does not grow with the backlog.
 
--- The lanes to show: lanes with work first, then by name. Reads the first 1 000 lanes.
+-- The lanes to show: lanes with work first, then by name. Reads the first 1,000 lanes.
 --
 --   returns  the lanes
 create or replace function flowfabric._busy_lanes(take int)
@@ -60,7 +60,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     select h.priority, h.route, h.created_at from heads h limit _ready_routes.most
 $$;
 
--- Whether an unregistered worker serves a lane: it holds a lease there. Reads the first 10 001 active tickets.
+-- Whether an unregistered worker serves a lane: it holds a lease there. Reads the first 10,001 active tickets.
 --
 --   returns  true or false
 create or replace function flowfabric._has_unregistered_worker(lane text, now timestamptz)
@@ -73,9 +73,9 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
           and not exists (select from flowfabric.workers w where w.instance = x.instance))
 $$;
 
--- Whether ready tickets of a route will be claimed, and if not, why.
+-- Whether a worker can claim the ready tickets of a route, and if not, why.
 --
---   returns  'eligible_now', 'no_worker', or what blocks the route
+--   returns  'eligible_now', 'no_worker', or the state that blocks the route
 create or replace function flowfabric._claim_prospect(route flowfabric.routes, is_served boolean, now timestamptz)
 returns text
 language sql stable as $$
@@ -85,10 +85,10 @@ language sql stable as $$
     from flowfabric._admission((_claim_prospect.route).id, _claim_prospect.now) a (admission)
 $$;
 
--- Ready executions of a lane that no worker will claim as things are, grouped by what blocks them. Reads the first 200
--- (priority, route) pairs.
+-- Ready executions of a lane that no worker can claim now, grouped by the reason. Reads the first 200 (priority, route)
+-- pairs.
 --
---   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1 001,
+--   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1,001,
 --            since when, when it resolves automatically, and why
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
@@ -132,8 +132,8 @@ begin
         return flowfabric._explain_limited(_stuck_words.route, _stuck_words.prospect = 'blocked_by_budget',
                                            _stuck_words.now, _stuck_words.now);
     end if;
-    return jsonb_build_object('sentence', flowfabric._stuck_sentence(_stuck_words.prospect, _stuck_words.route,
-                                                                _stuck_words.now));
+    return jsonb_build_object(
+        'sentence', flowfabric._stuck_sentence(_stuck_words.prospect, _stuck_words.route, _stuck_words.now));
 end $$;
 
 -- Why no worker claims executions of a route, as a sentence.
@@ -148,16 +148,17 @@ language sql stable as $$
                           coalesce(l.by, 'an unnamed operator'), ': ' || l.reason)
             from flowfabric.lanes l where l.name = (_stuck_sentence.route).lane)
         when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_sentence.route, _stuck_sentence.now)
-        when 'no_worker' then format('no live worker serves lane %s', (_stuck_sentence.route).lane) || case
-            when exists (
-            select from flowfabric.workers w
-            where w.expires_at > _stuck_sentence.now and (_stuck_sentence.route).lane = any (w.lanes))
-            then format(' for namespace %s', (_stuck_sentence.route).namespace) else '' end
+        when 'no_worker' then
+            format('no live worker serves lane %s', (_stuck_sentence.route).lane)
+            || case when exists (
+                        select from flowfabric.workers w
+                        where w.expires_at > _stuck_sentence.now and (_stuck_sentence.route).lane = any (w.lanes))
+                    then format(' for namespace %s', (_stuck_sentence.route).namespace) else '' end
         else format('executions of lane %s in namespace %s are %s', (_stuck_sentence.route).lane,
                     (_stuck_sentence.route).namespace, replace(_stuck_sentence.prospect, '_', ' ')) end
 $$;
 
--- Delayed executions of a lane, and due ones that no worker has claimed; the first 1 001 by due time.
+-- Delayed executions of a lane, and due ones that no worker has claimed; the first 1,001 by due time.
 --
 --   returns  a row per reason, as _stuck_routes; the subject is the execution due first
 create or replace function flowfabric._stuck_delays(lane text, now timestamptz)
@@ -195,7 +196,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     having count(*) > 0
 $$;
 
--- Suspended executions that wait for an external answer, the longest wait first; the first 1 001 of all lanes.
+-- Suspended executions that wait for an external answer, the longest wait first; the first 1,001 of all lanes.
 --
 --   returns  a row per lane and reason, as _stuck_routes; the subject is the execution that waits longest
 create or replace function flowfabric._stuck_waits()
@@ -216,7 +217,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         group by (t).lane, (t).reason) g
 $$;
 
--- Executions whose worker is lost: no heartbeat, a missing lock, or an expired lease. Reads the first 10 001 active
+-- Executions whose worker is lost: no heartbeat, a missing lock, or an expired lease. Reads the first 10,001 active
 -- tickets.
 --
 --   returns  a row per instance, as _stuck_routes; the subject is the instance
@@ -242,7 +243,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
     left join flowfabric.workers w on w.instance = g.instance
     cross join lateral (
         select case when flowfabric._is_lost(w, _stuck_leases.now) then 'worker_lost'
-                    when g.expired > 0 then 'lease_lapsed' end) v (reason)
+                    when g.expired > 0 then 'lease_expired' end) v (reason)
     where v.reason is not null
 $$;
 
@@ -255,7 +256,7 @@ language sql immutable as $$
     select (_is_lost.worker).expires_at <= _is_lost.now or (_is_lost.worker).lock_missing_since is not null
 $$;
 
--- Everything stuck in these lanes, and suspended executions and lost leases of any lane.
+-- All stuck executions: of these lanes, and suspended executions and lost leases of any lane.
 --
 --   returns  a row per reason, as _stuck_routes, the oldest first; rows that time alone resolves come last
 create or replace function flowfabric._stuck(lanes text[], now timestamptz)
@@ -280,7 +281,7 @@ language sql stable as $$
     limit 100
 $$;
 
--- Events per second over the last ten seconds, counted in the last 5 000 events of the log.
+-- Events per second over the last ten seconds, counted in the last 5,000 events of the log.
 --
 --   returns  {span_s, submitted, claimed, completed, failed, attempts_failed}, each per second
 create or replace function flowfabric._rates(now timestamptz)
@@ -302,8 +303,8 @@ begin
                 count(*) filter (where e.at > $1 and e.kind = ''execution_completed'') as completed,
                 count(*) filter (where e.at > $1 and e.kind in (''execution_failed'', ''execution_expired'')) as failed,
                 count(*) filter (where e.at > $1 and e.kind = ''attempt_failed'') as attempts_failed
-         from flowfabric.events e where e.id > %s and e.id <= %s', last_id - look, last_id) into seen
-         using window_start;
+         from flowfabric.events e where e.id > %s and e.id <= %s', last_id - look, last_id)
+    into seen using window_start;
     -- In a busy log that many events cover less than ten seconds.
     span := case when last_id <= look or seen.oldest_at is null then 10
                  else greatest(0.001, least(10, extract(epoch from _rates.now - seen.oldest_at))) end;
@@ -313,8 +314,8 @@ begin
         'failed', round(seen.failed / span, 1), 'attempts_failed', round(seen.attempts_failed / span, 1));
 end $$;
 
--- Since when the longest-running execution runs (among the first 10 001) and the longest-suspended one waits, and when
--- the next one is due.
+-- The start of the longest-running execution (among the first 10,001), the start of the longest suspension, and the
+-- next due time.
 --
 --   returns  {running_since, suspended_since, next_due_at}
 create or replace function flowfabric._oldest_work(lanes text[], now timestamptz)
@@ -333,7 +334,7 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
             order by t.due_at limit 1) d))
 $$;
 
--- The registered instances, lost ones first, each with the number of executions it runs (counted up to 1 001).
+-- The registered instances, lost ones first, each with the number of executions it runs (counted up to 1,001).
 --
 --   returns  a list of them
 create or replace function flowfabric._instances(take int, now timestamptz)

@@ -71,7 +71,8 @@ create or replace function flowfabric._oversize_fault(what text, size int, most 
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('payload_too_large',
-        format('the %s has %s bytes, more than the limit of %s; store large data elsewhere and pass a reference',
-               _oversize_fault.what, _oversize_fault.size, _oversize_fault.most),
+        format('the %s has %s bytes, more than the limit of %s; store it elsewhere and pass a reference',
+               _oversize_fault.what, flowfabric._number(_oversize_fault.size),
+               flowfabric._number(_oversize_fault.most)),
         jsonb_build_object('limit', _oversize_fault.most))
 $$;

@@ -100,12 +100,12 @@ language sql stable as $$
              or jsonb_path_exists(_budgets_fault.words, '$[*] ? (@.type() != "string")')
              or jsonb_array_length(_budgets_fault.words) > 16 then
             flowfabric._fault('invalid_body',
-                format('budgets %s is invalid; use a list of up to 16 names',
+                format('budgets %s are invalid; use a list of up to 16 names',
                        flowfabric._shown(_budgets_fault.words::text)), '{"field": "budgets"}')
         else (
             select flowfabric._fault('budget_not_found', format(
-                'budget %s does not exist in namespace %s; create it first, or remove it', flowfabric._shown(w.word),
-                flowfabric._shown(_budgets_fault.namespace)))
+                'budget %s does not exist in namespace %s; check the name, or use create_budget to create it',
+                flowfabric._shown(w.word), flowfabric._shown(_budgets_fault.namespace)))
             from jsonb_array_elements_text(_budgets_fault.words) with ordinality as w (word, place)
             where flowfabric._find_budget(_budgets_fault.namespace, w.word) is null order by w.place limit 1)
     end
@@ -141,7 +141,7 @@ language sql stable as $$
              or jsonb_path_exists(_quotas_fault.words, '$[*] ? (@.type() != "string")')
              or jsonb_array_length(_quotas_fault.words) > 16 then
             flowfabric._fault('invalid_body',
-                format('quotas %s is invalid; use a list of up to 16 names',
+                format('quotas %s are invalid; use a list of up to 16 names',
                        flowfabric._shown(_quotas_fault.words::text)), '{"field": "quotas"}')
         else (
             select flowfabric._missing_quota(_quotas_fault.namespace, w.word)
@@ -205,8 +205,8 @@ begin
         cause := flowfabric._capabilities_cause(_words_fault.needs);
         if cause is not null then
             return flowfabric._fault('invalid_capabilities',
-                format('needs %s is invalid; use a list of up to 256 capabilities without commas, whitespace or '
-                       'control characters, at most 4 096 bytes in total',
+                format('needs %s are invalid; use a list of up to 256 words without commas, whitespace or '
+                       'control characters, at most 4,096 bytes in total',
                        flowfabric._shown(_words_fault.needs::text)), jsonb_build_object('cause', cause));
         end if;
     end if;
@@ -227,7 +227,7 @@ create or replace function flowfabric._draining_fault(lane text)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('lane_draining',
-        format('lane %s is draining and accepts no new work; resume_lane opens it',
+        format('lane %s is draining and accepts no new work; use resume_lane to open it',
                flowfabric._shown(_draining_fault.lane)))
 $$;
 

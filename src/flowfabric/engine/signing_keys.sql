@@ -24,7 +24,7 @@ begin
     select k.* into key from flowfabric.keys k where k.expires_at is null;
     if not found then
         perform flowfabric._refuse('no_active_key',
-                                   'no signing key is active; install one with seed_key or rotate_key');
+                                   'no signing key is active; use seed_key or rotate_key to install one');
     end if;
     return key;
 end $$;
@@ -101,12 +101,13 @@ begin
     end if;
     if active.kid is not null then
         perform flowfabric._refuse(
-            'another_key_active', format('key %s is active; use rotate_key to replace it', active.kid),
+            'another_key_active', format('key %s is already active; use rotate_key to replace it',
+                                         flowfabric._shown(active.kid)),
             jsonb_build_object('kid', active.kid));
     end if;
     if exists (select from flowfabric.keys k where k.kid = seed_key.kid) then
-        perform flowfabric._refuse('rotation_conflict', format('kid %s already exists and is retired; choose a new kid',
-                                                               seed_key.kid));
+        perform flowfabric._refuse('rotation_conflict', format(
+            'kid %s already exists and is retired; use another kid', flowfabric._shown(seed_key.kid)));
     end if;
 
     perform flowfabric._install_key(seed_key.kid, seed_key.secret);
@@ -140,7 +141,7 @@ end $$;
 --   emits    key_rotated
 --   refuses  invalid_kid, invalid_secret, invalid_grace, rotation_conflict, invalid_body
 --   returns  'rotated' with the previous kid, how many old keys were removed and how many open waitpoints depend on
---            older keys; or 'noop' when it already was the active key
+--            older keys; or 'noop' if it already was the active key
 create or replace function flowfabric.rotate_key(
     kid text, secret text, grace_ms bigint default 86400000, by text default null,
     out outcome text, out previous_kid text, out removed int, out open_waitpoints bigint)
@@ -153,7 +154,7 @@ begin
     perform flowfabric._check_key(rotate_key.kid, rotate_key.secret);
     if rotate_key.grace_ms is null or rotate_key.grace_ms not between 0 and 9007199254740991 then
         perform flowfabric._refuse('invalid_grace', format(
-            'a grace of %s ms is invalid; use 0 to 9 007 199 254 740 991 ms', rotate_key.grace_ms));
+            'grace of %s ms is invalid; use 0 to 9,007,199,254,740,991 ms', rotate_key.grace_ms));
     end if;
     perform flowfabric._check_by(rotate_key.by);
     perform pg_advisory_xact_lock(17990, 4);
@@ -164,7 +165,8 @@ begin
     end if;
     if known.kid is not null then
         perform flowfabric._refuse('rotation_conflict', format(
-            'kid %s already exists, with another secret or retired; choose a new kid', rotate_key.kid));
+            'kid %s already exists, with another secret or retired; use another kid',
+            flowfabric._shown(rotate_key.kid)));
     end if;
 
     -- Capped at a century, so that the sum stays a valid timestamp.
@@ -181,7 +183,7 @@ end $$;
 
 -- Remove keys that expired at least seven days ago.
 --
---   locks    the keys it removes; skips locked ones
+--   locks    the keys it removes, skipping locked ones
 --   returns  how many were removed
 create or replace function flowfabric._remove_old_keys(take int, passing int default 0)
 returns int
@@ -198,9 +200,9 @@ begin
     return removed;
 end $$;
 
--- Remove keys that expired at least seven days ago.
+-- Sweep: remove keys that expired at least seven days ago.
 --
---   locks    the keys it removes; skips locked ones
+--   locks    the keys it removes, skipping locked ones
 --   returns  how many were removed
 create or replace function flowfabric.retire_signing_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])

@@ -18,8 +18,19 @@ language sql stable as $$
     end
 $$;
 
--- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends then. The first result of a
--- name and occurrence wins. An execution has at most 10 000 steps.
+-- Build the error for an execution that has no room for another step.
+--
+--   refuses  too_many_steps, as a value
+--   returns  the fault
+create or replace function flowfabric._too_many_steps_fault()
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('too_many_steps',
+        'the execution has reached its limit of 10,000 steps; split it into several executions')
+$$;
+
+-- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends at that time. The first
+-- result of a name and occurrence wins. An execution has at most 10,000 steps.
 --
 --   locks    the tickets, in key order
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
@@ -83,8 +94,8 @@ begin
         select s.name, s.result, s.encoding from flowfabric.steps s
         where s.partition = save_step.partitions[j.item] and s.execution = save_step.ids[j.item]
           and s.name = save_step.names[j.item] and s.occurrence = save_step.occurrences[j.item] offset 0) s on true
-    cross join lateral (select coalesce(j.fault, case when s.name is null then flowfabric._fault(
-        'too_many_steps', 'the execution has 10 000 steps, the maximum; split it into children') end)) o (fault);
+    cross join lateral (
+        select coalesce(j.fault, case when s.name is null then flowfabric._too_many_steps_fault() end)) o (fault);
 end $$;
 
 -- Read the journal that a handler starts with when it runs again: saved steps, sleeps and completed waits, by name and
@@ -157,8 +168,8 @@ begin
           and s.id = _journal_entry.suspension);
 end $$;
 
--- Read what a claim returns for executions that ran before, by the row addresses (ctid) of their tickets: their
--- journals, up to 1 MiB in total, and what ended the last wait. A journal that does not fit is read on demand.
+-- Read the journals of claimed executions that ran before, up to 1 MiB in total, and the end of their last wait, by the
+-- row addresses (ctid) of their tickets. A journal that does not fit is read on demand.
 --
 --   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit; and
 --            {suspension_id, by, signals}, null if the execution did not wait

@@ -9,13 +9,22 @@ language sql immutable as $$
     select '{fp:' || _id.partition::text || '}:' || _id.id::text
 $$;
 
--- Format a time for an explanation.
+-- Format a time for a message or an explanation.
 --
---   returns  the time in UTC, to the second
+--   returns  the time in UTC, to the second; or infinity
 create or replace function flowfabric._moment(at timestamptz)
 returns text
 language sql immutable as $$
-    select to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC'
+    select coalesce(to_char(timezone('UTC', _moment.at), 'YYYY-MM-DD HH24:MI:SS') || ' UTC', _moment.at::text)
+$$;
+
+-- Format a number for a message or an explanation: 1,000,000.
+--
+--   returns  the number, with commas
+create or replace function flowfabric._number(value bigint)
+returns text
+language sql immutable as $$
+    select to_char(_number.value, 'FM9,999,999,999,999,999,990')
 $$;
 
 -- Quote a value for an error message, shortened to keep the message on one line.
@@ -24,11 +33,10 @@ $$;
 create or replace function flowfabric._shown(value text)
 returns text
 language sql immutable as $$
-    select quote_nullable(case when length(_shown.value) > 80 then left(_shown.value, 77) || '...'
-                              else _shown.value end)
+    select quote_nullable(left(_shown.value, 80)) || case when length(_shown.value) > 80 then '…' else '' end
 $$;
 
--- Truncate a text to its first 4 096 bytes, at a character boundary.
+-- Truncate a text to its first 4,096 bytes, at a character boundary.
 --
 --   returns  the truncated text
 create or replace function flowfabric._kept_text(given text)
@@ -44,7 +52,7 @@ begin
     return kept;
 end $$;
 
--- Check the name of the acting person or service (`by`). Null is allowed and means nobody in particular.
+-- Check the name of the acting person or service (`by`). Null is allowed and means that no name was given.
 --
 --   refuses  invalid_body
 create or replace function flowfabric._check_by(by text)
@@ -91,8 +99,8 @@ begin
     return false;
 end $$;
 
--- The length of a payload if it is large. Small payloads are not counted: a claim with the highest `take` stays below
--- its limit with them alone.
+-- The length of a payload if it is large. Small payloads are not counted: even a claim with the highest `take` stays
+-- below its limit with small payloads only.
 --
 --   returns  the length, or null
 create or replace function flowfabric._large(bytes int)
@@ -104,13 +112,13 @@ $$;
 -- Return how many rows to read for a page: one more than the page holds, to know whether another page follows.
 --
 --   refuses  invalid_limit
---   returns  the number; limits above 1 000 are reduced to 1 000
+--   returns  the number; limits above 1,000 are reduced to 1,000
 create or replace function flowfabric._page(take int)
 returns int
 language plpgsql stable as $$
 begin
     if _page.take < 0 then
-        perform flowfabric._refuse('invalid_limit', format('limit %s is invalid; use 0 to 1 000', _page.take));
+        perform flowfabric._refuse('invalid_limit', format('limit %s is invalid; use 0 to 1,000', _page.take));
     end if;
     return least(_page.take, 1000) + 1;
 end $$;

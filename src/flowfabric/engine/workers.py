@@ -1,4 +1,4 @@
-"""Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen."""
+"""Workers: which worker processes are live. Used for blocked_by_route and by `ff top`."""
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
@@ -74,11 +74,11 @@ async def list_workers(
     *,
     namespace: str | None = None,
     lane: str | None = None,
-    lapsed: bool = False,
+    expired: bool = False,
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[Worker]:
-    """List the live instances by name; with `lapsed` also expired ones that no sweep has removed yet.
+    """List the live instances by name; with `expired` also expired ones that no sweep has removed yet.
 
     Raises `InvalidLimit`.
     """
@@ -87,7 +87,7 @@ async def list_workers(
         "list_workers",
         namespace=check_filter(namespace, "namespace"),
         lane=check_filter(lane, "lane"),
-        lapsed=lapsed,
+        expired=expired,
         after=check_text(cursor or "", "cursor"),
         take=call.take(limit),
     )

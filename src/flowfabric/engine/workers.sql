@@ -1,5 +1,5 @@
--- Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen. A claim works without an
--- entry here.
+-- Workers: which worker processes are live. Used for blocked_by_route and by `ff top`. A claim works without an entry
+-- here.
 
 -- Refuse an invalid worker or instance name.
 --
@@ -14,8 +14,8 @@ begin
         if name is null or octet_length(name) not between 1 and 256
            or name ~ '[\u0001-\u0020\u007f-\u00a0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000|]' then
             perform flowfabric._refuse('invalid_worker',
-                format('worker or instance name %s is invalid; use 1 to 256 bytes without spaces, control characters '
-                       'and |', flowfabric._shown(name)));
+                format('worker or instance name %s is invalid; use 1 to 256 bytes without whitespace, control '
+                       'characters or |', flowfabric._shown(name)));
         end if;
     end loop;
 end $$;
@@ -32,7 +32,7 @@ begin
     foreach name in array coalesce(nullif(_check_lanes.lanes, '{}'), '{null}') loop
         if name is null or name !~ '^[\x20-\x7e]{1,64}$' then
             perform flowfabric._refuse('invalid_lane',
-                format('lane %s is invalid; pass at least one lane, named with 1 to 64 printable ASCII characters',
+                format('lane name %s is invalid; use at least one name of 1 to 64 printable ASCII characters',
                        flowfabric._shown(name)));
         end if;
     end loop;
@@ -51,11 +51,11 @@ begin
         return;
     end if;
     cause := case when _check_capabilities.capabilities is null then 'not_array'
-        else flowfabric._capabilities_cause(_check_capabilities.capabilities) end;
+                  else flowfabric._capabilities_cause(_check_capabilities.capabilities) end;
     if cause is not null then
         perform flowfabric._refuse('invalid_capabilities',
-            format('capabilities %s are invalid; use a list of up to 256 words without commas, spaces and control '
-                   'characters, 4 096 bytes in total',
+            format('capabilities %s are invalid; use a list of up to 256 words without commas, whitespace or '
+                   'control characters, at most 4,096 bytes in total',
                    flowfabric._shown(_check_capabilities.capabilities::text)), jsonb_build_object('cause', cause));
     end if;
 end $$;
@@ -110,9 +110,8 @@ begin
     perform flowfabric._check_lanes(register_worker.lanes);
     perform flowfabric._check_capabilities(register_worker.capabilities::jsonb);
     if register_worker.ttl_ms is null or register_worker.ttl_ms not between 1000 and 600000 then
-        perform flowfabric._refuse('invalid_limit',
-                                   format('a ttl of %s ms is invalid; use 1 000 to 600 000 ms between heartbeats',
-                                          register_worker.ttl_ms));
+        perform flowfabric._refuse('invalid_limit', format(
+            'ttl of %s ms is invalid; use 1,000 to 600,000 ms (ten minutes)', register_worker.ttl_ms));
     end if;
     skills := flowfabric._sorted_set(register_worker.capabilities::jsonb);
     expires_at := now + lifetime;
@@ -126,8 +125,8 @@ begin
     select w.* into old from flowfabric.workers w where w.instance = register_worker.instance for update;
     if old.worker <> register_worker.worker then
         perform flowfabric._refuse('instance_reassigned', format(
-            'instance %s belongs to worker %s; use a new instance name for every process start',
-            register_worker.instance, old.worker));
+            'instance %s already belongs to worker %s; use a new instance name for every process',
+            flowfabric._shown(register_worker.instance), flowfabric._shown(old.worker)));
     end if;
     if old.expires_at <= now then
         outcome := 'registered';
@@ -173,9 +172,9 @@ begin
     order by x.number;
 end $$;
 
--- Remove instances and end their leases, as expired or as revoked: of all instances in one call, because tickets and
--- budgets are locked in key order. With 'revoked', leases that have already expired are skipped: their sweep counts
--- them as a reclaim, and a revocation would not.
+-- Remove instances and end their leases, as expired or as revoked: all instances in one call, because tickets and
+-- budgets are locked in key order. With 'revoked', leases that have already expired are skipped: the sweep counts them
+-- as reclaims, and a revocation would not.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the reclaim cap → ended: failed
 --   locks    the tickets it moves, in key order
@@ -207,8 +206,8 @@ begin
         return;
     end if;
     if _remove_instances.how = 'revoked' then
-        perform flowfabric._end_leases(held.partitions, held.ids, 'revoked', _remove_instances.by,
-            _remove_instances.reason);
+        perform flowfabric._end_leases(
+            held.partitions, held.ids, 'revoked', _remove_instances.by, _remove_instances.reason);
         lanes := held.lanes;
     else
         select l.lanes, l.ended into lanes, ended from flowfabric._end_expired_leases(held.partitions, held.ids) l;
@@ -229,8 +228,9 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 begin
     perform flowfabric._check_worker(mark_dead.instance, mark_dead.instance);
     if octet_length(mark_dead.reason) > 256 or mark_dead.reason ~ '[\u0001-\u001f\u007f-\u009f]' then
-        perform flowfabric._refuse(
-            'invalid_body', 'reason is invalid; use at most 256 bytes without control characters',
+        perform flowfabric._refuse('invalid_body',
+            format('reason %s is invalid; use at most 256 bytes without control characters',
+                   flowfabric._shown(mark_dead.reason)),
             '{"field": "reason"}');
     end if;
     perform flowfabric._check_by(mark_dead.by);
@@ -250,10 +250,10 @@ end $$;
 -- List the registered instances by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  a row per instance, with the number of leases it holds; with `lapsed` also expired entries that no sweep
+--   returns  a row per instance, with the number of leases it holds; with `expired` also expired entries that no sweep
 --            has removed yet
 create or replace function flowfabric.list_workers(
-    namespace text default null, lane text default null, lapsed boolean default false, after text default null,
+    namespace text default null, lane text default null, expired boolean default false, after text default null,
     take int default 50)
 returns table (worker text, instance text, lanes text[], capabilities text[], namespace_name text,
                registered_at timestamptz, beat_at timestamptz, expires_at timestamptz, active_count bigint)
@@ -266,15 +266,15 @@ begin
     from flowfabric.workers w
     where (list_workers.namespace is null or w.namespace is null or w.namespace = list_workers.namespace)
       and (list_workers.lane is null or list_workers.lane = any (w.lanes))
-      and (list_workers.lapsed or w.expires_at > flowfabric.clock())
+      and (list_workers.expired or w.expires_at > flowfabric.clock())
       and w.instance > coalesce(list_workers.after, '')
     order by w.instance
     limit flowfabric._page(list_workers.take);
 end $$;
 
--- Remove instances whose registration has expired. Their leases expire separately.
+-- Sweep: remove instances whose registration has expired. Their leases expire separately.
 --
---   locks    the entries it removes; skips locked ones
+--   locks    the entries it removes, skipping locked ones
 --   emits    worker_expired
 --   returns  how many were removed
 create or replace function flowfabric.expire_workers(
@@ -295,12 +295,12 @@ begin
     end loop;
 end $$;
 
--- End the leases of instances that promised to hold their advisory lock and have not held it for half a second: the
--- process or its connection is gone. For 15 s after a server start no instance counts as dead, because every instance
--- loses its lock then.
+-- Sweep: end the leases of instances that promised to hold their advisory lock and have not held it for half a second:
+-- the process or its connection is gone. For 15 s after a server start no instance counts as dead, because every
+-- instance loses its lock then.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the entries it changes (skips locked ones); the tickets of lost leases, in key order
+--   locks    the entries it changes, skipping locked ones; the tickets of lost leases, in key order
 --   emits    worker_expired, lease_expired, execution_failed
 --   returns  how many instances were found dead, the lanes that have work again, the executions that ended
 create or replace function flowfabric.return_orphans(

@@ -27,7 +27,7 @@ def approval(
     pretend to be two people.
     """
     if approvers < 1:
-        raise ValueError(f"approvers is {approvers}; give 1 or more")
+        raise ValueError(f"approvers {approvers} is invalid; use 1 or more")
     source = {"source_type": "operator"} if approvers > 1 else {}
     approved = {"kind": "count", "n": approvers, "of": "distinct_sources", "name": "approve", "waitpoints": [title]}
     rejected = {"kind": "single", "waitpoint": title, "name": "reject"}

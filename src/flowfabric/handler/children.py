@@ -63,11 +63,11 @@ def read_end(child: ExecutionId, signals: Sequence[Signal], returns: Any) -> Any
     """Read the result of a child from the signal of its end. Raises `ChildFailed`."""
     end = next((signal for signal in signals if signal.category == "child"), None)
     if end is None:
-        raise ChildFailed(f"{child}: an operator resumed the parent before this child had ended", child, "unfinished")
+        raise ChildFailed(f"child {child} has not ended: an operator resumed the parent before", child, "unfinished")
     if end.name == "completed":
         return payloads.decode(end.payload, returns)
     if end.name == "removed":
-        raise ChildFailed(f"{child}: its record was removed before the parent waited for its end", child, end.name)
+        raise ChildFailed(f"child {child} was removed by retention before the parent waited for it", child, end.name)
     failure = msgspec.json.decode(end.payload, type=Failure) if end.payload else None
     reason = failure.reason if failure is not None else None
-    raise ChildFailed(f"{child} {end.name}: {reason or 'no reason given'}", child, end.name, failure)
+    raise ChildFailed(f"child {child} {end.name}: {reason or 'no reason given'}", child, end.name, failure)

@@ -106,7 +106,7 @@ class Context:
         one fails, so does the run.
         """
         if retries < 0:
-            raise ValueError(f"retries is {retries}; give 0 or more")
+            raise ValueError(f"retries {retries} is invalid; use a whole number from 0")
         pause = durations.read_duration(backoff)
         returns = payloads.returned(function)
         place = self._ask("step", name)

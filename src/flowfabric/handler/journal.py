@@ -12,7 +12,7 @@ from flowfabric.ids import check_text, shown
 from flowfabric.model import JournalEntry
 
 LONGEST_NAME = 128
-REMEDY = "give changed code a new name, or replay without saved steps"
+REMEDY = "use a new name for changed code, or replay without saved steps"
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -60,7 +60,7 @@ class Places:
         Raises `InvalidName` or `InvalidText`, before anything runs, if the name could not be saved.
         """
         if not 1 <= len(name.encode(errors="surrogatepass")) <= LONGEST_NAME:
-            raise InvalidName(f"name {shown(name)} is invalid; name a step or a wait with 1 to {LONGEST_NAME} bytes")
+            raise InvalidName(f"name {shown(name)} is invalid; use 1 to {LONGEST_NAME} bytes for a step or a wait")
         self._uses[check_text(name, "the name of a step")] += 1
         occurrence = self._uses[name]
         entry = self._entries.get((name, occurrence))

@@ -88,7 +88,7 @@ def _metered_sync(
     ctx: Blocking[Context], budget: str, call: Callable[..., Any], read: Read, amounts: Mapping[str, Any]
 ) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(call):
-        raise TypeError(f"{call!r} is async, but this handler is not; pass a sync function")
+        raise TypeError(f"{call!r} is async, but this handler is not; use a sync function")
 
     @functools.wraps(call)
     def charged(*args: Any, **kwargs: Any) -> Any:
@@ -110,7 +110,8 @@ def _read_or_nothing(read: Read, response: object, ctx: Context | Blocking[Conte
         return read(response)
     except InvalidUsage as unread:
         log.warning(
-            "charging budget %s with the estimate for execution %s: %s", *(budget, ctx.execution_id, unread.message)
+            "could not read the usage of a call of %s; charging budget %s with the estimate: %s",
+            *(ctx.execution_id, budget, unread.message),
         )
         return {}
 

@@ -172,7 +172,7 @@ def check_waits(given: Sequence[object]) -> Sequence[Waiting[Any]]:
     waits = [wait for wait in given if isinstance(wait, Waiting)]
     if len(waits) < len(given) or not waits:
         strange = next((type(wait).__name__ for wait in given if not isinstance(wait, Waiting)), "nothing")
-        raise TypeError(f"any_of got {strange}; pass waits of the context, such as ctx.sleep('1h')")
+        raise TypeError(f"any_of got {strange}; use waits of the context, such as ctx.sleep('1h')")
     return waits
 
 

@@ -39,7 +39,7 @@ class Batch(Generic[Item, Outcome]):
         in_flight: int = 1,
     ) -> None:
         if most < 1 or in_flight < 1:
-            raise ValueError(f"most is {most} and in_flight is {in_flight}; both must be 1 or more")
+            raise ValueError(f"most {most} or in_flight {in_flight} is invalid; use 1 or more")
         self._run = run
         self._most = most
         self._most_bytes = most_bytes

@@ -60,10 +60,10 @@ class Database:
             self._pool.give_back(await self._pool.borrow(self._timeout))
         except ValueError:
             # The driver's own message may quote the password.
-            raise errors.BadSetting(f"FLOWFABRIC_URL is malformed; {URL_SHAPE}") from None
+            raise errors.BadSetting(f"FLOWFABRIC_URL is invalid; {URL_SHAPE}") from None
         except DRIVER as error:
             raise errors.DatabaseUnavailable(
-                f"cannot connect{self._where()}: {self._why(error)}; check FLOWFABRIC_URL"
+                f"could not connect{self._where()}: {self._why(error)}; check FLOWFABRIC_URL"
             ) from error
         return self
 
@@ -101,7 +101,7 @@ class Database:
         try:
             conn = await self._connect()
         except DRIVER as error:
-            raise errors.DatabaseUnavailable(f"cannot connect{self._where()}: {self._why(error)}") from error
+            raise errors.DatabaseUnavailable(f"could not connect{self._where()}: {self._why(error)}") from error
         try:
             with driver.translated(conn, DRIVER[:-1]):
                 yield conn
@@ -126,16 +126,18 @@ class Database:
                 if time.monotonic() + backoff.current > end:
                     raise
                 pause = backoff.next()
-                log.warning("the database is unavailable, retrying in %.2f s: %s", pause, error.message)
+                log.warning("the database is unavailable; retrying in %.2f s: %s", pause, error.message)
                 await asyncio.sleep(pause)
 
     async def _borrow(self, pool: Pool[Any] | None) -> tuple[Pool[Any], Any]:
         if pool is None or pool.is_closing:
-            raise errors.ShuttingDown("the connections of this process are closed; no more calls are accepted")
+            raise errors.ShuttingDown("the connections of this process are closed; repeat the call in another process")
         try:
             return pool, await pool.borrow(self._timeout)
         except Closing as error:
-            raise errors.ShuttingDown("the connections of this process were closed during the call") from error
+            raise errors.ShuttingDown(
+                "the connections of this process were closed during the call; repeat the call in another process"
+            ) from error
         except DRIVER as error:
             raise errors.DatabaseUnavailable(f"no connection available: {self._why(error, pool)}") from error
 

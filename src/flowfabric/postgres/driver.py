@@ -100,10 +100,10 @@ def refused(error: Any) -> errors.FlowFabricError | None:
     """The error that SQL raised by its code, or that the driver raised before anything was sent."""
     if isinstance(error, asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
         return errors.SchemaBehind(
-            f"{message(error)}; the database schema is older than this release or missing: run `ff migrate`"
+            f"{message(error)}; the schema is missing or older than this version: run `ff migrate`"
         )
     if isinstance(error, asyncpg.CharacterNotInRepertoireError | asyncpg.UntranslatableCharacterError):
-        return errors.InvalidText(f"{message(error)}; Postgres cannot store this text")
+        return errors.InvalidText(f"{message(error)}; remove the characters that Postgres cannot store")
     if type(error) is asyncpg.DataError:  # the driver's own, before anything is sent
         return errors.InvalidBody(message(error))
     if not (getattr(error, "sqlstate", None) or "").startswith("FF"):
@@ -122,10 +122,10 @@ def failed(conn: Connection, error: Exception) -> errors.Unavailable | None:
         return errors.DatabaseUnavailable(f"collided with another transaction: {message(error)}; repeat the call")
     if _is_replaced(error) and not isinstance(error, asyncpg.UndefinedFunctionError):
         return errors.DatabaseUnavailable(
-            f"an upgrade replaced a function meanwhile: {message(error)}; repeat the transaction"
+            f"an upgrade replaced a function during the call: {message(error)}; repeat the transaction"
         )
     if isinstance(error, PREVENTED):
-        return errors.DatabaseUnavailable(f"Postgres cannot run this now: {message(error)}")
+        return errors.DatabaseUnavailable(f"Postgres could not run the call: {message(error)}")
     if isinstance(error, LOST) or (isinstance(error, asyncpg.InterfaceError) and _is_closed(conn)):
         return errors.DatabaseUnavailable(f"the connection was lost: {message(error)}")
     return None

@@ -23,7 +23,7 @@ log = logging.getLogger("flowfabric.postgres")
 
 CHANNEL = "flowfabric"
 MOST_NAMES = 100
-MOST_BYTES = 7_900  # of one message; Postgres accepts fewer than 8 000
+MOST_BYTES = 7_900  # of one message; Postgres accepts fewer than 8,000
 PAUSE = 0.003
 LOST = (Unavailable, OSError)
 CLOSING_TIME = 1.0  # seconds to send what is left when the process closes
@@ -94,9 +94,9 @@ class Notifier:
                     await commit_asynchronously(self._database, conn)
                     await use(conn)
             except LOST as error:
-                log.debug("notifications are interrupted, workers poll meanwhile: %s", error)
+                log.debug("notifications are interrupted; workers poll until they are restored: %s", error)
             except Exception:
-                log.exception("could not send or receive a notification, workers poll meanwhile")
+                log.exception("could not send or receive notifications; workers poll until they are restored")
             await reconnect.wait()
 
     async def _send_all(self, conn: Connection) -> None:

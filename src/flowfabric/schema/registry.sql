@@ -77,16 +77,16 @@ declare
 begin
     for old in
         select f.name from flowfabric.functions f
-        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name,
-        signature) on n.name = f.name
+        left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name, signature)
+            on n.name = f.name
         where n.signature is distinct from f.signature
     loop
         execute format('drop function if exists flowfabric.%I', old);
         dropped := dropped + 1;
     end loop;
     delete from flowfabric.functions;
-    insert into flowfabric.functions (name, signature) select *
-        from unnest(_prepare_functions.names, _prepare_functions.signatures);
+    insert into flowfabric.functions (name, signature)
+    select n.* from unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name, signature);
     insert into flowfabric.release (version, digest) values (_prepare_functions.version, _prepare_functions.digest)
     on conflict (only_row) do update set version = excluded.version, digest = excluded.digest;
     -- Functions call each other regardless of the order of their files.

@@ -83,7 +83,7 @@ async def _one_by_one(database: Database, sweep: Sweep, woken: Woken, skipped: i
             raise
         except Exception as error:
             failed += 1
-            log.error("sweep %s could not process row %d and skips it: %s", sweep.name, skipped + failed, error)
+            log.error("sweep %s could not process row %d; skipping it: %s", sweep.name, skipped + failed, error)
         else:
             if taken == 0:
                 break
@@ -116,7 +116,7 @@ async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
         try:
             await run_once(database, sweep, woken)
         except Exception as error:
-            log.warning("sweep %s failed, retrying in about %.2g s: %s", sweep.name, backoff.current, error)
+            log.warning("sweep %s failed; retrying in about %.2g s: %s", sweep.name, backoff.current, error)
         else:
             backoff.first = every
             backoff.reset()

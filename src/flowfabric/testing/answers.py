@@ -16,7 +16,7 @@ async def decide(
     """Decide on the approval that an execution waits for, about its subject. Raises `WaitpointNotFound`."""
     found = await executions.describe(conn, execution_id)
     if found.suspension is None or found.suspension.reason_code != "waiting_for_approval":
-        raise WaitpointNotFound(f"{execution_id} does not wait for an approval: {found.explanation.sentence}")
+        raise WaitpointNotFound(f"execution {execution_id} does not wait for an approval: {found.explanation.sentence}")
     digest = found.suspension.about_digest
     return await waits.deliver_approval(
         conn,
@@ -35,7 +35,7 @@ async def signal(conn: Connection, execution_id: ExecutionId, name: str, payload
     found = await call.rows(conn, "open_waitpoint", **about(execution_id), key=name)
     if not found:
         explained = (await executions.describe(conn, execution_id)).explanation
-        raise WaitpointNotFound(f"{execution_id} has no open waitpoint {shown(name)}: {explained.sentence}")
+        raise WaitpointNotFound(f"execution {execution_id} has no open waitpoint {shown(name)}: {explained.sentence}")
     [point] = found
     wanted = SignalToSend(
         execution_id=execution_id,

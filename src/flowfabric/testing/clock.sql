@@ -42,7 +42,7 @@ end $$;
 -- Find the next due time. With waits => false, only the times at which an execution resumes: the ends of sleeps, delays
 -- and pauses before retries; no timeouts of unanswered waits, deadlines, schedules or resets of budgets.
 --
---   returns  the due time, or null when nothing is due later
+--   returns  the due time, or null if nothing is due later
 create or replace function flowfabric.next_due(waits boolean default true)
 returns timestamptz
 language plpgsql stable as $$

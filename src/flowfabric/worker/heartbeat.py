@@ -112,9 +112,9 @@ class Heartbeat:
         if isinstance(error, FlowFabricError) and not isinstance(error, Unavailable) and not self.registered.done():
             self.registered.set_exception(error)
         elif isinstance(error, Unavailable | TimeoutError):
-            log.warning("the heartbeat of %s lost the database; reconnecting: %s", self._about.instance, error)
+            log.warning("could not send the heartbeat of %s; reconnecting: %s", self._about.instance, error)
         else:
-            log.exception("the heartbeat of %s failed; reconnecting", self._about.instance)
+            log.exception("could not send the heartbeat of %s; reconnecting", self._about.instance)
 
     async def _beat(self, conn: Connection) -> None:
         async with asyncio.timeout(self._interval):

@@ -31,7 +31,7 @@ class LeasedCalls:
     async def persist(self, claim: Claim, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call again and again while the database is unavailable, so that finished work is not thrown away.
 
-        Raises `LeaseLost` when the lease has expired meanwhile.
+        Raises `LeaseLost` if the lease expires first.
         """
         backoff = Backoff(PAUSE, PAUSE)
         while True:
@@ -43,7 +43,7 @@ class LeasedCalls:
                         f"the database was unavailable for longer than the lease: {error.message}"
                     ) from error
                 log.warning(
-                    "%s %s waits for the database, retrying in %g s: %s",
+                    "could not reach the database for %s %s; retrying in %g s: %s",
                     *(claim.task, claim.execution_id, backoff.current, error.message),
                 )
             await backoff.wait()

@@ -13,7 +13,7 @@ from flowfabric.worker.run import Lost, Outcome
 
 
 class Limits:
-    """Limits the concurrent runs of each task. As many again may wait for their turn, and occupy slots meanwhile."""
+    """Limits the concurrent runs of each task. As many again may wait in slots for their turn."""
 
     def __init__(self, tasks: Iterable[Task[..., Any]]) -> None:
         self._most = {task.name: task.limit for task in tasks if task.limit is not None}

@@ -96,7 +96,7 @@ class Reports:
             await self._report(claim, outcome)
         except (Fenced, ExecutionNotFound) as refused:
             log.info(
-                "the outcome of %s %s is dropped, because this worker has lost its lease: %s",
+                "lost the lease of %s %s; its outcome is dropped: %s",
                 *(claim.task, claim.execution_id, refused),
             )
         except Exception as error:

@@ -140,6 +140,6 @@ def _swallowed(error: BaseException | None = None) -> Failed:
 def _changed(unasked: Sequence[str]) -> ShapeChanged:
     return ShapeChanged(
         f"an earlier run saved {', '.join(map(repr, unasked))}, and this run completed without asking for it; "
-        "give changed code a new task name, or replay without saved steps",
+        "use a new task name for changed code, or replay without saved steps",
         name=unasked[0],
     )

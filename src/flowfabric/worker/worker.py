@@ -58,8 +58,8 @@ class Worker:
         sweeps: bool = True,
     ) -> None:
         if concurrency < 1 or (prefetch or 0) < 0:
-            given = f"concurrency is {concurrency} and prefetch {prefetch}"
-            raise ValueError(f"{given}; give a concurrency of 1 or more and a prefetch of 0 or more")
+            given = f"concurrency {concurrency} or prefetch {prefetch}"
+            raise ValueError(f"{given} is invalid; use a concurrency of 1 or more and a prefetch of 0 or more")
         needed = {need for task in app.tasks.values() for need in task.options.needs}
         self._app = app
         self.name = name
@@ -100,8 +100,8 @@ class Worker:
         the worker is invalid.
         """
         if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:  # checked here, because the heartbeat depends on it
-            asked = f"a lease of {self.lease // timedelta(milliseconds=1)} ms"
-            raise InvalidLease(f"{asked} is invalid; use 1 000 to 3 600 000 ms")
+            asked = f"lease of {self.lease // timedelta(milliseconds=1)} ms"
+            raise InvalidLease(f"{asked} is invalid; use 1,000 to 3,600,000 ms (one hour)")
         about = Registration(
             worker=self.name,
             instance=self.instance,
@@ -184,12 +184,12 @@ class Worker:
                 )
             )
         except Unavailable as error:
-            log.warning("%s could not claim; retrying: %s", self.instance, error)
+            log.warning("could not claim for %s; retrying: %s", self.instance, error)
             return 0
         except FlowFabricError:
             raise  # the claim itself is invalid, so a retry would not help
         except Exception:
-            log.exception("%s could not claim; retrying", self.instance)
+            log.exception("could not claim for %s; retrying", self.instance)
             return 0
         self._position.moved(taken, time.monotonic() - asked_at, from_front=last is None)
         if taken:

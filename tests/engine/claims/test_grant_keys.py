@@ -196,5 +196,5 @@ async def test_a_value_that_is_not_a_grant_is_malformed_and_not_shown(
     for call in (claims.verify_grant(conn, text), claims.claim_granted(conn, text, given.worker, instance="pool-1")):
         with pytest.raises(InvalidGrant) as raised:
             await call
-        assert str(raised.value) == "invalid_grant: the grant is invalid: malformed"
+        assert str(raised.value) == "invalid_grant: the grant is invalid: malformed; request another"
         assert raised.value.fields == {"cause": "malformed"}

@@ -292,7 +292,8 @@ async def test_a_granted_execution_reads_as_waiting_even_when_the_grant_has_expi
     listed = await executions.list_executions(conn, states=[PublicState.WAITING])
 
     until = grant.expires_at.strftime("%Y-%m-%d %H:%M:%S UTC")
-    assert said[0].sentence == f"granted to worker {given.worker} (instance {given.instance}) until {until}"
+    holder = f"granted to worker {given.worker} (instance {given.instance}) until {until}"
+    assert said[0].sentence == f"{holder}; after that any worker can claim it"
     assert (said[0].released_by, said[0].releases_at) == ("claim_granted", grant.expires_at)
     assert said[1].sentence == "waits for a worker of lane default; 0 ahead of it"
     assert [str(item.execution_id) for item in listed.items] == [str(grant.execution_id)]
@@ -390,7 +391,7 @@ async def test_a_grant_lasts_a_millisecond_to_a_minute(given: Given) -> None:
     await given.submitted()
     for ttl in (timedelta(0), -MILLISECOND, timedelta(milliseconds=60_001), timedelta.max, timedelta.min):
         async with given.nothing_changes():
-            with pytest.raises(InvalidGrantLifetime, match="use 1 to 60 000 ms"):
+            with pytest.raises(InvalidGrantLifetime, match="use 1 to 60,000 ms"):
                 await grants(given, ttl=ttl)
 
     [short] = await grants(given, ttl=MILLISECOND)

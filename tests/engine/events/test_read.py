@@ -188,7 +188,7 @@ async def test_an_unknown_event_kind_is_refused_with_the_nearest_ones(
     conn: Connection, kind: str, nearest: list[str]
 ) -> None:
     await append_many(conn, 2)
-    with pytest.raises(InvalidBody, match="does not exist; ") as refused:
+    with pytest.raises(InvalidBody, match="is invalid; ") as refused:
         await read(conn, kinds=["execution_submitted", kind])
 
     assert refused.value.fields == {"field": "kinds", "nearest": nearest}

@@ -65,7 +65,7 @@ async def test_no_more_than_a_thousand_are_counted(conn: Connection, given: Give
         routes,
     )
 
-    assert (await executions.explain(conn, last)).sentence == "waits for a worker of lane a; 1000 ahead of it"
+    assert (await executions.explain(conn, last)).sentence == "waits for a worker of lane a; 1,000 ahead of it"
 
 
 async def test_a_paused_lane_is_explained_with_the_operator_and_the_reason(conn: Connection, given: Given) -> None:

@@ -207,8 +207,8 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"encoding": ""}, errors.InvalidBody, "''", "1 to 64 bytes"),
     ({"encoding": "e" * 65}, errors.InvalidBody, "eee", "1 to 64 bytes"),
     ({"key": "k" * 257}, errors.InvalidBody, "kkk", "at most 256 bytes"),
-    ({"payload": b"x" * 1_048_577}, errors.PayloadTooLarge, "1048577", "pass a reference"),
-    ({"payload": b"x" * (8 * 2**20 + 1)}, errors.PayloadTooLarge, "8388609", "pass a reference"),
+    ({"payload": b"x" * 1_048_577}, errors.PayloadTooLarge, "1,048,577", "pass a reference"),
+    ({"payload": b"x" * (8 * 2**20 + 1)}, errors.PayloadTooLarge, "8,388,609", "pass a reference"),
     ({"delay": -MS}, errors.InvalidTime, "-1 ms", "use a duration"),
     ({"delay": timedelta(microseconds=-1)}, errors.InvalidTime, "-1 ms", "use a duration"),
     ({"delay": DAYS_3650 + MS}, errors.InvalidTime, "315360000001 ms", "at most ten years"),
@@ -226,11 +226,16 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"deadline": -MS}, errors.InvalidTime, "-1 ms", "after now"),
     ({"deadline": DAYS_3650 + MS}, errors.InvalidTime, "315360000001 ms", "at most ten years"),
     ({"deadline": datetime(2020, 1, 1, tzinfo=UTC)}, errors.InvalidTime, "2020-01-01", "after now"),
-    ({"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))}, errors.InvalidTime, "0001-01-01", "use at most"),
+    (
+        {"deadline": datetime.min.replace(tzinfo=timezone(MS * 1000))},
+        errors.InvalidTime,
+        "0001-01-01",
+        "at most ten years",
+    ),
     ({"deadline": datetime(2030, 1, 1)}, errors.InvalidTime, "2030-01-01", "time zone"),  # noqa: DTZ001
     ({"tags": {"": "v"}}, errors.InvalidTagKey, "''", "1 to 128"),
     ({"tags": {"b" * 129: "v"}}, errors.InvalidTagKey, "bbb", "1 to 128"),
-    ({"tags": {"a.b": "v" * 257}}, errors.InvalidTag, "257", "at most 256"),
+    ({"tags": {"a.b": "v" * 257}}, errors.InvalidTag, "vvv", "at most 256 bytes"),
     ({"tags": {f"a.t{n}": "" for n in range(65)}}, errors.InvalidTag, "65", "at most 64"),
 ]
 

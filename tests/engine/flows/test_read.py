@@ -132,5 +132,5 @@ async def test_explain_names_a_quorum_with_too_few_edges(conn: Connection) -> No
     await flow.link("a", "b")
 
     said = await executions.explain(conn, flow["b"])
-    assert "the quorum needs 2 upstream executions and has 1" in said.sentence
+    assert "its quorum needs 2 and has 1; use add_edge" in said.sentence
     assert said.released_by == "add_edge"

@@ -40,7 +40,7 @@ async def test_explain_says_when_a_full_window_has_room(conn: Connection, given:
     assert (state.eligibility_state, state.blocking_reason) == ("blocked_by_quota", "waiting_for_quota")
     assert state.public_state == PublicState.RATE_LIMITED
     opens_at = claim.attempt.started_at + timedelta(seconds=60)
-    assert told.sentence == f"quota model admits 1 per 60 s; room at {opens_at:%Y-%m-%d %H:%M:%S} UTC"
+    assert told.sentence == f"quota model admits 1 per 60 s; it has room again at {opens_at:%Y-%m-%d %H:%M:%S} UTC"
     assert (told.waits_for, told.released_by, told.releases_at) == ("quota", "time", opens_at)
     await given.time_passes(seconds=60)
     assert (await executions.describe(conn, execution_id)).state.public_state == PublicState.WAITING
@@ -52,7 +52,7 @@ async def test_explain_says_how_many_executions_hold_the_slots(conn: Connection,
     execution_id = await given.submitted(quotas=["model"])
 
     told = await explained(conn, execution_id)
-    assert told.sentence == "quota model has 1 of 1 running"
+    assert told.sentence == "quota model has 1 of 1 running; it has room again when one of them ends"
     assert (told.waits_for, told.released_by, told.releases_at) == ("quota", "complete", None)
     await attempts.complete(conn, claim.fence)
     assert (await explained(conn, execution_id)).sentence.startswith("quota model admits 1 per 60 s")

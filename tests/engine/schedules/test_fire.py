@@ -219,7 +219,7 @@ async def test_a_refused_submission_is_logged_recorded_and_retried(
     with caplog.at_level(logging.WARNING):
         assert (await sweep(conn)).moved == 2
 
-    assert "could not fire schedule nightly in namespace default: lane_draining: " in caplog.text
+    assert "the sweep will retry: nightly in namespace default: lane_draining: " in caplog.text
     assert await fired(given, "other") == [moment("2026-06-01 13:00")]
     refused = await schedules.describe_schedule(conn, "nightly")
     assert (refused.state, refused.next_tick_at) == (ScheduleState.REFUSED, moment("2026-06-01 13:00"))

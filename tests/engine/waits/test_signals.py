@@ -259,7 +259,7 @@ async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, 
     said = {(type(one), str(one), msgspec.json.encode(one.fields)) for one in told if isinstance(one, FlowFabricError)}
     [(refusal, message, fields)] = said
     assert (refusal, fields) == (InvalidToken, b"{}")
-    assert "not valid for this waitpoint" in message
+    assert "invalid for this waitpoint" in message
     assert len([one for one in told if isinstance(one, FlowFabricError)]) == len(signals)
 
 
@@ -282,7 +282,7 @@ async def test_a_missing_token_is_refused_also_when_the_execution_has_ended(conn
             messages.add(str(refused.value))
             assert refused.value.fields == {}
     [message] = messages
-    assert "send the token of its waitpoint" in message
+    assert "pass the token of its waitpoint" in message
 
 
 async def test_an_execution_that_has_ended_or_resumed_accepts_no_signals(conn: Connection, given: Given) -> None:

@@ -43,7 +43,7 @@ def limit(text: str) -> tuple[str, int | None]:
         return dimension, None if equals and amount == "none" else int(amount)
     except ValueError:
         raise click.BadParameter(
-            f"{shown(text)} is not a limit; write DIMENSION=NUMBER, such as tokens=1000000, or tokens=none"
+            f"{shown(text)} is invalid; use DIMENSION=NUMBER, such as tokens=1000000, or tokens=none"
         ) from None
 
 
@@ -52,7 +52,7 @@ def _once_each(
 ) -> Mapping[str, int | None] | None:
     limits = dict(given)
     if len(limits) < len(given):
-        raise click.BadParameter("the same dimension is given twice; give each dimension once")
+        raise click.BadParameter("the same dimension is limited twice; use each dimension once")
     return limits or None
 
 
@@ -167,7 +167,7 @@ async def change_budget(app: App, budget: str, namespace: str, by: str, **option
     """
     wanted = given(options)
     if not wanted:
-        raise click.UsageError("nothing to change; give at least one option, such as --hard-limit tokens=2000000")
+        raise click.UsageError("nothing to change; use at least one option, such as --hard-limit tokens=2000000")
     async with app.database.connection() as conn:
         current = await engine.describe_budget(conn, budget, namespace=namespace)
         for field in {"hard_limits", "soft_limits"} & wanted.keys():

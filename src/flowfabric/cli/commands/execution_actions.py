@@ -52,7 +52,7 @@ async def _wake(app: App, execution: Execution[object]) -> None:
 async def cancel(app: App, executions: Sequence[str], reason: str | None, by: str) -> Page[Done] | None:
     """Cancel executions. A worker that runs one stops at its next call to the engine. Safe to repeat.
 
-    Give one or more ids, or - to read them from standard input.
+    Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:
@@ -78,7 +78,7 @@ async def replay(
 ) -> Page[Done] | None:
     """Run ended executions again. Steps that were saved are not repeated.
 
-    Give one or more ids, or - to read them from standard input.
+    Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:
@@ -106,7 +106,7 @@ async def replay(
 async def hold(app: App, executions: Sequence[str], reason: str | None, by: str) -> Page[Done] | None:
     """Keep executions from being claimed until `ff executions unhold`. Safe to repeat.
 
-    Give one or more ids, or - to read them from standard input.
+    Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:
@@ -128,7 +128,7 @@ async def hold(app: App, executions: Sequence[str], reason: str | None, by: str)
 async def unhold(app: App, executions: Sequence[str], reason: str | None, by: str) -> Page[Done] | None:
     """Release executions that were held with `ff executions hold`. Safe to repeat.
 
-    Give one or more ids, or - to read them from standard input.
+    Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:
@@ -155,7 +155,7 @@ async def resume(
 ) -> Page[Done] | None:
     """Resume suspended executions now, without the signal, approval or time they wait for.
 
-    Give one or more ids, or - to read them from standard input.
+    Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:

@@ -51,7 +51,7 @@ def _rule(group: Any) -> str:
 
 
 def _cancelled(done: CancelledFlow) -> str:
-    return f"flow {done.outcome} ({done.policy}): {done.count} members cancelled"
+    return f"flow {done.outcome} ({done.policy}): {done.count:,} members cancelled"
 
 
 @click.group(cls=CommandGroup)

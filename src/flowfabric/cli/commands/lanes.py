@@ -66,7 +66,7 @@ async def describe_lane(app: App, lane: str) -> Lane:
             if found := next((each for each in page.items if each.name == lane), None):
                 return found
             cursor = page.next_cursor
-    raise LaneNotFound(f"lane {shown(lane)} does not exist")
+    raise LaneNotFound(f"lane {shown(lane)} does not exist; check the name")
 
 
 @lanes.command("configure")

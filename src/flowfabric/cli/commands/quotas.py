@@ -122,7 +122,7 @@ async def change_quota(app: App, quota: str, namespace: str, by: str, **options:
     """
     limits = given(options)
     if not limits:
-        raise click.UsageError("nothing to change; give at least one option, such as --max-concurrent 5")
+        raise click.UsageError("nothing to change; use at least one option, such as --max-concurrent 5")
     async with app.database.connection() as conn:
         changed = await engine.change_quota(conn, quota, namespace=namespace, by=by, **limits)
     app.notifier.send(lanes=changed.lanes)

@@ -195,7 +195,7 @@ async def change_schedule(
     """
     wanted = given(options)
     if no_until and "until" in wanted:
-        raise click.UsageError("--until and --no-until contradict each other; give only one of them")
+        raise click.UsageError("--until and --no-until contradict each other; use only one of them")
     async with app.database.connection() as conn:
         current = await engine.describe_schedule(conn, schedule, namespace=namespace)
         timing = {field: wanted.pop(field) for field in TIMING & wanted.keys()}

@@ -115,7 +115,7 @@ async def submit(
       ff submit greet --each people.jsonl --app hello.py:app
     """
     if each is not None and (options["key"] or options["execution_id"]):
-        raise click.UsageError("--key and --id belong to a single execution; do not use them with --each")
+        raise click.UsageError("--key and --id are invalid with --each, which submits several executions; remove them")
     one = each is None
     lines = _read(app, task, [arguments] if each is None else each, options, one=one)
     stored = [each for batch in progress(_batches(lines), "submitting") for each in await _send(app, batch, one=one)]
@@ -133,7 +133,9 @@ async def submit(
 def _read(app: App, task: str, calls: Any, options: dict[str, Any], *, one: bool) -> list[Line]:
     """The submissions. An invalid line of a file is printed as an error, and the others are still submitted."""
     if app.tasks and task not in app.tasks:
-        raise CommandError("no_such_task", f"the app has no task {shown(task)}; its tasks: {', '.join(app.tasks)}")
+        raise CommandError(
+            "no_such_task", f"task {shown(task)} does not exist in this app; existing tasks: {', '.join(app.tasks)}"
+        )
     lines = []
     for number, call in enumerate(calls, 1):
         try:
@@ -151,7 +153,7 @@ def _object(line: bytes) -> Mapping[str, Any]:
         return msgspec.json.decode(line, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
         beginning = shown(line.decode(errors="replace").strip())
-        raise InvalidBody(f"{beginning} is not a JSON object: {error}; write one per line", field="payload") from None
+        raise InvalidBody(f"{beginning} is invalid: {error}; use one JSON object per line", field="payload") from None
 
 
 def _submission(app: App, name: str, arguments: Mapping[str, Any], options: dict[str, Any]) -> Submission:

@@ -232,7 +232,9 @@ def _agree(asked: SuspendedExecution, waitpoint: str, decision: str, *, yes: boo
     """Print the subject and prompt for confirmation. With the right digest, the caller has seen the subject before."""
     if digest is not None:
         if digest.lower() != (asked.about_digest or ""):
-            raise ApprovalDigestMismatch(f"the subject has the digest {asked.about_digest}, not {shown(digest)}")
+            raise ApprovalDigestMismatch(
+                f"digest {shown(digest)} is not the digest of the subject; read it again and use {asked.about_digest}"
+            )
         return
     if not (yes and click.get_current_context().meta.get(JSON)):
         subject = "(no subject)" if asked.about is None else formatting.pretty(asked.about)
@@ -243,7 +245,7 @@ def _agree(asked: SuspendedExecution, waitpoint: str, decision: str, *, yes: boo
 
 
 def _chosen(execution: str, waits: list[SuspendedExecution], waitpoint: str | None) -> tuple[SuspendedExecution, str]:
-    """The wait and the waitpoint to decide on: the one that is named, or else the only one."""
+    """The wait and the waitpoint to decide on; without a name, the only waitpoint."""
     if not waits:
         raise ExecutionNotSuspended(f"execution {execution} does not wait for a signal or an approval")
     keys = [(wait, key) for wait in waits for key in wait.waitpoint_keys]
@@ -253,9 +255,9 @@ def _chosen(execution: str, waits: list[SuspendedExecution], waitpoint: str | No
     if not keys:
         hint = f"it has none: only `ff executions resume {execution}` or its timeout ends its wait"
     else:
-        hint = f"its waitpoints: {', '.join(key for _, key in keys)}"
+        hint = f"use one of its waitpoints: {', '.join(key for _, key in keys)}"
     if waitpoint is None:
-        raise click.UsageError(f"name the waitpoint; {hint}")
+        raise click.UsageError(f"the argument WAITPOINT is missing; {hint}")
     raise WaitpointNotFound(f"execution {execution} does not wait on waitpoint {shown(waitpoint)}; {hint}")
 
 
@@ -263,5 +265,5 @@ def _digest(text: str | None) -> bytes | None:
     try:
         return None if text is None else bytes.fromhex(text)
     except ValueError:
-        how = "is not hexadecimal; copy it from `ff waitpoints describe`"
+        how = "is invalid; use the one that `ff waitpoints describe` prints"
         raise click.UsageError(f"digest {shown(str(text))} {how}") from None

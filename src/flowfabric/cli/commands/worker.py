@@ -26,7 +26,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def lane_names(text: str) -> list[str]:
     """Parse lanes separated by commas, at least one."""
     if not (found := words(text)):
-        raise click.BadParameter(f"{shown(text)} names no lane; write names separated by commas: reports,mail")
+        raise click.BadParameter(f"{shown(text)} is invalid; use names separated by commas, such as reports,mail")
     return found
 
 

@@ -35,7 +35,7 @@ async def list_workers(
     """
     async with app.database.connection() as conn:
         return await engine.list_workers(
-            conn, lane=lane, namespace=namespace, lapsed=expired, limit=limit, cursor=cursor
+            conn, lane=lane, namespace=namespace, expired=expired, limit=limit, cursor=cursor
         )
 
 

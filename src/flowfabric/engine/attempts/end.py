@@ -1,4 +1,4 @@
-"""Ending an attempt: complete, fail or delay; many in one call, each checked against its fence."""
+"""Ends of attempts: complete, fail or delay; many in one call, each checked against its fence."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -79,8 +79,8 @@ def _completion(completion: Completion, *, result_limit: int) -> Act:
     size = len(calls.expect(bytes, completion.result, "result") or b"")
     if size > max(result_limit, calls.MOST_BYTES):  # too large for any statement; SQL checks smaller ones
         raise PayloadTooLarge(
-            f"the result has {size} bytes, more than the limit of {result_limit}; "
-            "store large data elsewhere and pass a reference",
+            f"the result has {size:,} bytes, more than the limit of {result_limit:,}; "
+            "store it elsewhere and pass a reference",
             limit=result_limit,
         )
     encoding: str | None = calls.expect(str, completion.encoding, "encoding")

@@ -1,4 +1,4 @@
--- Ending an attempt: complete, fail or delay; many in one call, each checked against its fence.
+-- Ends of attempts: complete, fail or delay; many in one call, each checked against its fence.
 
 -- Record the current attempts as ended and release their reservations. The caller has locked the tickets and updates
 -- them next.
@@ -63,7 +63,7 @@ begin
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
             offset 0) x; -- `offset 0`: each item is checked once, not once per aggregate
         if round = 1 and 2 = any (rounds) then
-            perform flowfabric._lock_at_stake(complete.partitions, complete.ids);
+            perform flowfabric._lock_reserved_budgets(complete.partitions, complete.ids);
         end if;
         if judged.places is not null then
             perform flowfabric._end(null, null, 'success', judged.results, judged.encodings, places => judged.places);
@@ -137,7 +137,7 @@ begin
                                     round, now) f
             offset 0) x;
         if round = 1 and 2 = any (rounds) then
-            perform flowfabric._lock_at_stake(fail.partitions, fail.ids);
+            perform flowfabric._lock_reserved_budgets(fail.partitions, fail.ids);
         end if;
 
         return query
@@ -161,7 +161,7 @@ language sql immutable as $$
         when _failure_fault.class is null
              or _failure_fault.class not in ('transient', 'permanent', 'infra_crash', 'timeout', 'cancelled') then
             flowfabric._fault('invalid_body',
-                format('failure class %s does not exist; use transient, permanent, infra_crash, timeout or cancelled',
+                format('failure class %s is invalid; use transient, permanent, infra_crash, timeout or cancelled',
                        flowfabric._shown(_failure_fault.class)), '{"field": "class"}')
         when octet_length(_failure_fault.category) not between 1 and 64 then
             flowfabric._fault('invalid_body',
@@ -169,7 +169,7 @@ language sql immutable as $$
                 '{"field": "category"}')
         when _failure_fault.retry_after_ms not between 0 and 2592000000 then
             flowfabric._fault('invalid_time',
-                format('retry_after of %s ms is invalid; use 0 to 2 592 000 000 ms (30 days)',
+                format('retry_after of %s ms is invalid; use 0 to 2,592,000,000 ms (30 days)',
                        _failure_fault.retry_after_ms))
     end
 $$;
@@ -260,7 +260,7 @@ language sql stable as $$
     select case when _delay_fault.delay_ms not between 0 and 315360000000
                      or _delay_fault.delay_until > _delay_fault.now + interval '10 years' then
         flowfabric._fault('invalid_time',
-            format('delay %s is invalid; use a duration from 0, or a time, at most ten years ahead',
-                   coalesce(_delay_fault.delay_ms::text || ' ms', _delay_fault.delay_until::text)))
+            format('delay %s is invalid; use a duration from 0 or a time, at most ten years ahead',
+                   coalesce('of ' || _delay_fault.delay_ms || ' ms', flowfabric._moment(_delay_fault.delay_until))))
     end
 $$;

@@ -169,7 +169,7 @@ begin
     held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
         select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.attempt_deadline <= now
         order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d
-            where d.flow is not null);
+        where d.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
         select t.partition, t.id from flowfabric.tickets t
         where t.phase = 'active' and t.attempt_deadline <= now and (t.flow is null or t.flow = any (held))
@@ -178,7 +178,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);
     if moved > 0 then
-        perform flowfabric._lock_budgets_at_stake(late.partitions, late.ids, held);
+        perform flowfabric._lock_budgets_for_end(late.partitions, late.ids, held);
         select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed')
         into ended
         from flowfabric._settle_failures(

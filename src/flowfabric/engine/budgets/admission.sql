@@ -9,11 +9,11 @@ returns flowfabric.budgets
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    lapsed record;
+    expired record;
 begin
     if budget.first_expiry <= _current_budget.now then
-        for lapsed in select r.estimate from flowfabric._expired_reservations(budget.id, _current_budget.now) r loop
-            budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
+        for expired in select r.estimate from flowfabric._expired_reservations(budget.id, _current_budget.now) r loop
+            budget.reserved := flowfabric._minus(budget.reserved, expired.estimate);
         end loop;
     end if;
     return flowfabric._after_reset(_current_budget.budget, _current_budget.now);
@@ -43,7 +43,7 @@ end $$;
 
 -- The first of these budgets that is exhausted, with its figures.
 --
---   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null when none is exhausted
+--   returns  {name, dimension, used, reserved, hard_limit, next_reset_at?}, or null if none is exhausted
 create or replace function flowfabric._budget_words(budgets uuid[], now timestamptz)
 returns jsonb
 language sql stable as $$

@@ -1,10 +1,10 @@
 -- Amounts: {dimension: whole number}, validated, added and compared with limits. These functions use loops because
 -- every usage report calls all of them, and a query would be several times slower.
 
--- Validate amounts.
+-- Check amounts.
 --
 --   refuses  invalid_usage, as a value
---   returns  the error, or null when the amounts are valid
+--   returns  the fault, or null if the amounts are valid
 create or replace function flowfabric._amounts_fault(amounts jsonb, least_count int)
 returns jsonb
 language plpgsql immutable as $$
@@ -26,7 +26,7 @@ begin
                 jsonb_build_object('dimension', left(given.dimension, 64)));
         elsif not flowfabric._is_amount(given.value, 0) then
             return flowfabric._fault('invalid_usage',
-                format('amount %s of dimension %s is invalid; use a whole number from 0 to 9007199254740991',
+                format('amount %s of dimension %s is invalid; use a whole number from 0 to 9,007,199,254,740,991',
                        flowfabric._shown(given.value::text), given.dimension),
                 jsonb_build_object('dimension', given.dimension));
         end if;
@@ -37,7 +37,8 @@ begin
                 format('there are %s dimensions; use %s to 32', number, _amounts_fault.least_count))
         when (flowfabric._amounts_counted(_amounts_fault.amounts) ->> 'tokens')::bigint > 9007199254740991 then
             flowfabric._fault('invalid_usage',
-                'the sum of input_tokens and output_tokens exceeds 9007199254740991', '{"dimension": "tokens"}')
+                'the sum of input_tokens and output_tokens is invalid; use at most 9,007,199,254,740,991',
+                '{"dimension": "tokens"}')
     end;
 end $$;
 
@@ -169,7 +170,7 @@ end $$;
 --
 --   refuses  invalid_usage, as a value, when a sum would exceed 2^53 - 1
 --   returns  {outcome: ok, soft_breach or hard_breach, dimension, used, reserved, hard_limit or soft_limit}, with the
---            figures before a hard breach and after a soft breach; or the error
+--            figures before a hard breach and after a soft breach; or the fault
 create or replace function flowfabric._judge_usage(budget flowfabric.budgets, amounts jsonb, reserving boolean)
 returns jsonb
 language plpgsql immutable as $$
@@ -194,8 +195,8 @@ begin
         if used + reserved + more.amount > coalesce(case when is_strict then hard end, 9007199254740991) then
             if not is_strict or hard is null then
                 return flowfabric._fault('invalid_usage',
-                    format('%s more %s would exceed 9007199254740991; reset the budget',
-                           more.amount, more.dimension),
+                    format('%s more %s would exceed 9,007,199,254,740,991; use reset_budget to reset the budget',
+                           flowfabric._number(more.amount), more.dimension),
                     jsonb_build_object('dimension', more.dimension));
             end if;
             hard_breach := coalesce(hard_breach, jsonb_build_object(

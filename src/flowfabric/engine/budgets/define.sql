@@ -1,9 +1,9 @@
 -- Define budgets: create, change and read them.
 
--- Validate the definition of a budget.
+-- Check the definition of a budget.
 --
 --   refuses  invalid_budget, as a value
---   returns  the error, or null when the definition is valid
+--   returns  the fault, or null if the definition is valid
 create or replace function flowfabric._budget_fault(budget flowfabric.budgets)
 returns jsonb
 language plpgsql immutable as $$
@@ -26,13 +26,13 @@ begin
     end if;
     return flowfabric._fault('invalid_budget',
         format('%s %s is invalid; %s', field, flowfabric._shown(to_jsonb(_budget_fault.budget) ->> field), case field
-            when 'hard_limits' then 'use up to 32 dimensions, each with a whole number from 1 to 9007199254740991; '
-                                    'omit a dimension for no limit'
+            when 'hard_limits' then 'use up to 32 dimensions, each with a whole number from 1 to '
+                                    '9,007,199,254,740,991; remove a dimension for no limit'
             when 'soft_limits' then 'use up to 32 dimensions, each with a whole number from 1 to its hard limit'
             when 'mode' then 'use strict or observe'
             when 'on_hard_limit' then 'use refuse, fail, cancel or suspend'
             when 'on_soft_limit' then 'use warn or ignore'
-            when 'reset_interval_ms' then 'use 1 ms to ten years'
+            when 'reset_interval_ms' then 'use 1 to 315,360,000,000 (ten years)'
             else 'use 1 to 256 bytes' end),
         jsonb_build_object('field', field));
 end $$;
@@ -69,7 +69,7 @@ $$;
 --   moves    budget – → open, nothing used
 --   emits    budget_created
 --   refuses  invalid_budget, invalid_body, budget_already_exists
---   returns  'created', or 'exists' when a budget with this name and the same definition exists
+--   returns  'created', or 'exists' if a budget with this name and the same definition exists
 create or replace function flowfabric.create_budget(
     partition int, id uuid, namespace text, name text, hard_limits text default '{}', soft_limits text default '{}',
     mode text default 'strict', on_hard_limit text default 'refuse', on_soft_limit text default 'warn',
@@ -113,7 +113,8 @@ begin
     if flowfabric._definition(known) <> flowfabric._definition(wanted) then
         perform flowfabric._refuse('budget_already_exists', format(
             'budget %s already exists in namespace %s with another definition: %s; use change_budget to change it',
-            flowfabric._shown(create_budget.name), create_budget.namespace, flowfabric._definition(known)));
+            flowfabric._shown(create_budget.name), flowfabric._shown(create_budget.namespace),
+            flowfabric._definition(known)));
     end if;
     return 'exists';
 end $$;
@@ -186,19 +187,19 @@ returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    standing flowfabric.budgets := flowfabric._current_budget(_budget_text.budget, _budget_text.now);
+    effective flowfabric.budgets := flowfabric._current_budget(_budget_text.budget, _budget_text.now);
 begin
-    return flowfabric._definition(standing) || jsonb_strip_nulls(jsonb_build_object(
-        'budget_id', standing.id, 'namespace', standing.namespace, 'name', standing.name,
-        'created_at', standing.created_at, 'used', standing.used, 'reserved', standing.reserved,
-        'overrun', standing.overrun, 'is_full', flowfabric._is_full(standing),
-        'breach_count', standing.breach_count, 'soft_breach_count', standing.soft_breach_count,
-        'last_breach', case when standing.last_breach is not null then
-            jsonb_build_object('at', standing.last_breach_at, 'dimension', standing.last_breach) end,
-        'next_reset_at', standing.next_reset_at,
+    return flowfabric._definition(effective) || jsonb_strip_nulls(jsonb_build_object(
+        'budget_id', effective.id, 'namespace', effective.namespace, 'name', effective.name,
+        'created_at', effective.created_at, 'used', effective.used, 'reserved', effective.reserved,
+        'overrun', effective.overrun, 'is_full', flowfabric._is_full(effective),
+        'breach_count', effective.breach_count, 'soft_breach_count', effective.soft_breach_count,
+        'last_breach', case when effective.last_breach is not null then
+            jsonb_build_object('at', effective.last_breach_at, 'dimension', effective.last_breach) end,
+        'next_reset_at', effective.next_reset_at,
         'waiting_count', (select count(*) from (
             select from flowfabric.suspensions s
-            where s.condition ->> 'budget' = standing.id::text and s.requested_by = 'budget' and s.ended_at is null
+            where s.condition ->> 'budget' = effective.id::text and s.requested_by = 'budget' and s.ended_at is null
             order by (s.condition ->> 'asked_us')::bigint limit 10001) w)));
 end $$;
 
@@ -223,7 +224,7 @@ end $$;
 -- List the budgets of a namespace by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  one budget as JSON per row, and one more row than asked for when more follow
+--   returns  one budget as JSON per row, and one more row than asked for if more follow
 create or replace function flowfabric.list_budgets(
     namespace text default 'default', after text default '', take int default 50)
 returns table (budget text)

@@ -1,4 +1,4 @@
-"""The ledger: what each execution has spent of each budget in each period, and how to undo it."""
+"""The ledger: the amounts that each execution has spent of each budget in each period, and how to undo them."""
 
 from uuid import UUID
 

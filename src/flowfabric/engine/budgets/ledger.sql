@@ -1,6 +1,6 @@
--- The ledger: what each execution has spent of each budget in each period, and how to undo it.
+-- The ledger: the amounts that each execution has spent of each budget in each period, and how to undo them.
 
--- Add amounts to what an execution has spent. The caller has locked the budget.
+-- Add amounts to the spending of an execution. The caller has locked the budget.
 create or replace function flowfabric._note_spending(
     partition int, execution uuid, budget flowfabric.budgets, amounts jsonb)
 returns void
@@ -12,13 +12,13 @@ begin
     on conflict on constraint spending_pkey do update set spent = flowfabric._plus(spending.spent, excluded.spent);
 end $$;
 
--- Undo what an execution has spent of a budget in the current period.
+-- Undo the spending of an execution from a budget in the current period.
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
 --   locks    the budget; the tickets it moves, skipping locked ones
 --   emits    usage_released, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
 --   refuses  budget_not_found, invalid_body
---   returns  'released' with the amounts, or 'noop' when nothing was spent; and the lanes that may have claimable work
+--   returns  'released' with the amounts, or 'noop' if nothing was spent; and the lanes that may have claimable work
 --            again
 create or replace function flowfabric.release_usage(
     budget uuid, partition int, id uuid, by text, out outcome text, out amounts text, out lanes text[])
@@ -49,7 +49,7 @@ begin
     lanes := flowfabric._resume_waiting_for_budget(before, after, now);
 end $$;
 
--- List what an execution has spent, by budget and period.
+-- List the amounts that an execution has spent, by budget and period.
 --
 --   refuses  execution_not_found
 --   returns  one row per budget and period: the budget, its name, the period and the amounts

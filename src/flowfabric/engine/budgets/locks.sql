@@ -1,4 +1,4 @@
--- Lock budgets: the only functions that lock budgets and store what is used of them.
+-- Lock budgets: the only functions that lock budgets and store their used and reserved amounts.
 
 -- Apply a due reset to a budget.
 --
@@ -72,24 +72,24 @@ end $$;
 --   emits    reservation_expired
 --   returns  the budget without these reservations, and their number
 create or replace function flowfabric._expire_reservations(
-    inout budget flowfabric.budgets, now timestamptz, out lapsed_count int)
+    inout budget flowfabric.budgets, now timestamptz, out expired_count int)
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    lapsed record;
+    expired record;
 begin
-    lapsed_count := 0;
-    for lapsed in
+    expired_count := 0;
+    for expired in
         update flowfabric.reservations r set ended_at = _expire_reservations.now, ended_by = 'expired'
         where r.ctid = any (array(
             select o.place from flowfabric._expired_reservations(budget.id, _expire_reservations.now) o))
         returning r.id, r.estimate, r.execution_partition, r.execution
     loop
-        budget.reserved := flowfabric._minus(budget.reserved, lapsed.estimate);
-        lapsed_count := lapsed_count + 1;
+        budget.reserved := flowfabric._minus(budget.reserved, expired.estimate);
+        expired_count := expired_count + 1;
         perform flowfabric._append_budget('reservation_expired', budget, detail => jsonb_build_object(
-            'reservation_id', lapsed.id, 'estimate', lapsed.estimate,
-            'execution_id', flowfabric._id(lapsed.execution_partition, lapsed.execution)));
+            'reservation_id', expired.id, 'estimate', expired.estimate,
+            'execution_id', flowfabric._id(expired.execution_partition, expired.execution)));
     end loop;
     budget.first_expiry := (select min(o.expires_at) from flowfabric._expired_reservations(budget.id, 'infinity', 1) o);
 end $$;
@@ -151,7 +151,7 @@ end $$;
 
 -- Find a budget by a text: a UUID is taken as its id, any other text as its name.
 --
---   returns  the id, or null when the budget does not exist
+--   returns  the id, or null if the budget does not exist
 create or replace function flowfabric._find_budget(namespace text, word text)
 returns uuid
 language plpgsql stable as $$
@@ -165,29 +165,29 @@ begin
         where b.namespace = _find_budget.namespace and b.name = _find_budget.word);
 end $$;
 
--- The error for a budget that does not exist.
+-- Build the error for a budget that does not exist.
 --
 --   refuses  budget_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._no_budget_fault(id uuid)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('budget_not_found',
-        format('budget %s does not exist; check its name and namespace, or create it with create_budget',
+        format('budget %s does not exist; check its name and namespace, or use create_budget to create it',
                _no_budget_fault.id))
 $$;
 
--- The budgets that a call under leases may have to lock: the budgets it names, and those in which its executions have
--- open reservations, which are released if the call ends the executions.
+-- The budgets that a call under leases may have to lock: the budgets that it names, and the budgets in which its
+-- executions have open reservations, because the end of an execution releases its reservations.
 --
 --   returns  the ids
-create or replace function flowfabric._budgets_at_stake(named uuid[], partitions int[], executions uuid[])
+create or replace function flowfabric._budgets_to_lock(named uuid[], partitions int[], executions uuid[])
 returns uuid[]
 language plpgsql stable set enable_sort = off as $$
 #variable_conflict use_column
 begin
-    return _budgets_at_stake.named || array(
-        select r.budget from unnest(_budgets_at_stake.partitions, _budgets_at_stake.executions) as x (partition, id)
+    return _budgets_to_lock.named || array(
+        select r.budget from unnest(_budgets_to_lock.partitions, _budgets_to_lock.executions) as x (partition, id)
         cross join lateral (
             -- The row comparison and the order match one index only, as in _expired_reservations.
             select o.budget from flowfabric.reservations o
@@ -199,19 +199,20 @@ end $$;
 -- Lock the budgets in which executions have open reservations, for a call that ends the executions in several steps.
 --
 --   locks    the budgets, in key order
-create or replace function flowfabric._lock_at_stake(partitions int[], executions uuid[])
+create or replace function flowfabric._lock_reserved_budgets(partitions int[], executions uuid[])
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    at_stake uuid[] := flowfabric._budgets_at_stake('{}', _lock_at_stake.partitions, _lock_at_stake.executions);
+    budget_ids uuid[] := flowfabric._budgets_to_lock(
+        '{}', _lock_reserved_budgets.partitions, _lock_reserved_budgets.executions);
 begin
-    perform from flowfabric.budgets b where b.id = any (at_stake) order by b.partition + 0, b.id for update;
+    perform from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id for update;
 end $$;
 
 -- The lanes that may have claimable work again because a budget has room: the lanes of its routes.
 --
---   returns  the names, or null when the budget closed no routes before, or still does
+--   returns  the names, or null if the budget closed no routes before, or still does
 create or replace function flowfabric._opened_lanes(before flowfabric.budgets, after flowfabric.budgets)
 returns text[]
 language plpgsql stable as $$

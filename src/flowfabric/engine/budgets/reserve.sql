@@ -11,15 +11,15 @@ language plpgsql set enable_sort = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    at_stake uuid[] := flowfabric._budgets_at_stake('{}', _return_reservations.partitions, _return_reservations.ids);
+    budget_ids uuid[] := flowfabric._budgets_to_lock('{}', _return_reservations.partitions, _return_reservations.ids);
     budget flowfabric.budgets;
     returned record;
 begin
-    if at_stake = '{}' then
+    if budget_ids = '{}' then
         return;
     end if;
     for budget in
-        select b.* from flowfabric.budgets b where b.id = any (at_stake) order by b.partition + 0, b.id for update
+        select b.* from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id for update
     loop
         for returned in
             update flowfabric.reservations r set ended_at = now, ended_by = 'attempt'
@@ -48,7 +48,7 @@ end $$;
 -- Find the open reservation of a budget by its dedup key. The row comparison and the order match one index only, as in
 -- _expired_reservations.
 --
---   returns  the reservation, or null when there is none
+--   returns  the reservation, or null if there is none
 create or replace function flowfabric._known_reservation(budget flowfabric.budgets, dedup_key text)
 returns flowfabric.reservations
 language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
@@ -94,7 +94,7 @@ begin
     perform flowfabric._raise(coalesce(
         flowfabric._amounts_fault(reserve.estimate::jsonb, 1), flowfabric._dedup_key_fault(reserve.dedup_key),
         case when (reserve.ttl_ms between 1 and 86400000) is not true then flowfabric._fault(
-            'invalid_time', format('ttl of %s ms is invalid; use 1 ms to 24 hours', reserve.ttl_ms)) end));
+            'invalid_time', format('ttl of %s ms is invalid; use 1 to 86,400,000 ms (24 hours)', reserve.ttl_ms)) end));
     held := flowfabric._lock_for_call(
         reserve.budget, reserve.partition, reserve.id, reserve.lease_id, reserve.epoch, reserve.attempt, now);
     if reserve.dedup_key <> '' then
@@ -130,7 +130,7 @@ begin
         || case when verdict ->> 'outcome' = 'ok' then '{"outcome": "reserved"}'::jsonb else '{}' end;
 end $$;
 
--- Check the fence of a call that may carry one, and lock the budget together with everything else the call may have to
+-- Check the fence of a call, if it has one, and lock the budget together with everything else the call may have to
 -- lock.
 --
 --   moves    reservation open → expired
@@ -146,13 +146,13 @@ declare
     held flowfabric.budgets;
 begin
     if _lock_for_call.id is not null then
-        perform flowfabric._lock_flows_at_stake(
+        perform flowfabric._lock_flows_for_breach(
             array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]);
         perform flowfabric._raise((flowfabric._lock_fenced(
             _lock_for_call.partition, _lock_for_call.id, _lock_for_call.lease_id, _lock_for_call.epoch,
             _lock_for_call.attempt, _lock_for_call.now)).fault);
     end if;
-    select h.* into held from unnest(flowfabric._lock_budgets(flowfabric._budgets_at_stake(
+    select h.* into held from unnest(flowfabric._lock_budgets(flowfabric._budgets_to_lock(
         array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]), _lock_for_call.now)) h
     where h.id = _lock_for_call.budget;
     if not found then

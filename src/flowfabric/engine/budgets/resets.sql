@@ -30,7 +30,7 @@ begin
     next_reset_at := after.next_reset_at;
 end $$;
 
--- Store the resets that are due (a sweep). Resets take effect at their due time, stored or not.
+-- Sweep: store the resets that are due. Resets take effect at their due time, stored or not.
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
 --   locks    the budgets, skipping locked ones; the tickets it moves, skipping locked ones

@@ -22,7 +22,7 @@ begin
     end if;
     if reservation.execution is not null and _lock_reservation.id is null then
         perform flowfabric._refuse('fence_required',
-            format('reservation %s belongs to an execution; pass the fence of its claim', reservation.id));
+            format('reservation %s belongs to an execution; pass the fence of its lease', reservation.id));
     end if;
     budget := flowfabric._lock_for_call(
         reservation.budget, _lock_reservation.partition, _lock_reservation.id, _lock_reservation.lease_id,
@@ -34,15 +34,15 @@ begin
     end if;
 end $$;
 
--- The error for a reservation that does not exist or is no longer open.
+-- Build the error for a reservation that does not exist or is no longer open.
 --
 --   refuses  reservation_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._no_reservation_fault(id uuid, ended_by text)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('reservation_not_found',
-        format('reservation %s %s; use report_usage to count what was spent without it', _no_reservation_fault.id,
+        format('reservation %s %s; use report_usage to report the amount spent', _no_reservation_fault.id,
                case _no_reservation_fault.ended_by when 'expired' then 'has expired'
                    when 'attempt' then 'ended with its attempt' when 'release' then 'was released'
                    else 'does not exist, or belongs to another execution' end))
@@ -156,7 +156,7 @@ end $$;
 --   emits    reservation_released, execution_resumed, waitpoint_closed, budget_reset, reservation_expired
 --   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active,
 --            execution_not_found, budget_not_found
---   returns  'released' with the amounts, or 'noop' when the reservation has already ended; and the lanes that may have
+--   returns  'released' with the amounts, or 'noop' if the reservation has already ended; and the lanes that may have
 --            claimable work again
 create or replace function flowfabric.release(
     reservation_id uuid, partition int default null, id uuid default null, lease_id uuid default null,
@@ -188,8 +188,8 @@ begin
     lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
 end $$;
 
--- End expired reservations, and delete reservations that ended a day ago (a sweep). A reservation stops counting at its
--- expiry, swept or not.
+-- Sweep: end expired reservations, and delete reservations that ended a day ago. A reservation stops counting when it
+-- expires, even before the sweep.
 --
 --   moves    reservation open → expired; suspended → runnable, for executions that waited for the budget and fit now
 --   locks    the budgets, skipping locked ones; the tickets it moves and the reservations it deletes, skipping locked
@@ -202,23 +202,23 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    lapsing uuid[];
+    budget_ids uuid[];
     before flowfabric.budgets;
-    lapsed record;
+    expired record;
 begin
     moved := 0;
-    lapsing := array(
+    budget_ids := array(
         select r.budget from flowfabric.reservations r where r.ended_at is null and r.expires_at <= now
         order by r.expires_at, r.partition, r.id limit expire_reservations.take offset expire_reservations.passing);
     for before in
-        select b.* from flowfabric.budgets b where b.id = any (lapsing) order by b.partition + 0, b.id
+        select b.* from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id
         for update skip locked
     loop
-        lapsed := flowfabric._expire_reservations(before, now);
-        perform flowfabric._store_budget(lapsed.budget);
-        moved := moved + lapsed.lapsed_count;
+        expired := flowfabric._expire_reservations(before, now);
+        perform flowfabric._store_budget(expired.budget);
+        moved := moved + expired.expired_count;
         lanes := array(
-            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(before, lapsed.budget, now)) l
+            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(before, expired.budget, now)) l
             order by 1);
     end loop;
     with gone as (

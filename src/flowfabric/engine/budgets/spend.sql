@@ -5,7 +5,7 @@
 --
 --   emits    budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage, as a value
---   returns  the budget, and the verdict: {outcome, …figures}, or the error
+--   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._charge(
     inout budget flowfabric.budgets, amounts jsonb, reserving boolean, execution_id text, now timestamptz,
     out verdict jsonb)
@@ -95,7 +95,7 @@ end $$;
 
 -- Delete dedup keys that are a day old. They stop counting at that age, deleted or not.
 --
---   locks    the keys it removes; skips those that are locked
+--   locks    the keys it removes, skipping locked ones
 --   returns  how many keys were deleted
 create or replace function flowfabric._forget_usage_keys(take int)
 returns int
@@ -111,10 +111,10 @@ begin
     return forgotten;
 end $$;
 
--- Validate a report, except for its fence and its budget.
+-- Check a report, except for its fence and its budget.
 --
 --   refuses  invalid_usage, invalid_body, invalid_name, fence_required, as a value
---   returns  the error, or null when the report is valid
+--   returns  the fault, or null if the report is valid
 create or replace function flowfabric._report_fault(amounts jsonb, key text, execution uuid, step text, occurrence int)
 returns jsonb
 language plpgsql stable as $$
@@ -131,19 +131,19 @@ begin
     return coalesce(
         flowfabric._step_fault(_report_fault.step, _report_fault.occurrence, 0, 0),
         case when _report_fault.execution is null then flowfabric._fault(
-            'fence_required', format('step %s belongs to an execution; pass the fence of its claim',
+            'fence_required', format('step %s belongs to an execution; pass the fence of its lease',
                                      flowfabric._shown(_report_fault.step))) end);
 end $$;
 
--- Validate the dedup key of a report or a reservation.
+-- Check the dedup key of a report or a reservation.
 --
 --   refuses  invalid_body, as a value
---   returns  the error, or null when the key is valid
+--   returns  the fault, or null if the key is valid
 create or replace function flowfabric._dedup_key_fault(key text)
 returns jsonb
 language sql immutable as $$
     select case when octet_length(_dedup_key_fault.key) > 256 then flowfabric._fault(
-        'invalid_body', format('dedup_key %s is too long; use at most 256 bytes',
+        'invalid_body', format('dedup_key %s is invalid; use at most 256 bytes',
                                flowfabric._shown(_dedup_key_fault.key)),
         '{"field": "dedup_key"}') end
 $$;
@@ -152,7 +152,7 @@ $$;
 --
 --   emits    budget_soft_breached, budget_hard_breached
 --   refuses  invalid_usage, too_many_steps, as a value
---   returns  the budget, and the verdict: {outcome, …figures}, or the error
+--   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._report_one(
     inout budget flowfabric.budgets, amounts jsonb, partition int, execution uuid, key text, step text, occurrence int,
     now timestamptz, out verdict jsonb)
@@ -163,14 +163,13 @@ declare
 begin
     if (_report_one.key is not null or _report_one.step is not null)
        and flowfabric._is_counted(budget.id, _report_one.key, _report_one.partition, _report_one.execution,
-           _report_one.step, _report_one.occurrence, _report_one.now) then
+                                  _report_one.step, _report_one.occurrence, _report_one.now) then
         verdict := '{"outcome": "already_applied"}';
         return;
     elsif _report_one.step is not null and (
         select count(*) from flowfabric.steps s
         where s.partition = _report_one.partition and s.execution = _report_one.execution) >= 10000 then
-        verdict := flowfabric._fault('too_many_steps',
-            'the execution already has 10,000 steps, the maximum; split it into several executions');
+        verdict := flowfabric._too_many_steps_fault();
         return;
     end if;
     charged := flowfabric._charge(
@@ -179,8 +178,9 @@ begin
     budget := charged.budget;
     verdict := charged.verdict;
     if verdict ->> 'outcome' in ('ok', 'soft_breach') then
-        perform flowfabric._remember_report(budget, _report_one.key, _report_one.partition, _report_one.execution,
-            _report_one.step, _report_one.occurrence, verdict, _report_one.now);
+        perform flowfabric._remember_report(
+            budget, _report_one.key, _report_one.partition, _report_one.execution, _report_one.step,
+            _report_one.occurrence, verdict, _report_one.now);
         if _report_one.execution is not null and _report_one.amounts <> '{}' then
             perform flowfabric._note_spending(
                 _report_one.partition, _report_one.execution, budget, _report_one.amounts);
@@ -188,11 +188,11 @@ begin
     end if;
 end $$;
 
--- Check the fences of those items of a call that carry one.
+-- Check the fences of the items of a call that have one.
 --
 --   locks    the tickets, in key order
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
---   returns  one error per item, or null when the fence is valid or missing
+--   returns  one fault per item, or null if the fence is valid or missing
 create or replace function flowfabric._fence_faults(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], now timestamptz)
 returns jsonb[]
@@ -265,14 +265,15 @@ declare
 begin
     if cardinality(report_usage.budgets) > 1000 then
         perform flowfabric._refuse('invalid_limit',
-            format('the call has %s items; send at most 1,000', cardinality(report_usage.budgets)));
+            format('the call has %s items; use at most 1,000',
+                   flowfabric._number(cardinality(report_usage.budgets))));
     end if;
-    perform flowfabric._lock_flows_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids);
+    perform flowfabric._lock_flows_for_breach(report_usage.budgets, report_usage.partitions, report_usage.ids);
     faults := flowfabric._fence_faults(
         report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts,
         now);
     held := flowfabric._lock_budgets(
-        flowfabric._budgets_at_stake(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
+        flowfabric._budgets_to_lock(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
     held_ids := array(select h.id from unnest(held) h);
     for it in
         select x.*, x.amounts::jsonb as given, nullif(x.dedup_key, '') as key

@@ -37,7 +37,7 @@ begin
     end if;
 end $$;
 
--- Explain what an execution that a budget has suspended waits for.
+-- Explain how much of a budget an execution waits for that the budget has suspended.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_budget_wait(wait flowfabric.suspensions, now timestamptz)
@@ -55,9 +55,10 @@ begin
     where (r.room ->> a.key)::bigint < a.value::bigint order by a.key collate "C" limit 1;
     return flowfabric._explanation(
         case when short.dimension is null then format('budget %s has room again; a sweep will resume it', budget.name)
-             else format('needs %s %s of budget %s, which has %s left; %s', short.wanted, short.dimension, budget.name,
-                         greatest(short.room, 0), coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at),
-                                                           'raise or reset it')) end,
+             else format('needs %s %s of budget %s, which has %s left; %s', flowfabric._number(short.wanted),
+                         short.dimension, budget.name, flowfabric._number(greatest(short.room, 0)),
+                         coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at), 'raise or reset it'))
+        end,
         'budget', wait.suspended_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end,
         budget.next_reset_at);
 end $$;
@@ -67,9 +68,9 @@ end $$;
 -- examined; all if it is null.
 --
 --   moves    suspended → runnable
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves, skipping locked ones
 --   emits    execution_resumed, waitpoint_closed
---   returns  how many were resumed, how many were passed over as requested, and the lanes with claimable work
+--   returns  how many were resumed, how many were skipped because of `passing`, and the lanes with claimable work
 create or replace function flowfabric._resume_waiting(
     budget flowfabric.budgets, take int, passing int default 0, most int default null,
     out resumed int, out passed int, out lanes text[])
@@ -129,7 +130,7 @@ $$;
 -- Resume waiting executions that fit now. The caller has locked and stored the budget.
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves, skipping locked ones
 --   emits    execution_resumed, waitpoint_closed
 --   returns  the lanes that may have claimable work again
 create or replace function flowfabric._resume_waiting_for_budget(
@@ -139,18 +140,18 @@ language plpgsql as $$
 declare
     opened text[] := flowfabric._opened_lanes(_resume_waiting_for_budget.before, _resume_waiting_for_budget.after);
 begin
-    -- A bounded number, because the budget stays locked meanwhile; the sweep resumes the rest.
+    -- A bounded number, because the budget stays locked during this call; the sweep resumes the rest.
     return array(
         select distinct l
         from unnest(opened || (flowfabric._resume_waiting(_resume_waiting_for_budget.after, 100, most => 100)).lanes) l
         order by 1);
 end $$;
 
--- Resume executions that a budget suspended and that fit again (a sweep). Calls that free amounts resume what they can
--- lock immediately; this sweep resumes the rest. Finds the budgets by a loose index scan over the open suspensions.
+-- Sweep: resume executions that a budget suspended and that fit again. A call that frees amounts resumes the first of
+-- them itself; this sweep resumes the others. Finds the budgets by a loose index scan over the open suspensions.
 --
 --   moves    suspended → runnable
---   locks    the tickets it moves; skips those that are locked
+--   locks    the tickets it moves, skipping locked ones
 --   emits    execution_resumed, waitpoint_closed
 --   returns  how many were resumed, and the lanes with claimable work
 create or replace function flowfabric.resume_budget_waits(

@@ -1,5 +1,5 @@
--- Admission: which routes a budget or quota closes, and how many executions the open routes may give. Routes without
--- budgets and quotas never come here.
+-- Admission: which routes a budget or quota closes, and how many executions the open routes may supply. Routes without
+-- budgets and quotas do not use these functions.
 
 -- Drop the routes that are closed: one of their budgets is exhausted or one of their quotas is full. A quota that this
 -- claim has already checked is not checked again.
@@ -35,7 +35,7 @@ begin
     where not exists (select from unnest(r.quotas) u (id) where _open_routes.rooms -> u.id::text = '0');
 end $$;
 
--- Merge newly read quota capacities into those the claim already knows.
+-- Merge newly read quota capacities into the capacities that the claim already knows.
 --
 --   returns  how many more executions each quota admits, by quota id
 create or replace function flowfabric._merge_rooms(rooms jsonb, quotas uuid[], amounts bigint[])
@@ -84,7 +84,7 @@ begin
     rooms := found.rooms;
 end $$;
 
--- Add the routes that were scanned but not found open to the known closed routes. Stops at 1 000, so that searching the
+-- Add the routes that were scanned but not found open to the known closed routes. Stops at 1,000, so that searching the
 -- list stays cheap.
 --
 --   returns  the closed routes
@@ -143,7 +143,7 @@ end $$;
 -- Serve the open routes of one priority in turn, within their quotas: per round as many routes as executions are still
 -- to be taken, so that no more quotas are locked than needed.
 --
---   locks    the tickets it chooses (skips locked ones); the quotas of their routes, in key order
+--   locks    the tickets it chooses, skipping locked ones; the quotas of their routes, in key order
 --   returns  the ctids of the tickets; the capacity of each known quota, and the locked quotas
 create or replace function flowfabric._serve_within(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, may_wait boolean,
@@ -170,9 +170,9 @@ begin
 end $$;
 
 -- Serve routes round-robin until `take` tickets are chosen, no ticket is left, or the quotas are full: one ticket per
--- route, then a second one each. What one route cannot fill is shared among the others.
+-- route, then a second one each. If a route has too few tickets, the others supply more.
 --
---   locks    the tickets it chooses; skips locked ones
+--   locks    the tickets it chooses, skipping locked ones
 --   returns  the ctids of the tickets, and the remaining capacity of each known quota
 create or replace function flowfabric._serve_shares(
     routes int[], route_lanes text[], level int, take int, partitions int[], inout rooms jsonb, out places tid[])
@@ -271,7 +271,7 @@ begin
     return shares;
 end $$;
 
--- Subtract what routes have given from the capacity of their quotas.
+-- Subtract the tickets that routes have supplied from the capacity of their quotas.
 --
 --   returns  the remaining capacity of each quota
 create or replace function flowfabric._spend(counts int[], places int[], ends int[], rooms bigint[])

@@ -4,7 +4,7 @@
 -- would read every due row before the limit applies.
 --
 --   moves    not_eligible_until_time → eligible_now
---   locks    the tickets it moves; skips locked ones
+--   locks    the tickets it moves, skipping locked ones
 --   returns  the lane of each moved ticket
 create or replace function flowfabric._promote(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
@@ -31,7 +31,7 @@ end $$;
 -- The next route number after `behind` with ready tickets of one priority in these lanes: one step of a loose index
 -- scan. Kept simple enough for Postgres to inline it.
 --
---   returns  the route number and its lane; no row when there is none
+--   returns  the route number and its lane; no row if there is none
 create or replace function flowfabric._next_route(lanes text[], level int, behind int, upto int, partitions int[])
 returns table (route int, lane text)
 language sql stable as $$
@@ -118,7 +118,7 @@ end $$;
 -- Lock the oldest ready tickets of one priority for each of several routes, created at or after a time and not chosen
 -- already: as many per route as asked for, or as exist.
 --
---   locks    those tickets; skips locked ones
+--   locks    those tickets, skipping locked ones
 --   returns  the ctids of the tickets, the position of each ticket's route, and when each was created
 create or replace function flowfabric._lock_ready(
     routes int[], route_lanes text[], behind timestamptz[], level int, amounts int[], chosen tid[], partitions int[],
@@ -141,9 +141,9 @@ begin
 end $$;
 
 -- Serve the routes of one priority round-robin until `take` tickets are chosen or none is left: equal shares per round.
--- What one route cannot fill is shared in the next round among routes that may have more.
+-- If a route has too few tickets, the next round takes more from routes that may have some.
 --
---   locks    the tickets it chooses; skips locked ones
+--   locks    the tickets it chooses, skipping locked ones
 --   returns  the ctids of the tickets
 create or replace function flowfabric._serve(routes int[], route_lanes text[], level int, take int, partitions int[])
 returns tid[]
@@ -183,7 +183,7 @@ end $$;
 -- pairs that skips unsuitable routes and routes known to be closed. After many pairs without a match it reads plain
 -- index ranges instead, for as long as there are only a few tickets per pair.
 --
---   returns  the priority, or null when there is none
+--   returns  the priority, or null if there is none
 create or replace function flowfabric._next_level(
     lanes text[], level int, capabilities text[], namespace text, closed int[])
 returns int
@@ -289,7 +289,7 @@ end $$;
 -- first within a route. It reads only the routes it visits and the rows it takes, whatever the backlog. Every plan must
 -- use the ready index, so other scan types are off here and in everything it calls.
 --
---   locks    the tickets it chooses (skips locked ones); the quotas of their routes
+--   locks    the tickets it chooses, skipping locked ones; the quotas of their routes
 --   returns  the ctids of the tickets
 create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,
@@ -329,9 +329,10 @@ begin
                                             _choose.namespace, _choose.partitions, asked, turns.behind, turns.wrapped);
             exit when turns.routes = '{}';
             if turns.is_limited then
-                turns := flowfabric._open_turns(_choose.lanes, level, _choose.after_route, _choose.capabilities,
-                                                _choose.namespace, _choose.partitions, asked, _choose.now,
-                    turns.behind, turns.wrapped, turns.routes, turns.route_lanes, limits.rooms, closed);
+                turns := flowfabric._open_turns(
+                    _choose.lanes, level, _choose.after_route, _choose.capabilities, _choose.namespace,
+                    _choose.partitions, asked, _choose.now, turns.behind, turns.wrapped, turns.routes,
+                    turns.route_lanes, limits.rooms, closed);
                 closed := turns.closed;
                 limits := flowfabric._serve_within(turns.routes, turns.route_lanes, level, asked, _choose.partitions,
                                                    _choose.now, _choose.may_wait, turns.rooms, limits.locked);

@@ -1,6 +1,6 @@
 -- Claiming: take executions under a lease.
 
--- Lease locked tickets and log it. A ticket past its deadline is skipped and left to the sweep; tickets beyond 16 MiB
+-- Lease locked tickets and log it. Tickets past their deadline are skipped: the sweep ends them. Tickets beyond 16 MiB
 -- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total; the rest is
 -- read on demand.
 --
@@ -133,16 +133,16 @@ begin
 end $$;
 
 -- Take up to `take` executions under a lease: open routes of these lanes only, strict priority, round-robin between
--- routes of equal priority starting after the route served last, oldest first within a route. A worker that passes the
--- priority and creation time of its last execution gets the ones after it, if any. It must leave them out now and then,
--- to get executions that committed late.
+-- routes of equal priority starting after the route served last, oldest first within a route. If the worker passes the
+-- priority and creation time of its last execution, it gets executions created after that one, if there are any. It
+-- must omit them from time to time, to get executions that committed late.
 --
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline →
 --            ended
---   locks    the tickets it takes (skips locked ones); the quotas of their routes
+--   locks    the tickets it takes, skipping locked ones; the quotas of their routes
 --   emits    lease_acquired, execution_expired, grant_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_lease, invalid_limit
---   returns  what a worker needs to run them; no rows when nothing is open to this worker
+--   returns  what a worker needs to run them; no rows if nothing is open to this worker
 create or replace function flowfabric.claim(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
     lease_ms bigint default 30000, after_route int default 0, namespace text default null,
@@ -172,7 +172,7 @@ end $$;
 --
 --   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when expired; past its deadline
 --            → ended
---   locks    the tickets it chooses (skips locked ones); the quotas of their routes
+--   locks    the tickets it chooses, skipping locked ones; the quotas of their routes
 --   emits    execution_expired, grant_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
 --   returns  the ctids of the tickets
@@ -199,7 +199,7 @@ begin
            bool_or(exists (
                select from flowfabric.tickets t
                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted'
-                 and t.expires_at <= now)) as is_lapsed,
+                 and t.expires_at <= now)) as is_expired,
            exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late,
            sum(cardinality(r.places)) as ready, max(r.places[1]) as first
     into seen from flowfabric.lanes l
@@ -211,7 +211,7 @@ begin
     if seen.lanes is null then
         return '{}';
     end if;
-    if not (seen.is_due or seen.is_lapsed or seen.is_late) then
+    if not (seen.is_due or seen.is_expired or seen.is_late) then
         if seen.ready = 0 then
             return '{}';
         elsif seen.ready = 1 then
@@ -224,13 +224,13 @@ begin
     if seen.is_due then
         perform flowfabric._promote(seen.lanes, _take_ready.take + 100, now);
     end if;
-    if seen.is_lapsed then
+    if seen.is_expired then
         perform flowfabric._expire_grants(seen.lanes, _take_ready.take + 100, now);
     end if;
     if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null then
-        chosen := flowfabric._continue_in_route(seen.lanes, covered, _take_ready.namespace, _take_ready.take,
-                                             _take_ready.after_route, _take_ready.last_priority,
-                                             _take_ready.last_created);
+        chosen := flowfabric._continue_in_route(
+            seen.lanes, covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
+            _take_ready.last_priority, _take_ready.last_created);
         if chosen <> '{}' then
             return chosen;
         end if;
@@ -246,8 +246,8 @@ begin
 end $$;
 
 -- End the chosen tickets whose deadline has passed, so that they are not claimed. A claim that already holds budget
--- locks must not wait for more, so it leaves tickets with reservations to the sweep. Members of flows are always left
--- to the sweep, because a flow must be locked before its tickets.
+-- locks must not wait for more, so the sweep ends tickets with reservations. The sweep also ends members of flows,
+-- because a flow must be locked before its tickets.
 --
 --   moves    runnable → ended: expired
 --   locks    the budgets of their reservations, in key order
@@ -265,7 +265,7 @@ begin
         from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
         offset 0) x -- by ctid, not by the index on deadlines
     where x.deadline_at <= _expire_chosen.now and x.flow is null
-      and (_expire_chosen.may_wait or flowfabric._budgets_at_stake('{}', array[x.partition], array[x.id]) = '{}');
+      and (_expire_chosen.may_wait or flowfabric._budgets_to_lock('{}', array[x.partition], array[x.id]) = '{}');
     if late.ids is not null then
         perform flowfabric._expire(late.partitions, late.ids);
     end if;
@@ -284,7 +284,7 @@ begin
     perform flowfabric._check_capabilities(_check_claim.capabilities);
     perform flowfabric._check_lanes(_check_claim.lanes);
     if _check_claim.take is null or _check_claim.take not between 1 and 1000 then
-        perform flowfabric._refuse('invalid_limit', format('take %s is invalid; use 1 to 1 000', _check_claim.take));
+        perform flowfabric._refuse('invalid_limit', format('take %s is invalid; use 1 to 1,000', _check_claim.take));
     end if;
 end $$;
 
@@ -296,7 +296,7 @@ returns void
 language plpgsql immutable as $$
 begin
     if _check_lease.lease_ms is null or _check_lease.lease_ms not between 1000 and 3600000 then
-        perform flowfabric._refuse('invalid_lease', format('a lease of %s ms is invalid; use 1 000 to 3 600 000 ms',
-                                                           _check_lease.lease_ms));
+        perform flowfabric._refuse('invalid_lease', format(
+            'lease of %s ms is invalid; use 1,000 to 3,600,000 ms (one hour)', _check_lease.lease_ms));
     end if;
 end $$;

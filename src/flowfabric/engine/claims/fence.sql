@@ -1,18 +1,18 @@
--- The fence: lease id, epoch and attempt, sent with every call under a lease, and the one place that checks them.
+-- The fence: lease id, epoch and attempt, sent with every call under a lease. Only this file checks them.
 
 -- Check a fence against a ticket. The most informative fault comes first.
 --
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
---   returns  the fault, or null when the fence is valid
+--   returns  the fault, or null if the fence is valid
 create or replace function flowfabric._fence_fault(
     ticket flowfabric.tickets, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns jsonb
 language sql stable as $$
     select case
         when num_nonnulls(_fence_fault.lease_id, _fence_fault.epoch, _fence_fault.attempt) = 0 then
-            flowfabric._fault('fence_required', 'the fence is missing; send lease id, epoch and attempt')
+            flowfabric._fault('fence_required', 'the fence is missing; pass lease_id, epoch and attempt')
         when num_nonnulls(_fence_fault.lease_id, _fence_fault.epoch, _fence_fault.attempt) < 3 then
-            flowfabric._fault('partial_fence', 'the fence is incomplete; send all of lease id, epoch and attempt')
+            flowfabric._fault('partial_fence', 'the fence is incomplete; pass all of lease_id, epoch and attempt')
         when (t.lease_id, t.epoch, t.attempt)
              is distinct from (_fence_fault.lease_id, _fence_fault.epoch, _fence_fault.attempt) then
             flowfabric._fault('lease_lost', format(
@@ -23,7 +23,7 @@ language sql stable as $$
                               jsonb_build_object('cause', t.lease_end))
         when t.phase <> 'active' then
             flowfabric._fault(
-                'execution_not_active', format('the execution is %s: this lease has been released', t.phase),
+                'execution_not_active', format('the execution is %s, not active; stop and report nothing', t.phase),
                 jsonb_build_object('phase', t.phase, 'eligibility', t.eligibility, 'epoch', t.epoch,
                                    'attempt', t.attempt))
         when t.expires_at <= _fence_fault.now then
@@ -36,7 +36,7 @@ $$;
 -- Check a fence against the ticket at a ctid, which the caller has locked.
 --
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
---   returns  the fault, or null when the fence is valid
+--   returns  the fault, or null if the fence is valid
 create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns jsonb
 language plpgsql as $$
@@ -58,13 +58,12 @@ language plpgsql as $$
 begin
     return coalesce(
         (select flowfabric._fault(
-             'execution_not_active', format('the execution has ended: %s', flowfabric._ended_state(e.outcome)),
+             'execution_not_active', format('execution %s has ended: %s; stop and report nothing',
+                                            flowfabric._id(e.partition, e.id), flowfabric._ended_state(e.outcome)),
              jsonb_build_object('phase', 'terminal', 'outcome', e.outcome, 'epoch', e.epoch, 'attempt', e.attempt))
          from flowfabric.executions e
          where e.partition = _ended_fault.partition and e.id = _ended_fault.id and e.outcome is not null),
-        flowfabric._fault('execution_not_found', format(
-            'execution %s does not exist; it was never submitted here, or retention has removed it',
-            flowfabric._id(_ended_fault.partition, _ended_fault.id))));
+        flowfabric._missing_fault(_ended_fault.partition, _ended_fault.id));
 end $$;
 
 -- Assign each item of a batch to a round: the first item about an execution to round 1, the second to round 2, which

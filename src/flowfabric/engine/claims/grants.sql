@@ -1,6 +1,6 @@
 -- Grants: a signed claim on one execution for one worker, for workers without a database connection.
 
--- Reserve locked tickets for one worker. A ticket past its deadline is skipped and left to the sweep.
+-- Reserve locked tickets for one worker. Tickets past their deadline are skipped: the sweep ends them.
 --
 --   moves    eligible_now → granted
 --   emits    grant_issued
@@ -53,7 +53,7 @@ $$;
 -- instead of a lease. Any worker can claim an execution again when its grant expires unused.
 --
 --   moves    eligible_now → granted; not_eligible_until_time → eligible_now when due; past its deadline → ended
---   locks    the tickets it takes (skips locked ones); the quotas of their routes
+--   locks    the tickets it takes, skipping locked ones; the quotas of their routes
 --   emits    grant_issued, grant_expired, execution_expired
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit, invalid_grant_lifetime, no_active_key
 --   returns  the grants
@@ -72,7 +72,7 @@ declare
 begin
     if issue_grant.ttl_ms is null or issue_grant.ttl_ms not between 1 and 60000 then
         perform flowfabric._refuse('invalid_grant_lifetime', format(
-            'a grant lifetime of %s ms is invalid; use 1 to 60 000 ms', issue_grant.ttl_ms));
+            'ttl of %s ms is invalid; use 1 to 60,000 ms (one minute)', issue_grant.ttl_ms));
     end if;
     chosen := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes,
                                      issue_grant.capabilities::jsonb, issue_grant.take, issue_grant.after_route,
@@ -84,7 +84,8 @@ begin
     expires_ms := extract(epoch from ends_at) * 1000;
     return query
     select g.partition, g.id,
-           format('pg:%s:%s:%s:%s', flowfabric._id(g.partition, g.id), expires_ms, signer.kid, flowfabric._hmac(signer,
+           format('pg:%s:%s:%s:%s', flowfabric._id(g.partition, g.id), expires_ms, signer.kid, flowfabric._hmac(
+               signer,
                flowfabric._grant_message(g.partition, g.id, issue_grant.worker, issue_grant.instance, expires_ms))),
            ends_at, g.route
     from flowfabric._grant(chosen, issue_grant.worker, issue_grant.instance, signer.kid, ends_at, now)
@@ -94,7 +95,7 @@ end $$;
 
 -- Parse a grant key. Each grant has exactly one valid spelling.
 --
---   returns  its parts; all of them null when the text is not a grant key
+--   returns  its parts; all of them null if the text is not a grant key
 create or replace function flowfabric._parse_grant(
     grant_key text, out partition int, out id uuid, out expires_ms bigint, out kid text, out digest text)
 language plpgsql immutable as $$
@@ -114,7 +115,7 @@ end $$;
 -- deadline makes it invalid even before the sweep has run.
 --
 --   refuses  invalid_grant, grant_expired, as a value
---   returns  the fault, or null when it is valid
+--   returns  the fault, or null if it is valid
 create or replace function flowfabric._grant_fault(
     ticket flowfabric.tickets, expires_ms bigint, kid text, digest text, now timestamptz)
 returns jsonb
@@ -139,7 +140,8 @@ begin
         when expires_at <> ticket.expires_at then 'unknown_grant'
     end;
     if cause is not null then
-        return flowfabric._fault('invalid_grant', format('the grant is invalid: %s', replace(cause, '_', ' ')),
+        return flowfabric._fault('invalid_grant', format('the grant is invalid: %s; request another',
+                                                         replace(cause, '_', ' ')),
                                  jsonb_build_object('cause', cause));
     end if;
     if expires_at <= _grant_fault.now then
@@ -149,7 +151,7 @@ begin
     return null;
 end $$;
 
--- Check a grant and read what it says. Changes nothing.
+-- Check a grant and read its content. Changes nothing.
 --
 --   refuses  invalid_grant, grant_expired
 --   returns  the execution, the worker it is for, and when it expires
@@ -199,8 +201,8 @@ begin
     fault := flowfabric._grant_fault(ticket, said.expires_ms, said.kid, said.digest, now);
     if fault is null and (ticket.grant_worker, ticket.grant_instance)
                          is distinct from (claim_granted.worker, claim_granted.instance) then
-        fault := flowfabric._fault('invalid_grant', 'the grant is invalid: it was issued to another worker',
-                                   '{"cause": "other_worker"}');
+        fault := flowfabric._fault('invalid_grant',
+            'the grant is invalid: it was issued to another worker; request another', '{"cause": "other_worker"}');
     end if;
     perform flowfabric._raise(fault);
     perform flowfabric._use_entries(ticket.id, ticket.expires_at);
@@ -210,10 +212,10 @@ begin
         claim_granted.worker, claim_granted.instance, claim_granted.lease_ms * interval '1 ms', now) c;
 end $$;
 
--- Release the executions of grants that expired unused.
+-- Sweep: make executions claimable again whose grants expired unused.
 --
 --   moves    granted → eligible_now
---   locks    the tickets it moves; skips locked ones
+--   locks    the tickets it moves, skipping locked ones
 --   emits    grant_expired
 --   returns  how many were moved, and the lanes that have work again
 create or replace function flowfabric.expire_grants(
@@ -224,7 +226,7 @@ declare
     expired text[];
 begin
     expired := flowfabric._expire_grants(array(select l.name from flowfabric.lanes l), expire_grants.take,
-                                       flowfabric.clock(), expire_grants.passing);
+                                         flowfabric.clock(), expire_grants.passing);
     moved := coalesce(cardinality(expired), 0);
     lanes := array(select distinct l from unnest(expired) l);
 end $$;
@@ -232,7 +234,7 @@ end $$;
 -- Make executions claimable again whose grants expired unused, at most `take` per call.
 --
 --   moves    granted → eligible_now
---   locks    the tickets it moves; skips locked ones
+--   locks    the tickets it moves, skipping locked ones
 --   emits    grant_expired
 --   returns  the lane of each moved ticket
 create or replace function flowfabric._expire_grants(lanes text[], take int, now timestamptz, passing int default 0)

@@ -1,4 +1,4 @@
-"""Leases: renewing a lease, losing it, and making its execution claimable again."""
+"""Leases: renew, expire and revoke them, and make their executions claimable again."""
 
 from collections.abc import Sequence
 from datetime import timedelta

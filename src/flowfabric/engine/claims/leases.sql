@@ -1,4 +1,4 @@
--- Leases: renewing a lease, losing it, and making its execution claimable again.
+-- Leases: renew, expire and revoke them, and make their executions claimable again.
 
 -- Extend leases, many in one call. A renewal never shortens a lease.
 --
@@ -131,10 +131,10 @@ begin
     ended := spent.ended;
 end $$;
 
--- End the leases that have expired.
+-- Sweep: end the leases that have expired.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves, after their flows (skips locked ones); the budgets of their reservations, in key
+--   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    lease_expired, execution_failed
 --   returns  how many were moved, the lanes that have work again, the executions that ended
@@ -159,7 +159,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(expired.ids), 0);
     if moved > 0 then
-        perform flowfabric._lock_budgets_at_stake(expired.partitions, expired.ids, held);
+        perform flowfabric._lock_budgets_for_end(expired.partitions, expired.ids, held);
         select l.lanes, l.ended into lanes, ended
         from flowfabric._end_expired_leases(expired.partitions, expired.ids) l;
     end if;

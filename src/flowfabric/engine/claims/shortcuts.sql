@@ -4,7 +4,7 @@
 -- one ticket there are no turns to take.
 --
 --   locks    that ticket, unless it is locked
---   returns  its ctid; empty when the full choice must decide
+--   returns  its ctid; empty if the full choice must decide
 create or replace function flowfabric._lock_only(place tid, capabilities text[], namespace text, partitions int[])
 returns tid[]
 language plpgsql as $$
@@ -27,8 +27,8 @@ end $$;
 -- skips them. Only while no higher priority and no other route has work, and when the route has neither budget nor
 -- quota.
 --
---   locks    the tickets it chooses; skips locked ones
---   returns  their ctids; empty when the claim must start from the front
+--   locks    the tickets it chooses, skipping locked ones
+--   returns  their ctids; empty if the claim must start from the front
 create or replace function flowfabric._continue_in_route(
     lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int,
     last_created timestamptz)

@@ -1,6 +1,6 @@
 -- The horizon: how far the log can be read without skipping an event that commits late.
 
--- The transactions that are writing to the log now: those that hold its lock.
+-- The transactions that are writing to the log now: they hold its lock.
 --
 --   returns  their virtual transaction ids, which no two live transactions share; '-1/…' for one that was prepared
 --            before a restart
@@ -13,7 +13,7 @@ language sql volatile as $$
 $$;
 
 -- Which of some earlier writers may still be running. A transaction prepared for two-phase commit gets another id when
--- Postgres restarts: if an earlier writer is gone, it may be any of those.
+-- Postgres restarts, so a missing writer may be any of the prepared transactions.
 --
 --   returns  their virtual transaction ids
 create or replace function flowfabric._still_writing(holders text[])

@@ -1,7 +1,7 @@
 -- The partitions of the log: ranges of a million ids each, created in advance and dropped when they are old.
 
--- Create the log partitions that will be needed next, up to sixteen million ids ahead. Each is created first and
--- attached afterwards, so that no writer waits. Every migration and a sweep call this.
+-- Sweep: create the log partitions that will be needed next, up to sixteen million ids ahead. Each is created first and
+-- attached afterwards, so that no writer waits. Every migration calls this too.
 --
 --   locks    an advisory lock, so that only one such call runs at a time
 --   returns  how many partitions were created
@@ -61,8 +61,8 @@ begin
     return range;
 end $$;
 
--- Drop the oldest log partitions that lie below the horizon and whose newest event is older than the retention. It
--- waits at most 100 ms for the lock, so that it never blocks writers for longer; otherwise the next pass tries again.
+-- Sweep: drop the oldest log partitions that lie below the horizon and whose newest event is older than the retention.
+-- Waits at most 100 ms for the lock, so that it never blocks writers for longer; then the next pass tries again.
 --
 --   locks    the horizon, then the log, while partitions are dropped
 --   returns  how many partitions were dropped

@@ -50,7 +50,7 @@ async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
     """
     event_id = ids.decode_event_cursor(cursor)
     if event_id is None:
-        raise InvalidCursor("the empty cursor has no position; acknowledge the cursor of an event", cause="empty")
+        raise InvalidCursor("the cursor is empty; use the cursor of an event that was read", cause="empty")
     name = check_text(consumer, "consumer")
     return bool(await call.value(conn, "acknowledge", consumer=name, event_id=event_id) == "acknowledged")
 
@@ -65,13 +65,13 @@ def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
     tag_key, tag_value = filter.tag or (None, None)
     texts = {
         "namespace": filter.namespace,
-        "tag_key": tag_key,
         "lane": filter.lane,
         "by": filter.by,
     }
     return {
         **{name: check_filter(text, name) for name, text in texts.items()},
-        "tag_value": None if tag_value is None else check_text(tag_value, "tag_value"),
+        "tag_key": check_filter(tag_key, "tag name"),
+        "tag_value": None if tag_value is None else check_text(tag_value, "tag value"),
         "kinds": None if filter.kinds is None else [_kind(kind) for kind in filter.kinds],
         "partitions": _partitions(filter),
         "execution": filter.execution_id and filter.execution_id.uuid,
@@ -85,8 +85,8 @@ def _kind(kind: str) -> str:
     if kind in KINDS:
         return kind
     nearest = difflib.get_close_matches(str(kind)[:80].lower(), KINDS, cutoff=0.5)
-    how = f"did you mean {' or '.join(nearest)}?" if nearest else "see the list of event kinds in the reference"
-    raise InvalidBody(f"event kind {shown(str(kind))} does not exist; {how}", field="kinds", nearest=nearest)
+    how = f"did you mean {' or '.join(nearest)}?" if nearest else "use a value of EventKind"
+    raise InvalidBody(f"event kind {shown(str(kind))} is invalid; {how}", field="kinds", nearest=nearest)
 
 
 def _partitions(filter: EventFilter) -> list[int] | None:  # noqa: A002

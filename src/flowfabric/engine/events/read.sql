@@ -16,12 +16,12 @@ begin
        or _check_cursor.after between 1 and known.id - 1
           and to_regclass(format('flowfabric.events_%s', (_check_cursor.after + 1) / 1000000)) is null then
         perform flowfabric._refuse('cursor_expired', format(
-            'the cursor is at event %s, but retention has removed events after it; restart from the oldest event kept',
+            'the cursor is at event %s, but retention has removed events after it; start again with the oldest event',
             _check_cursor.after), jsonb_build_object('oldest', known.oldest));
     end if;
 end $$;
 
--- Read the log. One call scans at most 5 000 ids, or 16 partitions when reading one execution. The position it returns
+-- Read the log. One call scans at most 5,000 ids, or 16 partitions when reading one execution. The position it returns
 -- is after everything it scanned, even when no event matched the filter.
 --
 --   refuses  invalid_limit, cursor_expired
@@ -108,7 +108,7 @@ $$;
 -- Store the position of a named consumer, so that it survives a restart of the consumer. It never moves back.
 --
 --   refuses  invalid_name, invalid_cursor
---   returns  'acknowledged', or 'noop' when the position was not ahead of the stored one
+--   returns  'acknowledged', or 'noop' if the position was not ahead of the stored one
 create or replace function flowfabric.acknowledge(consumer text, event_id bigint)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -120,7 +120,7 @@ begin
     end if;
     if acknowledge.event_id > (select h.id from flowfabric.horizon h) then
         perform flowfabric._refuse(
-            'invalid_cursor', 'the cursor is beyond the last readable event; acknowledge a cursor that was read',
+            'invalid_cursor', 'the cursor is after the last readable event; use the cursor of an event that was read',
             '{"cause": "ahead"}');
     end if;
     insert into flowfabric.consumers as c (name, event_id, acknowledged_at)

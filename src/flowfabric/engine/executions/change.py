@@ -41,7 +41,7 @@ async def cancel(
 async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:
     """Change an execution's priority within its lane; takes effect at the next claim.
 
-    A priority outside 0 to 9 000 is clamped to that range. Raises `ExecutionNotFound`, `ExecutionEnded`,
+    A priority outside 0 to 9,000 is clamped to that range. Raises `ExecutionNotFound`, `ExecutionEnded`,
     `InvalidBody`.
     """
     changed = await call.row(

@@ -16,8 +16,8 @@ begin
         perform flowfabric._refuse_missing(_refuse_ended.partition, _refuse_ended.id);
     end if;
     perform flowfabric._refuse('execution_ended',
-        format('execution %s has already ended as %s', flowfabric._id(_refuse_ended.partition, _refuse_ended.id),
-               flowfabric._ended_state(outcome)),
+        format('execution %s has ended: %s; use replay to run it again',
+               flowfabric._id(_refuse_ended.partition, _refuse_ended.id), flowfabric._ended_state(outcome)),
         jsonb_build_object('outcome', outcome));
 end $$;
 
@@ -70,7 +70,7 @@ end $$;
 --   locks    the ticket
 --   emits    priority_changed
 --   refuses  execution_not_found, execution_ended, invalid_body
---   returns  the new priority, clamped to 0 to 9 000, and the previous one
+--   returns  the new priority, clamped to 0 to 9,000, and the previous one
 create or replace function flowfabric.change_priority(
     partition int, id uuid, wanted int, by text, out priority int, out previous int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$

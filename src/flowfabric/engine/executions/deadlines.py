@@ -1,4 +1,4 @@
-"""Due times and deadlines: make delayed executions claimable, and end the ones past their deadline."""
+"""Due times and deadlines: make delayed executions claimable, and end executions past their deadline."""
 
 from flowfabric import calls
 from flowfabric.model import Swept

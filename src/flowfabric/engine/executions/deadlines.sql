@@ -1,4 +1,4 @@
--- Due times and deadlines: make delayed executions claimable, and end the ones past their deadline.
+-- Due times and deadlines: make delayed executions claimable, and end executions past their deadline.
 
 -- Expire executions whose deadline has passed. The caller has locked the tickets.
 --
@@ -42,7 +42,7 @@ begin
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);
     if moved > 0 then
-        perform flowfabric._lock_budgets_at_stake(late.partitions, late.ids, held);
+        perform flowfabric._lock_budgets_for_end(late.partitions, late.ids, held);
         perform flowfabric._expire(late.partitions, late.ids);
         ended := late.names;
     end if;

@@ -1,7 +1,7 @@
 -- Explain: one sentence that says what an execution waits for and what releases it.
 
--- Count the executions ahead of a ticket in its lane: those with a higher priority, and the older ones at the same
--- priority. The count stops at 1 000 executions and 1 000 routes, which bounds the cost for a huge backlog. It uses a
+-- Count the executions ahead of a ticket in its lane: all with a higher priority, and older ones with the same
+-- priority. The count stops at 1,000 executions and 1,000 routes, which bounds the cost for a huge backlog. It uses a
 -- loose index scan over the routes and plain index scans: a bitmap scan or a sort would read every row before the
 -- limit.
 --
@@ -84,10 +84,11 @@ begin
         budget := flowfabric._budget_words(route.budgets, _explain_limited.now);
         opens_at := budget ->> 'next_reset_at';
         return flowfabric._explanation(
-            case when budget is null then 'one of its budgets does not exist'
-                 else format('budget %s has used %s of %s %s%s; ', budget ->> 'name', budget ->> 'used',
-                             budget ->> 'hard_limit', budget ->> 'dimension',
-                             ' and reserved ' || nullif((budget ->> 'reserved')::bigint, 0))
+            case when budget is null then 'one of its budgets does not exist; use create_budget to create it'
+                 else format('budget %s has used %s of %s %s%s; ', budget ->> 'name',
+                             flowfabric._number((budget ->> 'used')::bigint),
+                             flowfabric._number((budget ->> 'hard_limit')::bigint), budget ->> 'dimension',
+                             ' and reserved ' || flowfabric._number(nullif((budget ->> 'reserved')::bigint, 0)))
                       || coalesce('it resets at ' || flowfabric._moment(opens_at), 'raise or reset it') end,
             'budget', _explain_limited.since,
             case when opens_at is null then 'change_budget' else 'time' end, opens_at);
@@ -141,13 +142,13 @@ begin
         else
             if ticket.eligibility = 'granted' and ticket.expires_at > _explain_runnable.now then
                 return flowfabric._explanation(
-                    format('granted to worker %s (instance %s) until %s', ticket.grant_worker, ticket.grant_instance,
-                           flowfabric._moment(ticket.expires_at)),
+                    format('granted to worker %s (instance %s) until %s; after that any worker can claim it',
+                           ticket.grant_worker, ticket.grant_instance, flowfabric._moment(ticket.expires_at)),
                     'worker', since, 'claim_granted', ticket.expires_at);
             end if;
             return flowfabric._explanation(
                 format('waits for a worker of lane %s; %s ahead of it', lane.name,
-                       flowfabric._ahead_of(_explain_runnable.ticket)),
+                       flowfabric._number(flowfabric._ahead_of(_explain_runnable.ticket))),
                 'worker', since, 'claim');
     end case;
 end $$;

@@ -76,7 +76,7 @@ begin
         end;
         if conditions[cardinality(conditions)] is null then
             perform flowfabric._refuse('invalid_body', format(
-                'state %s does not exist; use waiting, delayed, waiting_dependencies, rate_limited, active, suspended, '
+                'state %s is invalid; use waiting, delayed, waiting_dependencies, rate_limited, active, suspended, '
                 'completed, failed, cancelled, expired or skipped', flowfabric._shown(state)), '{"field": "state"}');
         end if;
     end loop;

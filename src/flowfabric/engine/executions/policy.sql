@@ -68,10 +68,11 @@ language sql immutable as $$
                 where _policy_fault.policy #> '{retry,backoff}' is not null
                   and coalesce(_policy_fault.policy #>> '{retry,backoff,type}', '') not in ('fixed', 'exponential')
                 union all
-                select u.field, 'is not a known field; remove it'
+                select u.field, 'is unknown; remove it'
                 from flowfabric._unknown_policy_fields(_policy_fault.policy) u (field)
                 union all
-                select array_to_string(n.path, '.'), format('is invalid; use an integer from %s to %s', n.low, n.high)
+                select array_to_string(n.path, '.'), format('is invalid; use a whole number from %s to %s',
+                                                        n.low, flowfabric._number(n.high))
                 from (values
                     ('{attempt_timeout_ms}'::text[], 1, 315360000000), ('{max_reclaim_count}', 0, 10000),
                     ('{max_replay_count}', 0, 10000), ('{dedup_window_ms}', 0, 2592000000),

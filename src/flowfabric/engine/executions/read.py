@@ -89,7 +89,7 @@ async def list_executions(
     `created_before` are exclusive. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
     if order not in ORDERS:
-        raise InvalidBody(f"order {ids.shown(order)} does not exist; use newest or id", field="order")
+        raise InvalidBody(f"order {ids.shown(order)} is invalid; use newest or id", field="order")
     found = await call.rows(
         conn,
         "list_executions",
@@ -99,7 +99,7 @@ async def list_executions(
         states=None if states is None else [check_text(state, "state") for state in states],
         flow=flow and flow.uuid,
         flow_partition=flow and flow.partition,
-        tag_key=tag and check_filter(tag[0], "tag key"),
+        tag_key=tag and check_filter(tag[0], "tag name"),
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
         created_before=created_before,

@@ -1,14 +1,24 @@
 -- Reading executions: describe, list, explain and results. Each call reads from one snapshot.
 
+-- Build the error for an execution that does not exist.
+--
+--   refuses  execution_not_found, as a value
+--   returns  the fault
+create or replace function flowfabric._missing_fault(partition int, id uuid)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('execution_not_found',
+        format('execution %s does not exist, or retention has removed it; check the id',
+               flowfabric._id(_missing_fault.partition, _missing_fault.id)))
+$$;
+
 -- Refuse a call about an execution that does not exist.
 --
 --   refuses  execution_not_found
 create or replace function flowfabric._refuse_missing(partition int, id uuid)
 returns void
 language sql as $$
-    select flowfabric._refuse('execution_not_found', format(
-        'execution %s does not exist; it was never submitted here, or retention has removed it',
-        flowfabric._id(_refuse_missing.partition, _refuse_missing.id)))
+    select flowfabric._raise(flowfabric._missing_fault(_refuse_missing.partition, _refuse_missing.id))
 $$;
 
 -- Build the summary of an execution for a list. It omits payload, result, policy and tags, which may be large.
@@ -58,7 +68,7 @@ begin
         'failure', asked.failure));
 end $$;
 
--- Find the executions that have ended or do not exist, among those given.
+-- Find the given executions that have ended or do not exist.
 --
 --   returns  their positions in the arrays, from 1
 create or replace function flowfabric.list_ended(partitions int[], ids uuid[])

@@ -29,20 +29,18 @@ begin
     end if;
     perform flowfabric._raise(case
         when ended.outcome is null then flowfabric._fault('execution_not_terminal',
-            format('execution %s has not ended; cancel it first, or wait until it ends',
+            format('execution %s has not ended; wait until it ends, or use cancel to end it',
                    flowfabric._id(replay.partition, replay.id)))
         when ended.replays >= coalesce((ended.policy ->> 'max_replay_count')::int, 10) then
             flowfabric._fault('max_replays_exhausted',
-                format('execution %s was replayed %s times, the maximum its policy allows; submit a new execution',
-                       flowfabric._id(replay.partition, replay.id), ended.replays))
+                format('execution %s has reached its limit of %s replays (policy max_replay_count); submit a new one',
+                       flowfabric._id(replay.partition, replay.id), flowfabric._number(ended.replays)))
         when ended.flow is not null then flowfabric._closed_flow_fault(replay.partition, ended.flow) end);
     perform flowfabric._raise(case
-        when ended.state = 'draining' then flowfabric._fault('lane_draining',
-            format('lane %s is draining and accepts no new work; resume_lane opens it', ended.lane))
+        when ended.state = 'draining' then flowfabric._draining_fault(ended.lane)
         when replay.deadline_ms not between 1 and 315360000000 or replay.deadline_at <= now
              or replay.deadline_at > now + interval '10 years'
-            then flowfabric._fault('invalid_time',
-                'the deadline is invalid; use a time in the future, at most ten years ahead') end);
+            then flowfabric._deadline_fault(replay.deadline_ms, replay.deadline_at, now) end);
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason,
                                     attempt_state, epoch, attempt, replays, started_at, bytes, flow)

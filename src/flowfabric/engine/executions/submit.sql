@@ -54,7 +54,8 @@ begin
     end if;
 end $$;
 
--- Check options, except those of the route. Uses plain expressions, because this runs for every submission.
+-- Check all options except the ones that select the route. Uses plain expressions, because this runs for every
+-- submission.
 --
 --   refuses  invalid_body, invalid_name, invalid_policy, as a value
 --   returns  the fault, or null if the options are valid
@@ -69,13 +70,13 @@ begin
     if unknown <> '{}' then
         field := (select min(f.name) from jsonb_object_keys(unknown) f (name));
         return flowfabric._fault('invalid_body',
-            format('field %s does not exist; remove it', flowfabric._shown(field)), jsonb_build_object('field', field));
+            format('field %s is unknown; remove it', flowfabric._shown(field)), jsonb_build_object('field', field));
     end if;
     foreach field in array '{task,namespace,lane,encoding,creator}'::text[] loop
         if jsonb_typeof(_options_fault.given -> field) <> 'string' then
             return flowfabric._fault('invalid_body',
                 format('%s %s is invalid; use a string', field,
-                    flowfabric._shown((_options_fault.given -> field)::text)),
+                       flowfabric._shown((_options_fault.given -> field)::text)),
                 jsonb_build_object('field', field));
         end if;
     end loop;
@@ -89,7 +90,7 @@ begin
     elsif octet_length(_options_fault.given ->> 'creator') > 256 then
         return flowfabric._fault('invalid_body',
             format('creator %s is invalid; use at most 256 bytes',
-                flowfabric._shown(_options_fault.given ->> 'creator')),
+                   flowfabric._shown(_options_fault.given ->> 'creator')),
             '{"field": "creator"}');
     elsif _options_fault.given ? 'policy' then
         return flowfabric._policy_fault(_options_fault.given -> 'policy');
@@ -117,17 +118,29 @@ language sql stable as $$
         when _submission_fault.delay_ms not between 0 and 315360000000
              or _submission_fault.delay_until > _submission_fault.now + interval '10 years' then
             flowfabric._fault('invalid_time',
-                format('delay %s is invalid; use a duration from 0, or a time, at most ten years ahead',
-                       coalesce(_submission_fault.delay_ms::text || ' ms', _submission_fault.delay_until::text)))
+                format('delay %s is invalid; use a duration from 0 or a time, at most ten years ahead',
+                       coalesce('of ' || _submission_fault.delay_ms || ' ms',
+                                flowfabric._moment(_submission_fault.delay_until))))
         when _submission_fault.deadline_ms not between 1 and 315360000000
              or _submission_fault.deadline_at <= _submission_fault.now
              or _submission_fault.deadline_at > _submission_fault.now + interval '10 years' then
-            flowfabric._fault('invalid_time',
-                format('deadline %s is invalid; use a time after now (%s), at most ten years ahead',
-                       coalesce(_submission_fault.deadline_ms::text || ' ms', _submission_fault.deadline_at::text),
-                       _submission_fault.now))
+            flowfabric._deadline_fault(
+                _submission_fault.deadline_ms, _submission_fault.deadline_at, _submission_fault.now)
         when _submission_fault.tags is not null then flowfabric._tags_fault(_submission_fault.tags::jsonb)
     end
+$$;
+
+-- Build the error for a deadline that has passed or is too far ahead.
+--
+--   refuses  invalid_time, as a value
+--   returns  the fault
+create or replace function flowfabric._deadline_fault(deadline_ms bigint, deadline_at timestamptz, now timestamptz)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('invalid_time',
+        format('deadline %s is invalid; use a time after now (%s), at most ten years ahead',
+               coalesce('of ' || _deadline_fault.deadline_ms || ' ms', flowfabric._moment(_deadline_fault.deadline_at)),
+               flowfabric._moment(_deadline_fault.now)))
 $$;
 
 -- Insert records, tickets, tags and events for the items of a call, except the items marked in `passed`. An id that
@@ -154,10 +167,10 @@ begin
         insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, tags, policy,
                                            created_at)
         select _write_submissions.partitions[x.item], _write_submissions.ids[x.item],
-               _write_submissions.routes[x.option],
-               _write_submissions.tasks[x.option], _write_submissions.payloads[x.item],
-               _write_submissions.encodings[x.option], _write_submissions.creators[x.option],
-               _write_submissions.tags[x.item], _write_submissions.policies[x.option],
+               _write_submissions.routes[x.option], _write_submissions.tasks[x.option],
+               _write_submissions.payloads[x.item], _write_submissions.encodings[x.option],
+               _write_submissions.creators[x.option], _write_submissions.tags[x.item],
+               _write_submissions.policies[x.option],
                _write_submissions.now + x.item * interval '1 microsecond'
         from (select i as item, _write_submissions.options_of[i] as option from generate_series(1, total) i
               where _write_submissions.passed[i] is not true) x
@@ -257,8 +270,8 @@ begin
     return array(
         select distinct on (x.partition, x.id) x.option
         from unnest(_options_to_write.options_of, _options_to_write.partitions, _options_to_write.ids,
-                     _options_to_write.faults,
-                    _options_to_write.owners) with ordinality as x (option, partition, id, fault, owner, item)
+                    _options_to_write.faults, _options_to_write.owners)
+             with ordinality as x (option, partition, id, fault, owner, item)
         left join lateral (
             select e.id from flowfabric.executions e
             where e.partition = x.partition and e.id = x.id offset 0) e on true
@@ -324,7 +337,7 @@ end $$;
 -- Check the items of a call and compute their due times, deadlines and tags. An array is null if no item needs it.
 --
 --   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
---   returns  the faults, those of the options first; due times, deadlines and tags of the valid items
+--   returns  the faults, with faults of the options first; due times, deadlines and tags of the valid items
 create or replace function flowfabric._judge_submissions(
     options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[],
     delays_until timestamptz[], deadlines_ms bigint[], deadlines_at timestamptz[], tags text[], now timestamptz,
@@ -394,7 +407,7 @@ end $$;
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, per item;
---            invalid_limit over 1 000 items
+--            invalid_limit over 1,000 items
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric.submit(
     options text[], options_of int[], partitions int[], ids uuid[], payloads bytea[] default null,
@@ -422,7 +435,7 @@ declare
 begin
     if cardinality(submit.ids) > 1000 then
         perform flowfabric._refuse('invalid_limit',
-            format('%s items in one call are too many; send at most 1 000', cardinality(submit.ids)));
+            format('the call has %s items; use at most 1,000', flowfabric._number(cardinality(submit.ids))));
     elsif is_bare and cardinality(submit.ids) = 1 then
         option := flowfabric._read_options(submit.options[coalesce(submit.options_of[1], 1)]::jsonb);
         if option.route is not null and not coalesce(octet_length(submit.payloads[1]) > submit.payload_limit, false)

@@ -18,7 +18,7 @@ async def set_tag(
         "set_tag",
         partition=execution_id.partition,
         id=execution_id.uuid,
-        key=check_text(key, "tag key"),
+        key=check_text(key, "tag name"),
         value=value if value is None else check_text(value, "tag value"),
         by=by and check_text(by, "by"),
     )
@@ -28,6 +28,6 @@ async def set_tag(
 async def get_tag(conn: Connection, execution_id: ExecutionId, key: str) -> str | None:
     """Return the value of a tag, or `None` if it is not set. Raises `ExecutionNotFound`, `InvalidTagKey`."""
     value: str | None = await call.value(
-        conn, "get_tag", partition=execution_id.partition, id=execution_id.uuid, key=check_text(key, "tag key")
+        conn, "get_tag", partition=execution_id.partition, id=execution_id.uuid, key=check_text(key, "tag name")
     )
     return value

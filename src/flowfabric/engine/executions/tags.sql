@@ -9,8 +9,7 @@ returns jsonb
 language sql immutable as $$
     select case when octet_length(_tag_key_fault.key) not between 1 and 128 then
         flowfabric._fault('invalid_tag_key',
-            format('tag name %s has %s bytes; use 1 to 128', flowfabric._shown(_tag_key_fault.key),
-                   octet_length(_tag_key_fault.key)))
+            format('tag name %s is invalid; use 1 to 128 bytes', flowfabric._shown(_tag_key_fault.key)))
     end
 $$;
 
@@ -23,8 +22,8 @@ returns jsonb
 language sql immutable as $$
     select case when octet_length(_tag_value_fault.value) > 256 then
         flowfabric._fault('invalid_tag',
-            format('the value %s of tag %s has %s bytes; use at most 256', flowfabric._shown(_tag_value_fault.value),
-                   flowfabric._shown(_tag_value_fault.key), octet_length(_tag_value_fault.value)))
+            format('value %s of tag %s is invalid; use at most 256 bytes', flowfabric._shown(_tag_value_fault.value),
+                   flowfabric._shown(_tag_value_fault.key)))
     end
 $$;
 
@@ -38,17 +37,18 @@ language sql immutable as $$
     select case
         when jsonb_typeof(_tags_fault.tags) <> 'object'
             then flowfabric._fault('invalid_tag',
-                format('tags %s is invalid; use an object of strings', flowfabric._shown(_tags_fault.tags::text)))
+                format('tags %s are invalid; use an object of strings', flowfabric._shown(_tags_fault.tags::text)))
         else coalesce(
             (select coalesce(
                  flowfabric._tag_key_fault(t.key),
                  case when jsonb_typeof(t.value) <> 'string' then
                      flowfabric._fault('invalid_tag',
-                         format('the value %s of tag %s is invalid; use a string', flowfabric._shown(t.value::text),
+                         format('value %s of tag %s is invalid; use a string', flowfabric._shown(t.value::text),
                                 flowfabric._shown(t.key))) end,
                  flowfabric._tag_value_fault(t.key, t.value #>> '{}'))
              from jsonb_each(_tags_fault.tags) t order by 1 limit 1),
-            (select flowfabric._fault('invalid_tag', format('%s tags are too many; use at most 64', count(*)))
+            (select flowfabric._fault('invalid_tag',
+                 format('there are %s tags; use at most 64', flowfabric._number(count(*))))
              from jsonb_object_keys(_tags_fault.tags) having count(*) > 64))
     end
 $$;

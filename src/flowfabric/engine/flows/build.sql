@@ -1,9 +1,9 @@
 -- Build flows: create a flow and add members to it.
 
--- Validate the attributes of a flow.
+-- Check the attributes of a flow.
 --
 --   refuses  invalid_namespace, invalid_name, invalid_body, invalid_tag_key, invalid_tag, as a value
---   returns  the error, or null when the attributes are valid
+--   returns  the fault, or null if the attributes are valid
 create or replace function flowfabric._flow_fault(namespace text, kind text, key text, tags jsonb)
 returns jsonb
 language sql immutable as $$
@@ -12,13 +12,13 @@ language sql immutable as $$
            or _flow_fault.namespace ~ '[^\x20-\x7e]' then
             flowfabric._fault('invalid_namespace',
                 format('namespace %s is invalid; use 1 to 64 printable ASCII characters',
-                    flowfabric._shown(_flow_fault.namespace)))
+                       flowfabric._shown(_flow_fault.namespace)))
         when coalesce(octet_length(_flow_fault.kind), 0) not between 1 and 256 then
             flowfabric._fault('invalid_name',
                 format('kind %s is invalid; use 1 to 256 bytes', flowfabric._shown(_flow_fault.kind)))
         when octet_length(_flow_fault.key) > 256 then
             flowfabric._fault('invalid_body',
-                format('key %s is too long; use at most 256 bytes', flowfabric._shown(_flow_fault.key)),
+                format('key %s is invalid; use at most 256 bytes', flowfabric._shown(_flow_fault.key)),
                 '{"field": "key"}')
         when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags)
     end
@@ -33,8 +33,7 @@ $$;
 --   returns  'created', or 'duplicate' with the flow that already has this id or key
 create or replace function flowfabric.create_flow(
     partition int, id uuid, namespace text, kind text, key text default null, key_partition int default null,
-    tags text default null,
-    out outcome text, out flow_id text)
+    tags text default null, out outcome text, out flow_id text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -148,7 +147,7 @@ begin
     if asked.flow is distinct from home.id then
         perform flowfabric._raise(case
             when asked.flow is not null then flowfabric._fault('execution_already_in_flow', format(
-                'execution %s is already a member of flow %s; an execution can be in one flow only',
+                'execution %s is already a member of flow %s; submit another execution for this flow',
                 flowfabric._id(home.partition, add_execution.execution), flowfabric._id(home.partition, asked.flow)),
                 jsonb_build_object('flow_id', flowfabric._id(home.partition, asked.flow)))
             when home.node_count >= 10000 then flowfabric._large_flow_fault('members', 10000) end);
@@ -200,37 +199,37 @@ begin
     return home;
 end $$;
 
--- The error for an execution that is not in the partition of its flow.
+-- Build the error for an execution that is not in the partition of its flow.
 --
 --   refuses  wrong_partition, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._partition_fault(partition int, id uuid, wanted int)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('wrong_partition',
-        format('execution %s must be in partition %s, the partition of its flow; submit it with that flow',
+        format('execution %s is not in partition %s, the partition of its flow; submit it as a member of the flow',
                flowfabric._id(_partition_fault.partition, _partition_fault.id), _partition_fault.wanted))
 $$;
 
--- The error for a flow that would exceed a size limit.
+-- Build the error for a flow that would exceed a size limit.
 --
 --   refuses  flow_too_large, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._large_flow_fault(what text, most int)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('flow_too_large',
-        format('the flow would have more than %s %s; split it into several flows',
-               _large_flow_fault.most, _large_flow_fault.what),
+        format('the flow would exceed its limit of %s %s; split it into several flows',
+               flowfabric._number(_large_flow_fault.most), _large_flow_fault.what),
         jsonb_build_object('limit', _large_flow_fault.most))
 $$;
 
--- Validate the items of a submission that join flows, after locking those flows: each flow must exist, be open, be in
--- the item's partition and have room. Items that are already refused do not count towards the size limit.
+-- Check the items of a submission that join flows, after locking those flows: each flow must exist, be open, be in the
+-- item's partition and have room. Items that are already refused do not count towards the size limit.
 --
 --   locks    the flows, in key order
 --   refuses  flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, as a value
---   returns  one error or null per item, including the errors passed in; null when there are none
+--   returns  one fault or null per item, including the faults passed in; null if there are none
 create or replace function flowfabric._joining_faults(faults jsonb[], partitions int[], ids uuid[], flows uuid[])
 returns jsonb[]
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -274,7 +273,7 @@ begin
     for it in
         select x.partition, x.flow, array_agg(x.id order by x.item) as ids
         from unnest(_join_flows.partitions, _join_flows.ids, _join_flows.flows)
-            with ordinality as x (partition, id, flow, item)
+             with ordinality as x (partition, id, flow, item)
         where x.flow is not null and (_join_flows.made is null or _join_flows.made[x.item])
         group by 1, 2 order by 1, 2
     loop

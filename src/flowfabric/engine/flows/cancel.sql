@@ -47,8 +47,8 @@ begin
         perform flowfabric._append_flow('flow_cancelled', flow.partition, flow.id, cancel_flow.by, jsonb_build_object(
             'policy', flow.cancel_policy, 'reason', flow.cancel_reason, 'count', flow.cancel_count));
         if going.ids is not null then
-            perform flowfabric._settle_edges(going.partitions, going.ids,
-                array_fill('failed'::flowfabric.edge_state, array[going.amount]));
+            perform flowfabric._settle_edges(
+                going.partitions, going.ids, array_fill('failed'::flowfabric.edge_state, array[going.amount]));
             perform flowfabric._end(
                 going.partitions, going.ids, 'cancelled', by => cancel_flow.by, detail => '{"source": "flow_cascade"}',
                 failures => array_fill(

@@ -1,9 +1,9 @@
 -- Edges: dependencies between members, and the policy that decides when a member's dependencies are met.
 
--- Validate an edge between two members, except for the state of the members and of the graph.
+-- Check an edge between two members, except for the state of the members and of the graph.
 --
 --   refuses  self_referencing_edge, invalid_dependency, invalid_name, as a value
---   returns  the error, or null when the edge is valid
+--   returns  the fault, or null if the edge is valid
 create or replace function flowfabric._edge_fault(
     flow flowfabric.flows, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid,
     pass_as text)
@@ -11,23 +11,18 @@ returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    stranger text := case
-        when not flowfabric._is_member(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream)
-            then flowfabric._id(_edge_fault.upstream_partition, _edge_fault.upstream)
-        when not flowfabric._is_member(_edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream)
-            then flowfabric._id(_edge_fault.downstream_partition, _edge_fault.downstream) end;
     rival text;
 begin
     if (_edge_fault.upstream_partition, _edge_fault.upstream)
        = (_edge_fault.downstream_partition, _edge_fault.downstream) then
         return flowfabric._fault('self_referencing_edge',
-            format('execution %s cannot depend on itself',
+            format('execution %s cannot depend on itself; use another execution',
                    flowfabric._id(_edge_fault.upstream_partition, _edge_fault.upstream)));
-    elsif stranger is not null then
-        return flowfabric._fault('invalid_dependency',
-            format('execution %s is not a member of flow %s; add it first',
-                   stranger, flowfabric._id(flow.partition, flow.id)),
-            '{"cause": "not_a_member"}');
+    elsif not flowfabric._is_member(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream) then
+        return flowfabric._not_member_fault(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream);
+    elsif not flowfabric._is_member(_edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream) then
+        return flowfabric._not_member_fault(
+            _edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream);
     elsif octet_length(_edge_fault.pass_as) not between 1 and 128 then
         return flowfabric._fault('invalid_name',
             format('pass_as %s is invalid; use 1 to 128 bytes', flowfabric._shown(_edge_fault.pass_as)));
@@ -37,13 +32,27 @@ begin
       and e.pass_as = _edge_fault.pass_as and e.upstream <> _edge_fault.upstream limit 1;
     if rival is not null then
         return flowfabric._fault('invalid_dependency',
-            format('pass_as %s is already used by the edge from execution %s; choose another name',
+            format('pass_as %s is already used by the edge from execution %s; use another name',
                    flowfabric._shown(_edge_fault.pass_as), rival),
             jsonb_build_object(
                 'cause', case when _edge_fault.pass_as = 'payload' then 'payload_taken' else 'name_taken' end));
     end if;
     return null;
 end $$;
+
+-- Build the error for an execution that is not a member of the flow.
+--
+--   refuses  invalid_dependency, as a value
+--   returns  the fault
+create or replace function flowfabric._not_member_fault(flow flowfabric.flows, partition int, id uuid)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('invalid_dependency',
+        format('execution %s is not a member of flow %s; use add_execution to add it',
+               flowfabric._id(_not_member_fault.partition, _not_member_fault.id),
+               flowfabric._id((_not_member_fault.flow).partition, (_not_member_fault.flow).id)),
+        '{"cause": "not_a_member"}')
+$$;
 
 -- Whether an execution is a member of a flow.
 --
@@ -78,11 +87,11 @@ begin
         select from behind b where b.id = _is_behind.target);
 end $$;
 
--- Validate a new edge against the graph, the edge group and the state of the downstream member. The caller has locked
--- the flow and the ticket of the downstream member.
+-- Check a new edge against the graph, the edge group and the state of the downstream member. The caller has locked the
+-- flow and the ticket of the downstream member.
 --
 --   refuses  cycle_detected, edge_group_settled, execution_already_started, flow_too_large, as a value
---   returns  the error, or null when the edge is valid
+--   returns  the fault, or null if the edge is valid
 create or replace function flowfabric._new_edge_fault(
     flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
 returns jsonb
@@ -96,7 +105,7 @@ begin
     where g.partition = flow.partition and g.downstream = _new_edge_fault.downstream;
     if edge_group.state = 'impossible' or edge_group.state = 'satisfied' and edge_group.needed is not null then
         return flowfabric._fault('edge_group_settled',
-            format('the edge group of execution %s is already %s and takes no more edges', child, edge_group.state));
+            format('the edge group of execution %s is already %s; add edges before that', child, edge_group.state));
     elsif ticket.id is null or ticket.phase <> 'runnable' or ticket.attempt > 0 then
         return flowfabric._fault('execution_already_started',
             format('execution %s has already %s; add edges before its first attempt starts',
@@ -107,7 +116,7 @@ begin
         return flowfabric._large_flow_fault('upstreams for one member', 10000);
     elsif flowfabric._is_behind(flow.partition, _new_edge_fault.downstream, _new_edge_fault.upstream) then
         return flowfabric._fault('cycle_detected',
-            format('the edge would create a cycle: execution %s already depends on %s, directly or indirectly',
+            format('the edge would create a cycle: execution %s already depends on %s; remove one of the edges',
                    flowfabric._id(flow.partition, _new_edge_fault.upstream), child));
     end if;
     return null;
@@ -146,7 +155,7 @@ begin
            or there.pass_as is distinct from add_edge.pass_as
            or there.id <> add_edge.edge_id and not add_edge.is_minted then
             perform flowfabric._refuse('dependency_already_exists',
-                format('edge %s already exists with other attributes; edges cannot be changed', there.id),
+                format('edge %s already exists with other attributes and cannot be changed; remove this one', there.id),
                 jsonb_build_object('edge_id', there.id));
         end if;
         outcome := 'already_applied';
@@ -154,8 +163,9 @@ begin
         return;
     elsif add_edge.expected_revision <> home.revision then
         perform flowfabric._refuse('stale_graph_revision',
-            format('the flow is at revision %s, not at %s; read it again and retry',
-            home.revision, add_edge.expected_revision), jsonb_build_object('revision', home.revision));
+            format('the flow is at revision %s, not at %s; read it again and retry', home.revision,
+                   add_edge.expected_revision),
+            jsonb_build_object('revision', home.revision));
     end if;
     select t.* into ticket from flowfabric.tickets t where t.partition = home.partition and t.id = add_edge.downstream
     for update;
@@ -180,7 +190,7 @@ end $$;
 
 -- Find the existing edge between two members, or else the edge with this id.
 --
---   returns  the edge; null when neither exists
+--   returns  the edge; null if neither exists
 create or replace function flowfabric._existing_edge(partition int, upstream uuid, downstream uuid, id uuid)
 returns flowfabric.flow_edges
 language plpgsql stable set enable_seqscan = off as $$
@@ -217,10 +227,10 @@ begin
       and t.eligibility not in ('blocked_by_dependencies', 'blocked_by_operator');
 end $$;
 
--- Validate the policy of an edge group.
+-- Check the policy of an edge group.
 --
 --   refuses  invalid_edge_group, as a value
---   returns  the error, or null when the policy is valid
+--   returns  the fault, or null if the policy is valid
 create or replace function flowfabric._policy_of_group_fault(policy jsonb)
 returns jsonb
 language plpgsql immutable as $$
@@ -241,11 +251,11 @@ begin
         return null;
     end if;
     return flowfabric._fault('invalid_edge_group',
-        format('policy %s is invalid: %s', flowfabric._shown(given::text), case cause
-            when 'unknown_kind' then 'kind must be all_of, any_of or quorum'
-            when 'unknown_field' then 'only quorum has k; only any_of and quorum have on_satisfied, which must be '
-                                      'cancel_remaining or let_run'
-            else 'k must be a whole number from 1 to the number of edges' end),
+        format('policy %s is invalid; %s', flowfabric._shown(given::text), case cause
+            when 'unknown_kind' then 'use the kind all_of, any_of or quorum'
+            when 'unknown_field' then 'use k with quorum only, and on_satisfied (cancel_remaining or let_run) with '
+                                      'any_of and quorum only'
+            else 'use a whole number from 1 to the number of edges as k' end),
         jsonb_build_object('cause', cause));
 end $$;
 
@@ -267,7 +277,7 @@ $$;
 --   locks    the flow
 --   emits    edge_group_set
 --   refuses  flow_not_found, flow_already_terminal, invalid_edge_group, invalid_dependency, edge_group_already_fixed
---   returns  'set', or 'already_set' when the group has this policy
+--   returns  'set', or 'already_set' if the group has this policy
 create or replace function flowfabric.set_edge_group(
     partition int, flow uuid, downstream_partition int, downstream uuid, policy text)
 returns text
@@ -281,12 +291,11 @@ begin
     home := flowfabric._lock_open_flow(set_edge_group.partition, set_edge_group.flow);
     perform flowfabric._raise(flowfabric._policy_of_group_fault(wanted));
     if not flowfabric._is_member(home, set_edge_group.downstream_partition, set_edge_group.downstream) then
-        perform flowfabric._refuse('invalid_dependency', format('execution %s is not a member of flow %s; add it first',
-            flowfabric._id(set_edge_group.downstream_partition, set_edge_group.downstream),
-            flowfabric._id(home.partition, home.id)),
-            '{"cause": "not_a_member"}');
+        perform flowfabric._raise(flowfabric._not_member_fault(
+            home, set_edge_group.downstream_partition, set_edge_group.downstream));
     end if;
-    wanted := flowfabric._policy_of_group(wanted ->> 'kind', (wanted ->> 'k')::int,
+    wanted := flowfabric._policy_of_group(
+        wanted ->> 'kind', (wanted ->> 'k')::int,
         coalesce(wanted ->> 'on_satisfied', 'cancel_remaining') = 'cancel_remaining');
     select flowfabric._policy_of_group(g.kind, g.needed, g.cancels) into there from flowfabric.edge_groups g
     where g.partition = home.partition and g.downstream = set_edge_group.downstream;

@@ -1,7 +1,7 @@
 -- Explain flow members: which upstream executions a member waits for.
 
--- Explain what a member that waits for its dependencies waits for. Names the first five upstreams, and one upstream
--- that ended without success and must be replayed.
+-- Explain which upstreams a blocked member waits for. Names the first five upstreams, and one upstream that ended
+-- without success and must be replayed.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_dependencies(ticket flowfabric.tickets)
@@ -16,7 +16,7 @@ begin
     where g.partition = ticket.partition and g.downstream = ticket.id;
     if rule.total < rule.needed then
         return flowfabric._explanation(
-            format('its edge group is incomplete: the quorum needs %s upstream executions and has %s; use add_edge',
+            format('waits for more upstream executions: its quorum needs %s and has %s; use add_edge to add them',
                    rule.needed, rule.total),
             'upstreams', ticket.created_at, 'add_edge');
     end if;

@@ -1,8 +1,8 @@
 -- Follow ends: find the lanes and executions to notify after members of flows have ended.
 
--- Find what the end of these executions caused in the same transaction: members that became claimable, and members that
--- were skipped or cancelled. Walks the edges recursively, so an end without downstream members costs one index lookup.
--- Executions that ended before the given ones are not followed.
+-- Find the members that the end of these executions changed in the same transaction: members that became claimable, and
+-- members that were skipped or cancelled. Walks the edges recursively, so an end without downstream members costs one
+-- index lookup. Executions that ended before the given ones are not followed.
 --
 --   returns  the lanes with claimable work, and at most 10,000 executions that ended
 create or replace function flowfabric.follow_ends(partitions int[], ids uuid[], out lanes text[], out ended text[])

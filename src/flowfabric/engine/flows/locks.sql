@@ -66,7 +66,7 @@ language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_m
 #variable_conflict use_column
 declare
     held record;
-    stake record;
+    cancellable record;
 begin
     if _lock_for_end.flows is null then
         select array_agg(t.partition) as partitions, array_agg(t.flow) as flows into held
@@ -83,17 +83,18 @@ begin
         return;
     end if;
     perform flowfabric._lock_flows(held.partitions, held.flows);
-    select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into stake
+    select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into cancellable
     from flowfabric._cancellable(held.partitions, held.flows) c;
-    if stake.ids is not null then
+    if cancellable.ids is not null then
         perform from (
             select distinct x.partition, x.id
-            from unnest(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids)
+            from unnest(cancellable.partitions || _lock_for_end.partitions, cancellable.ids || _lock_for_end.ids)
                  as x (partition, id)
             order by x.partition, x.id) x
         cross join lateral (
             select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-        perform flowfabric._lock_at_stake(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids);
+        perform flowfabric._lock_reserved_budgets(
+            cancellable.partitions || _lock_for_end.partitions, cancellable.ids || _lock_for_end.ids);
     end if;
 end $$;
 
@@ -102,22 +103,22 @@ end $$;
 --
 --   locks    the flows, in key order; the tickets that an end in them may cancel, in key order; the budgets of their
 --            reservations, in key order
-create or replace function flowfabric._lock_flows_at_stake(budgets uuid[], partitions int[], ids uuid[])
+create or replace function flowfabric._lock_flows_for_breach(budgets uuid[], partitions int[], ids uuid[])
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
     if exists (
         select from flowfabric.budgets b
-        where b.id = any (_lock_flows_at_stake.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
-        perform flowfabric._lock_for_end(_lock_flows_at_stake.partitions, _lock_flows_at_stake.ids);
+        where b.id = any (_lock_flows_for_breach.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
+        perform flowfabric._lock_for_end(_lock_flows_for_breach.partitions, _lock_flows_for_breach.ids);
     end if;
 end $$;
 
 -- Lock flows without waiting (skip locked), for a sweep that has already locked tickets and therefore must not wait.
 -- The sweep ends only members of the flows it got; the next pass handles the others.
 --
---   locks    the flows, and the tickets that an end in them may cancel; skips locked rows
+--   locks    the flows, and the tickets that an end in them may cancel, skipping locked ones
 --   returns  the locked flows
 create or replace function flowfabric._try_flows(partitions smallint[], flows uuid[])
 returns uuid[]
@@ -153,24 +154,24 @@ end $$;
 --
 --   locks    the budgets, in key order
 --   returns  whether any budget is affected, with or without flows
-create or replace function flowfabric._lock_budgets_at_stake(partitions int[], ids uuid[], flows uuid[])
+create or replace function flowfabric._lock_budgets_for_end(partitions int[], ids uuid[], flows uuid[])
 returns boolean
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     homes record;
-    stake record;
+    cancellable record;
 begin
-    if _lock_budgets_at_stake.flows <> '{}' then
+    if _lock_budgets_for_end.flows <> '{}' then
         select array_agg(f.partition) as partitions, array_agg(f.id) as flows into homes
-        from flowfabric.flows f where f.id = any (_lock_budgets_at_stake.flows);
-        select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into stake
+        from flowfabric.flows f where f.id = any (_lock_budgets_for_end.flows);
+        select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into cancellable
         from flowfabric._cancellable(homes.partitions, homes.flows) c;
-        _lock_budgets_at_stake.partitions := _lock_budgets_at_stake.partitions || stake.partitions;
-        _lock_budgets_at_stake.ids := _lock_budgets_at_stake.ids || stake.ids;
-        perform flowfabric._lock_at_stake(_lock_budgets_at_stake.partitions, _lock_budgets_at_stake.ids);
+        _lock_budgets_for_end.partitions := _lock_budgets_for_end.partitions || cancellable.partitions;
+        _lock_budgets_for_end.ids := _lock_budgets_for_end.ids || cancellable.ids;
+        perform flowfabric._lock_reserved_budgets(_lock_budgets_for_end.partitions, _lock_budgets_for_end.ids);
     end if;
-    return flowfabric._budgets_at_stake('{}', _lock_budgets_at_stake.partitions, _lock_budgets_at_stake.ids) <> '{}';
+    return flowfabric._budgets_to_lock('{}', _lock_budgets_for_end.partitions, _lock_budgets_for_end.ids) <> '{}';
 end $$;
 
 -- Lock a flow that must exist and must not be cancelled.
@@ -195,22 +196,22 @@ begin
     return flow;
 end $$;
 
--- The error for a flow that does not exist.
+-- Build the error for a flow that does not exist.
 --
 --   refuses  flow_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._no_flow_fault(partition int, id uuid)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('flow_not_found',
-        format('flow %s does not exist; check the id, or retention has removed it',
+        format('flow %s does not exist, or retention has removed it; check the id',
                flowfabric._id(_no_flow_fault.partition, _no_flow_fault.id)))
 $$;
 
--- The error for a change to a cancelled flow.
+-- Build the error for a change to a cancelled flow.
 --
 --   refuses  flow_already_terminal, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._cancelled_flow_fault(flow flowfabric.flows)
 returns jsonb
 language sql immutable as $$
@@ -220,10 +221,10 @@ language sql immutable as $$
                flowfabric._moment((_cancelled_flow_fault.flow).cancelled_at)))
 $$;
 
--- Validate that a flow is not cancelled, before one of its members is replayed.
+-- Check that a flow is not cancelled, before one of its members is replayed.
 --
 --   refuses  flow_already_terminal, as a value
---   returns  the error, or null when the flow is open
+--   returns  the fault, or null if the flow is open
 create or replace function flowfabric._closed_flow_fault(partition int, id uuid)
 returns jsonb
 language plpgsql as $$

@@ -61,7 +61,7 @@ async def set_flow_tag(
             "set_flow_tag",
             partition=flow_id.partition,
             id=flow_id.uuid,
-            key=check_text(key, "tag key"),
+            key=check_text(key, "tag name"),
             value=value if value is None else check_text(value, "tag value"),
             by=by and check_text(by, "by"),
         )

@@ -137,7 +137,7 @@ end $$;
 -- List flows in id order (keyset pagination).
 --
 --   refuses  invalid_limit, invalid_body
---   returns  one summary per row, and one more row than asked for when more follow
+--   returns  one summary per row, and one more row than asked for if more follow
 create or replace function flowfabric.list_flows(
     namespace text default null, state text default null, after_partition int default null, after_id uuid default null,
     take int default 50)
@@ -150,7 +150,8 @@ begin
     if list_flows.state not in ('open', 'running', 'blocked', 'completed', 'failed', 'cancelled') then
         perform flowfabric._refuse('invalid_body',
             format('state %s is invalid; use open, running, blocked, completed, failed or cancelled',
-            flowfabric._shown(list_flows.state)), '{"field": "state"}');
+                   flowfabric._shown(list_flows.state)),
+            '{"field": "state"}');
     end if;
     return query
     select s.summary::text from (
@@ -168,7 +169,7 @@ end $$;
 --   locks    the flow
 --   emits    tag_set
 --   refuses  flow_not_found, invalid_tag_key, invalid_tag, invalid_body
---   returns  'set', 'removed', or 'noop' when nothing changes
+--   returns  'set', 'removed', or 'noop' if nothing changes
 create or replace function flowfabric.set_flow_tag(
     partition int, id uuid, key text, value text default null, by text default null)
 returns text

@@ -1,8 +1,8 @@
 -- Replay in a flow: reset edges and groups to pending when a member runs again.
 
--- Undo what the end of a member settled, where nothing has acted on it: its edges to groups that are still pending. If
--- the member's own group was impossible (as for every skipped member), it waits again for the upstreams that have not
--- succeeded since. The caller has locked the flow, and the member has its new ticket.
+-- Reset the edges that the end of a member settled, if their group is still pending. If the member's own group was
+-- impossible (as for every skipped member), it waits again for the upstreams that have not succeeded since. The caller
+-- has locked the flow, and the member has its new ticket.
 --
 --   moves    edge succeeded, failed, skipped → pending; group impossible → pending, satisfied; the member →
 --            blocked_by_dependencies, while its group is pending

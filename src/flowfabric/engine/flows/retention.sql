@@ -4,7 +4,7 @@
 -- retention of a member is over. An empty flow counts from its creation. The removal entry of the member that expires
 -- last removes the flow; earlier entries find nothing to do. The caller removes the members.
 --
---   locks    the flows; skips those that are locked
+--   locks    the flows, skipping locked ones
 --   returns  the members of the removed flows, and the given executions whose flow is locked
 create or replace function flowfabric._remove_flows(
     partitions smallint[], ids uuid[], retention interval, now timestamptz,

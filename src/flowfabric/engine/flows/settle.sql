@@ -74,8 +74,8 @@ begin
     order by (j.edge_group).partition, (j.edge_group).downstream;
 end $$;
 
--- Find the upstreams to cancel after groups with cancel_remaining left pending: those that have not ended and are not
--- skipped in the same wave, except upstreams that another pending group still waits for.
+-- Find the upstreams to cancel after groups with cancel_remaining have left pending: upstreams that have not ended, are
+-- not skipped in the same wave, and are not needed by another pending group.
 --
 --   returns  one row per upstream, with the reason
 create or replace function flowfabric._upstreams_to_cancel(groups flowfabric.edge_groups[], skipped uuid[])
@@ -173,8 +173,9 @@ create or replace function flowfabric._edge_state(outcome flowfabric.outcome)
 returns flowfabric.edge_state
 language plpgsql immutable as $$
 begin
-    return case _edge_state.outcome when 'success' then 'succeeded' when 'skipped' then 'skipped'
-                        when 'failed' then 'failed' when 'cancelled' then 'failed' when 'expired' then 'failed' end;
+    return case when _edge_state.outcome = 'success' then 'succeeded'
+                when _edge_state.outcome = 'skipped' then 'skipped'
+                when _edge_state.outcome in ('failed', 'cancelled', 'expired') then 'failed' end;
 end $$;
 
 -- Apply the decisions: release members whose group is satisfied, skip members whose group is impossible, and cancel the

@@ -74,7 +74,8 @@ def _numbers(members: Sequence[Member]) -> dict[str, int]:
     """Map each member's name to its number, from 1."""
     if len(members) > MOST_MEMBERS:
         raise FlowTooLarge(
-            f"the flow has {len(members)} members; split it into flows of at most {MOST_MEMBERS:,}", limit=MOST_MEMBERS
+            f"the flow would exceed its limit of {MOST_MEMBERS:,} members; split it into several flows",
+            limit=MOST_MEMBERS,
         )
     numbers: dict[str, int] = {}
     for at, member in enumerate(members):
@@ -82,7 +83,7 @@ def _numbers(members: Sequence[Member]) -> dict[str, int]:
         name = check_text(calls.expect(str, member.name, element), element)
         if not name or name in numbers:
             raise InvalidBody(
-                f"{element} {shown(name)} is empty or already used; give each member its own name", element=element
+                f"{element} {shown(name)} is invalid; use a different name for each member", element=element
             )
         numbers[name] = at + 1
     return numbers
@@ -91,7 +92,7 @@ def _numbers(members: Sequence[Member]) -> dict[str, int]:
 def _number(numbers: Mapping[str, int], name: str, element: str) -> int:
     if name not in numbers:
         raise InvalidDependency(
-            f"{element}: member {shown(str(name))} does not exist in this call; members: {_few(numbers)}",
+            f"{element}: member {shown(str(name))} does not exist in this call; existing members: {_few(numbers)}",
             cause="not_a_member",
             element=element,
         )
@@ -120,8 +121,8 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
     size = sum(item.weight for item in items)
     if size > MOST_BYTES:
         raise PayloadTooLarge(
-            f"the payloads of the members have {size} bytes, but one call may have {MOST_BYTES}; "
-            "pass references to large data instead",
+            f"the payloads of the members have {size:,} bytes, more than the limit of {MOST_BYTES:,}; "
+            "store them elsewhere and pass references",
             limit=MOST_BYTES,
         )
     return items
@@ -129,7 +130,7 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
 
 def _check_home(execution_id: ExecutionId, flow_id: FlowId) -> None:
     if execution_id.partition != flow_id.partition:
-        raise InvalidBody(f"execution id {execution_id} is not in the partition of flow {flow_id}; omit the id")
+        raise InvalidBody(f"execution id {execution_id} is not in the partition of flow {flow_id}; remove the id")
 
 
 def _member_arguments(items: Sequence[Item]) -> dict[str, Any]:

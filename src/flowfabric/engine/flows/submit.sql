@@ -3,7 +3,7 @@
 -- Find the first edge of a cycle among numbered members (Kahn's topological sort): members without unfinished upstreams
 -- are removed repeatedly; the remaining members are part of a cycle or downstream of one.
 --
---   returns  the number of the edge, or null when there is no cycle
+--   returns  the number of the edge, or null if there is no cycle
 create or replace function flowfabric._first_circular(members int, upstreams int[], downstreams int[])
 returns int
 language plpgsql immutable as $$
@@ -68,17 +68,16 @@ end $$;
 
 -- Submit the members of a flow, 1,000 at a time.
 --
---   moves    – → runnable; lane – → active, when it is new
+--   moves    – → runnable; lane – → active, if it is new
 --   locks    idempotency keys, in key order
---   emits    execution_submitted, flow_member_added; lane_registered, when a lane is new
+--   emits    execution_submitted, flow_member_added; lane_registered, if a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, flow_too_large
 create or replace function flowfabric._submit_members(
     flow flowfabric.flows, options text[], options_of int[], ids uuid[], payloads bytea[], keys text[],
-    key_partitions int[],
-    priorities int[], delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[], deadlines_at timestamptz[],
-    tags text[], payload_limit int)
+    key_partitions int[], priorities int[], delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[],
+    deadlines_at timestamptz[], tags text[], payload_limit int)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -107,7 +106,7 @@ begin
             perform flowfabric._raise_element(format('members[%s]', start + answer.item - 1), coalesce(
                 answer.detail::jsonb || jsonb_build_object('code', answer.refusal),
                 flowfabric._fault('invalid_body',
-                    format('its id or idempotency key already belongs to execution %s; use another',
+                    format('its id or idempotency key already belongs to execution %s; use another one',
                            answer.detail::jsonb ->> 'execution_id'),
                     '{"field": "key"}')));
         end loop;
@@ -121,8 +120,8 @@ end $$;
 --   refuses  self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_name,
 --            invalid_edge_group, flow_too_large
 create or replace function flowfabric._link_members(
-    flow flowfabric.flows, ids uuid[], upstreams int[], downstreams int[], names text[],
-    grouped int[], policies jsonb[])
+    flow flowfabric.flows, ids uuid[], upstreams int[], downstreams int[], names text[], grouped int[],
+    policies jsonb[])
 returns void
 language plpgsql set enable_seqscan = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -168,17 +167,17 @@ begin
                                         added.details, flows => added.flows);
     end if;
     perform flowfabric._append_about('edge_group_set', flow.partition, _link_members.ids[p.number],
-        detail => jsonb_build_object('policy', p.policy))
+                                     detail => jsonb_build_object('policy', p.policy))
     from unnest(_link_members.grouped, _link_members.policies) as p (number, policy);
 end $$;
 
--- Validate the edges and groups of a flow that is submitted whole; an error names the element.
+-- Check the edges and groups of a flow that is submitted whole; an error names the element.
 --
 --   refuses  self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_name,
 --            invalid_edge_group, flow_too_large
 create or replace function flowfabric._check_links(
-    flow flowfabric.flows, members int, upstreams int[], downstreams int[], names text[],
-    grouped int[], policies jsonb[])
+    flow flowfabric.flows, members int, upstreams int[], downstreams int[], names text[], grouped int[],
+    policies jsonb[])
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -203,12 +202,13 @@ begin
             and coalesce(octet_length(edge.name), 1) between 1 and 128;
         perform flowfabric._raise_element(format('edges[%s]', edge.number - 1), case
             when edge.upstream = edge.downstream then
-                flowfabric._fault('self_referencing_edge', 'a member cannot depend on itself')
+                flowfabric._fault('self_referencing_edge', 'a member cannot depend on itself; use another member')
             when edge.is_second then
-                flowfabric._fault('dependency_already_exists', 'an earlier edge already connects these two members')
+                flowfabric._fault('dependency_already_exists',
+                                  'an earlier edge already connects these two members; remove this one')
             when edge.is_many then flowfabric._large_flow_fault('upstreams for one member', 10000)
             when edge.is_taken then flowfabric._fault('invalid_dependency',
-                format('pass_as %s is already used by an earlier edge; choose another name',
+                format('pass_as %s is already used by an earlier edge; use another name',
                        flowfabric._shown(edge.name)),
                 jsonb_build_object('cause', case when edge.name = 'payload' then 'payload_taken' else 'name_taken' end))
             else flowfabric._fault('invalid_name',
@@ -220,16 +220,17 @@ begin
         perform flowfabric._raise_element(format('groups[%s]', number - 1), coalesce(
             flowfabric._policy_of_group_fault(_check_links.policies[number]),
             case when number <> array_position(_check_links.grouped, _check_links.grouped[number]) then
-                     flowfabric._fault('invalid_edge_group', 'the member already has a policy', '{"cause": "fixed"}')
+                     flowfabric._fault('invalid_edge_group', 'the member already has a policy; remove this one',
+                                       '{"cause": "fixed"}')
                  when (_check_links.policies[number] ->> 'k')::int > edges_into then flowfabric._fault(
-                     'invalid_edge_group', format('k is %s, but the member has only %s edges',
+                     'invalid_edge_group', format('k %s is invalid; use at most %s, the number of edges of the member',
                                                   _check_links.policies[number] ->> 'k', edges_into),
                      '{"cause": "k_exceeds_edges"}') end));
     end loop;
     circular := flowfabric._first_circular(_check_links.members, _check_links.upstreams, _check_links.downstreams);
     if circular is not null then
         perform flowfabric._raise_element(format('edges[%s]', circular - 1), flowfabric._fault(
-            'cycle_detected', 'the edge is part of a cycle; remove an edge of the cycle'));
+            'cycle_detected', 'the edge is part of a cycle; remove one of its edges'));
     end if;
 end $$;
 
@@ -238,7 +239,7 @@ end $$;
 --
 --   moves    flow – → open; members – → runnable: eligible_now, not_eligible_until_time, or blocked_by_dependencies
 --   locks    the idempotency keys
---   emits    flow_created, execution_submitted, flow_member_added, edge_added, edge_group_set; lane_registered, when a
+--   emits    flow_created, execution_submitted, flow_member_added, edge_added, edge_group_set; lane_registered, if a
 --            lane is new
 --   refuses  invalid_namespace, invalid_name, invalid_body, invalid_tag_key, invalid_tag, invalid_policy, invalid_lane,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
@@ -275,8 +276,9 @@ begin
             submit_flow.payloads, submit_flow.member_keys, submit_flow.member_key_partitions, submit_flow.priorities,
             submit_flow.delays_ms, submit_flow.delays_until, submit_flow.deadlines_ms, submit_flow.deadlines_at,
             submit_flow.member_tags, submit_flow.payload_limit);
-        perform flowfabric._link_members(flow, submit_flow.ids, submit_flow.upstreams, submit_flow.downstreams,
-            submit_flow.passed_as, submit_flow.grouped, rules);
+        perform flowfabric._link_members(
+            flow, submit_flow.ids, submit_flow.upstreams, submit_flow.downstreams, submit_flow.passed_as,
+            submit_flow.grouped, rules);
         update flowfabric.flows f
         set names = (
                 select jsonb_object_agg(n.name, flowfabric._id(f.partition, n.id))

@@ -1,7 +1,7 @@
 -- Admit executions: take slots and record admissions in the windows of quotas.
 
 -- Delete slots that no execution holds any more, up to `most` per quota. The caller has locked the quotas, so that no
--- claim takes a slot meanwhile.
+-- claim takes a slot at the same time.
 --
 --   returns  how many slots were deleted
 create or replace function flowfabric._drop_slots(quotas uuid[], most int default null)

@@ -1,29 +1,30 @@
 -- Define quotas: create, change and read them.
 
--- Validate the limits of a quota.
+-- Check the limits of a quota.
 --
 --   refuses  invalid_quota, as a value
---   returns  the error, or null when the limits are valid
+--   returns  the fault, or null if the limits are valid
 create or replace function flowfabric._quota_fault(quota flowfabric.quotas)
 returns jsonb
 language sql immutable as $$
     select case
         when (_quota_fault.quota).window_seconds between 1 and 86400 is not true then
             flowfabric._fault('invalid_quota',
-                format('window_seconds %s is invalid; use 1 to 86400', (_quota_fault.quota).window_seconds),
+                format('window_seconds %s is invalid; use 1 to 86,400', (_quota_fault.quota).window_seconds),
                 '{"field": "window_seconds"}')
         when (_quota_fault.quota).max_requests_per_window not between 1 and 9007199254740991 then
             flowfabric._fault('invalid_quota',
-                format('max_requests_per_window %s is invalid; use 1 to 9007199254740991',
+                format('max_requests_per_window %s is invalid; use 1 to 9,007,199,254,740,991',
                        (_quota_fault.quota).max_requests_per_window),
                 '{"field": "max_requests_per_window"}')
         when (_quota_fault.quota).max_concurrent not between 1 and 9007199254740991 then
             flowfabric._fault('invalid_quota',
-                format('max_concurrent %s is invalid; use 1 to 9007199254740991', (_quota_fault.quota).max_concurrent),
+                format('max_concurrent %s is invalid; use 1 to 9,007,199,254,740,991',
+                       (_quota_fault.quota).max_concurrent),
                 '{"field": "max_concurrent"}')
         when coalesce((_quota_fault.quota).max_requests_per_window, (_quota_fault.quota).max_concurrent) is null then
             flowfabric._fault('invalid_quota',
-                'the quota has no limit; set max_requests_per_window, max_concurrent, or both',
+                'the quota has no limit; use max_requests_per_window, max_concurrent or both',
                 '{"field": "max_requests_per_window"}')
     end
 $$;
@@ -42,7 +43,7 @@ $$;
 
 -- Find a quota by a text: a UUID is taken as its id, any other text as its name.
 --
---   returns  the quota, or null when it does not exist
+--   returns  the quota, or null if it does not exist
 create or replace function flowfabric._find_quota(namespace text, quota text)
 returns flowfabric.quotas
 language plpgsql stable set enable_seqscan = off as $$
@@ -59,15 +60,15 @@ begin
     return found;
 end $$;
 
--- The error for a quota that does not exist.
+-- Build the error for a quota that does not exist.
 --
 --   refuses  quota_not_found, as a value
---   returns  the error
+--   returns  the fault
 create or replace function flowfabric._missing_quota(namespace text, quota text)
 returns jsonb
 language sql immutable as $$
     select flowfabric._fault('quota_not_found', format(
-        'quota %s does not exist in namespace %s; check the name, or create it with create_quota',
+        'quota %s does not exist in namespace %s; check the name, or use create_quota to create it',
         flowfabric._shown(_missing_quota.quota), flowfabric._shown(_missing_quota.namespace)))
 $$;
 
@@ -76,7 +77,7 @@ $$;
 --   moves    quota – → open, nothing used
 --   emits    quota_created
 --   refuses  invalid_quota, invalid_body, quota_already_exists
---   returns  'created', or 'exists' when a quota with this name and the same limits exists
+--   returns  'created', or 'exists' if a quota with this name and the same limits exists
 create or replace function flowfabric.create_quota(
     partition int, id uuid, namespace text, name text, window_seconds int default 60,
     max_requests_per_window bigint default null, max_concurrent bigint default null, by text default null)
@@ -107,7 +108,7 @@ begin
     where q.partition = create_quota.partition and q.id = create_quota.id;
     if flowfabric._quota_limits(known) <> flowfabric._quota_limits(wanted) then
         perform flowfabric._refuse('quota_already_exists',
-            format('quota %s already exists in namespace %s with other limits: %s; use change_quota to change them',
+            format('quota %s already exists in namespace %s with another definition: %s; use change_quota to change it',
                    flowfabric._shown(create_quota.name), flowfabric._shown(create_quota.namespace),
                    flowfabric._quota_limits(known)));
     end if;
@@ -185,7 +186,7 @@ end $$;
 -- List the quotas of a namespace by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  one description per row, and one more row than asked for when more follow
+--   returns  one description per row, and one more row than asked for if more follow
 create or replace function flowfabric.list_quotas(
     namespace text default 'default', after text default '', take int default 50)
 returns table (quota text)

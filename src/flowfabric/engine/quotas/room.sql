@@ -1,23 +1,23 @@
--- Room: how many more executions a quota admits. It is counted from stored rows, so nothing has to be returned
--- explicitly.
+-- Room: how many more executions a quota admits. It is counted from stored rows, so an execution never has to return
+-- its slot explicitly.
 
 -- Whether a ticket holds its slots: it is active or granted. A reader may treat an expired grant as holding nothing; an
 -- admission may not, because a worker may be using the grant at that moment.
 --
 --   returns  true or false
 create or replace function flowfabric._holds_slots(
-    phase flowfabric.phase, eligibility flowfabric.eligibility, expires_at timestamptz, lapsed_at timestamptz)
+    phase flowfabric.phase, eligibility flowfabric.eligibility, expires_at timestamptz, valid_at timestamptz)
 returns boolean
 language sql immutable as $$
     select _holds_slots.phase = 'active'
         or _holds_slots.phase = 'runnable' and _holds_slots.eligibility = 'granted'
-        and _holds_slots.expires_at > _holds_slots.lapsed_at
+        and _holds_slots.expires_at > _holds_slots.valid_at
 $$;
 
 -- The number of tickets that hold a slot of a quota.
 --
 --   returns  the number
-create or replace function flowfabric._held_slots(quota flowfabric.quotas, lapsed_at timestamptz)
+create or replace function flowfabric._held_slots(quota flowfabric.quotas, valid_at timestamptz)
 returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -28,13 +28,13 @@ begin
             select t.phase, t.eligibility, t.expires_at from flowfabric.tickets t
             where t.partition = s.execution_partition and t.id = s.execution offset 0) t
         where s.partition = quota.partition and s.quota = quota.id
-          and flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, _held_slots.lapsed_at));
+          and flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, _held_slots.valid_at));
 end $$;
 
 -- Whether the grant of a window entry is still valid.
 --
 --   returns  true or false
-create or replace function flowfabric._is_granted(entry flowfabric.quota_entries, lapsed_at timestamptz)
+create or replace function flowfabric._is_granted(entry flowfabric.quota_entries, valid_at timestamptz)
 returns boolean
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -43,7 +43,7 @@ begin
         select from flowfabric.tickets t
         where t.partition = entry.execution_partition and t.id = entry.execution
           and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at = entry.grant_expires_at
-          and t.expires_at > _is_granted.lapsed_at);
+          and t.expires_at > _is_granted.valid_at);
 end $$;
 
 -- The number of admissions in the window of a quota: the newest entry number minus the oldest plus one, minus unused
@@ -52,7 +52,7 @@ end $$;
 --
 --   returns  the number
 create or replace function flowfabric._entries_in_window(
-    quota flowfabric.quotas, now timestamptz, lapsed_at timestamptz)
+    quota flowfabric.quotas, now timestamptz, valid_at timestamptz)
 returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -71,7 +71,7 @@ begin
     return newest - oldest + 1 - (
         select count(*) from flowfabric.quota_entries e
         where e.partition = quota.partition and e.quota = quota.id and e.at > behind and e.grant_expires_at is not null
-          and not flowfabric._is_granted(e, _entries_in_window.lapsed_at));
+          and not flowfabric._is_granted(e, _entries_in_window.valid_at));
 end $$;
 
 -- How many more executions a quota admits now. If `enough` is given, slots are first counted without their tickets,
@@ -80,7 +80,7 @@ end $$;
 --   returns  the number, at least 0; with `enough` possibly a lower bound that is at least `enough`; null for a quota
 --            that does not exist
 create or replace function flowfabric._quota_room(
-    quota flowfabric.quotas, now timestamptz, lapsed_at timestamptz, enough int default null)
+    quota flowfabric.quotas, now timestamptz, valid_at timestamptz, enough int default null)
 returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -93,7 +93,7 @@ begin
     end if;
     if quota.max_requests_per_window is not null then
         of_window := greatest(0, quota.max_requests_per_window - flowfabric._entries_in_window(
-            _quota_room.quota, _quota_room.now, _quota_room.lapsed_at));
+            _quota_room.quota, _quota_room.now, _quota_room.valid_at));
     end if;
     if quota.max_concurrent is null or of_window = 0 then
         return of_window;
@@ -104,13 +104,13 @@ begin
     end if;
     if _quota_room.enough is null or of_slots < _quota_room.enough then
         of_slots := greatest(
-            0, quota.max_concurrent - flowfabric._held_slots(_quota_room.quota, _quota_room.lapsed_at));
+            0, quota.max_concurrent - flowfabric._held_slots(_quota_room.quota, _quota_room.valid_at));
     end if;
     return least(of_window, of_slots);
 end $$;
 
--- How many more executions each quota admits now, for a claim of `take` executions. Grants count until they are taken
--- back.
+-- How many more executions each quota admits now, for a claim of `take` executions. Grants count until a sweep or a
+-- claim expires them.
 --
 --   returns  one number per quota, in the given order; 0 for a quota that does not exist
 create or replace function flowfabric._rooms(quotas uuid[], take int, now timestamptz)
@@ -128,7 +128,7 @@ end $$;
 
 -- The first of these quotas, by id, that admits nothing now, for readers.
 --
---   returns  the quota; null when all have room
+--   returns  the quota; null if all have room
 create or replace function flowfabric._full_quota(quotas uuid[], now timestamptz)
 returns flowfabric.quotas
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -164,14 +164,16 @@ create or replace function flowfabric._explain_full(quota flowfabric.quotas, nex
 returns text
 language sql stable as $$
     select case
-        when (_explain_full.quota).id is null then 'one of its quotas does not exist'
+        when (_explain_full.quota).id is null then 'one of its quotas does not exist; use create_quota to create it'
         when _explain_full.next_room_at is not null then
-            format('quota %s admits %s per %s s; room at %s', (_explain_full.quota).name,
-                   (_explain_full.quota).max_requests_per_window, (_explain_full.quota).window_seconds,
+            format('quota %s admits %s per %s s; it has room again at %s', (_explain_full.quota).name,
+                   flowfabric._number((_explain_full.quota).max_requests_per_window),
+                   flowfabric._number((_explain_full.quota).window_seconds),
                    flowfabric._moment(_explain_full.next_room_at))
-        else format('quota %s has %s of %s running', (_explain_full.quota).name,
-                    flowfabric._held_slots(_explain_full.quota, _explain_full.now),
-                    (_explain_full.quota).max_concurrent) end
+        else format('quota %s has %s of %s running; it has room again when one of them ends',
+                    (_explain_full.quota).name,
+                    flowfabric._number(flowfabric._held_slots(_explain_full.quota, _explain_full.now)),
+                    flowfabric._number((_explain_full.quota).max_concurrent)) end
 $$;
 
 -- When a full window has room again: the moment when enough of its oldest admissions have left the window.

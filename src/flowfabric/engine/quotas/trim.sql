@@ -1,9 +1,9 @@
 -- Trim quotas: delete admissions outside their window, and slots without a holder.
 
--- Delete rows that quotas no longer count (a sweep): entries outside their window, and slots of executions that are
+-- Sweep: delete rows that quotas no longer count: entries outside their window, and slots of executions that are
 -- neither active nor granted. The next pass handles quotas that a claim has locked.
 --
---   locks    the quotas it trims; skips those that are locked
+--   locks    the quotas it trims, skipping locked ones
 --   returns  how many entries and slots were deleted
 create or replace function flowfabric.trim_windows(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])

@@ -60,7 +60,7 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
             **_decided([_decide(row, partitions) for row in due]),
         )
         for sentence in swept["refused"] or ():
-            log.warning("could not fire schedule %s; the sweep will retry", sentence)
+            log.warning("could not fire a schedule; the sweep will retry: %s", sentence)
         moved += swept["moved"]
         lanes.update(swept["lanes"] or ())
         ended += swept["ended"] or ()

@@ -8,7 +8,7 @@
 --   locks    the ticket of the previous execution, after its flow, if the schedule replaces it; idempotency keys; the
 --            budgets of its reservations, in key order
 --   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed;
---            lane_registered, when a lane is new
+--            lane_registered, if a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, invalid_limit, as a value
@@ -63,8 +63,8 @@ begin
     end if;
     outcome := 'fired';
     if cancelled is not null then
-        holds_budgets := flowfabric._lock_budgets_at_stake(array[schedule.last_partition],
-                                                           array[schedule.last_execution], held);
+        holds_budgets := flowfabric._lock_budgets_for_end(
+            array[schedule.last_partition], array[schedule.last_execution], held);
         perform flowfabric._end(
             array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,
             failures => array['{"class": "cancelled", "reason": "replaced by the next tick of its schedule"}'::jsonb],
@@ -78,7 +78,8 @@ end $$;
 
 -- The due schedules, for the caller to compute their next ticks.
 --
---   returns  a row per schedule: the pending tick, what the next ones are computed from, and the current time
+--   returns  a row per schedule: the pending tick, the fields that the next ticks are computed from, and the current
+--            time
 create or replace function flowfabric._due_schedules(take int default 500, passing int default 0)
 returns table (namespace text, name text, timing text, anchor_at timestamptz, next_tick_at timestamptz, now timestamptz)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -120,15 +121,15 @@ begin
     return before is null;
 end $$;
 
--- Submit the ticks of due schedules, and move each schedule to its next tick. The caller has computed the ticks of each
--- schedule from the pending tick it read. If another tick is pending by now, or nothing was computed, the schedule is
--- left unchanged. A null tick means that the pending tick is too old to be caught up. A fault says why no tick could be
--- computed.
+-- Sweep: submit the ticks of due schedules, and move each schedule to its next tick. The caller has computed the ticks
+-- of each schedule from the pending tick it read. If another tick is pending by now, or nothing was computed, the
+-- schedule is left unchanged. A null tick means that the pending tick is too old to be caught up. A fault says why no
+-- tick could be computed.
 --
 --   moves    – → runnable, for every tick; the previous execution → ended: cancelled, if the schedule replaces it
---   locks    the schedules it moves (skips locked ones); tickets of executions it replaces; idempotency keys
+--   locks    the schedules it moves, skipping locked ones; tickets of executions it replaces; idempotency keys
 --   emits    schedule_fired, schedule_skipped, schedule_refused, execution_submitted, execution_cancelled,
---            waitpoint_closed; lane_registered, when a lane is new
+--            waitpoint_closed; lane_registered, if a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, invalid_limit, recorded on the schedule
@@ -212,7 +213,7 @@ end $$;
 --   locks    the schedule; the ticket of the previous execution, after its flow, if the schedule replaces it;
 --            idempotency keys
 --   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed;
---            lane_registered, when a lane is new
+--            lane_registered, if a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
 --            invalid_tag_key, invalid_tag, invalid_limit

@@ -69,7 +69,7 @@ async def change_schedule(
         wanted, sent = timing or there.timing, submission or submission_of(there)
         if sent.options.namespace != namespace:
             raise InvalidSchedule(
-                "a schedule cannot move to another namespace; create a new schedule there", field="namespace"
+                "a schedule cannot be moved to another namespace; create a new schedule there", field="namespace"
             )
         anchor = there.anchor_at if wanted.every == there.timing.every else now
         changed = await call.value(
@@ -89,7 +89,7 @@ async def change_schedule(
 async def pause_schedule(
     conn: Connection, name: str, *, namespace: str = "default", by: str, reason: str | None = None
 ) -> ScheduleChange:
-    """Pause a schedule; executions it has submitted continue, and ticks that pass meanwhile are not caught up.
+    """Pause a schedule; executions it has submitted continue, and ticks that pass in the meantime are not caught up.
 
     Safe to repeat: a paused schedule answers `NOOP`. Raises `ScheduleNotFound`, `InvalidBody`.
     """
@@ -154,7 +154,7 @@ def _submitted(name: str, submission: Submission) -> dict[str, Any]:
     for field in ("key", "execution_id", "delay"):
         if getattr(submission, field):
             raise InvalidSchedule(
-                f"{field} {getattr(submission, field)} is invalid for a schedule; leave it out", field=field
+                f"{field} {getattr(submission, field)} is invalid for a schedule; remove it", field=field
             )
     if not isinstance(submission.deadline, timedelta | None):
         raise InvalidSchedule(
@@ -175,7 +175,9 @@ def _json(value: object, field: str) -> str:
     try:
         return check_text(calls.json_text(value, field), field)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidBody(f"{field} cannot be written as JSON: {error}", field=field) from None
+        raise InvalidBody(
+            f"{field} cannot be written as JSON: {error}; use strings, numbers, lists and objects", field=field
+        ) from None
 
 
 def submission_of(there: Schedule) -> Submission:

@@ -1,12 +1,12 @@
 -- Managing schedules: create, change, pause, resume and delete them.
 
--- Check the name of a schedule and what it submits. A draining lane is accepted, because it may be active again when
--- the tick comes.
+-- Check the name of a schedule and its submission. A draining lane is accepted, because it may be active again when the
+-- tick comes.
 --
 --   refuses  invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, as a value
---   returns  the fault, or null when everything is valid
+--   returns  the fault, or null if everything is valid
 create or replace function flowfabric._schedule_fault(
     name text, options jsonb, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
 returns jsonb
@@ -54,11 +54,11 @@ returns void
 language plpgsql as $$
 begin
     perform flowfabric._refuse('schedule_not_found',
-        format('schedule %s does not exist in namespace %s; list_schedules shows the existing ones',
+        format('schedule %s does not exist in namespace %s; check the name, or use create_schedule to create it',
                flowfabric._shown(_refuse_no_schedule.name), flowfabric._shown(_refuse_no_schedule.namespace)));
 end $$;
 
--- Whether a schedule already equals what the caller asks for, so that there is nothing to change.
+-- Whether a schedule already has the requested definition, so that there is nothing to change.
 --
 --   returns  true or false
 create or replace function flowfabric._is_scheduled(
@@ -81,7 +81,7 @@ $$;
 --   refuses  schedule_already_exists, invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
 --            invalid_tag_key, invalid_tag
---   returns  'created', or 'noop' when the same schedule already exists
+--   returns  'created', or 'noop' if the same schedule already exists
 create or replace function flowfabric.create_schedule(
     namespace text, name text, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text, options text,
     payload bytea default null, priority int default 0, tags text default null, deadline_ms bigint default null,
@@ -124,22 +124,22 @@ begin
     end loop;
     if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_options, create_schedule.payload,
                                     create_schedule.priority, wanted_tags, create_schedule.deadline_ms) then
-        perform flowfabric._refuse('schedule_already_exists',
-            format('schedule %s already exists in namespace %s; change it with change_schedule, or use another name',
-                   flowfabric._shown(create_schedule.name), flowfabric._shown(create_schedule.namespace)));
+        perform flowfabric._refuse('schedule_already_exists', format(
+            'schedule %s already exists in namespace %s with another definition; use change_schedule to change it',
+            flowfabric._shown(create_schedule.name), flowfabric._shown(create_schedule.namespace)));
     end if;
     return 'noop';
 end $$;
 
--- Change the timing of a schedule or what it submits. Pending ticks are dropped: the next tick is the first one from
--- now on. The caller computed it from the revision it read, which must still be current.
+-- Change the timing or the submission of a schedule. Pending ticks are dropped: the next tick is the first one from now
+-- on. The caller computed it from the revision it read, which must still be current.
 --
 --   locks    the schedule
 --   emits    schedule_changed
 --   refuses  schedule_not_found, invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
 --            invalid_tag_key, invalid_tag
---   returns  'changed', 'noop' when nothing differs, or 'stale' when the schedule has changed since it was read
+--   returns  'changed', 'noop' if nothing differs, or 'stale' if the schedule has changed since it was read
 create or replace function flowfabric.change_schedule(
     namespace text, name text, revision int, timing text, anchor_at timestamptz, next_tick_at timestamptz, overlap text,
     options text, payload bytea default null, priority int default 0, tags text default null,
@@ -186,7 +186,7 @@ end $$;
 --   locks    the schedule
 --   emits    schedule_paused
 --   refuses  schedule_not_found, invalid_body
---   returns  'paused', or 'noop' when it already was paused
+--   returns  'paused', or 'noop' if it already was paused
 create or replace function flowfabric.pause_schedule(namespace text, name text, by text, reason text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -215,7 +215,7 @@ end $$;
 --   locks    the schedule
 --   emits    schedule_resumed
 --   refuses  schedule_not_found, invalid_body
---   returns  'resumed', 'noop' when it was not paused, or 'stale' when the schedule has changed since it was read
+--   returns  'resumed', 'noop' if it was not paused, or 'stale' if the schedule has changed since it was read
 create or replace function flowfabric.resume_schedule(
     namespace text, name text, revision int, next_tick_at timestamptz, by text, reason text default null)
 returns text

@@ -111,16 +111,16 @@ class Ticks:
 def check_timing(timing: Timing) -> Timing:
     """Return the timing if it is valid. Raises `InvalidSchedule` with its `field`."""
     if (timing.cron is None) == (timing.every is None):
-        raise InvalidSchedule("pass either cron or every, and not both", field="cron")
+        raise InvalidSchedule("the timing is invalid; use either cron or every", field="cron")
     if timing.cron is not None:
         _check_cron(timing.cron)
         _check_zone(timing.tz)
         if timing.anchor is not None:
-            raise InvalidSchedule(f"anchor {timing.anchor} has no effect on cron; leave it out", field="anchor")
+            raise InvalidSchedule(f"anchor {timing.anchor} has no effect with cron; remove it", field="anchor")
     else:
         _check_span("every", timing.every, SHORTEST, LONGEST)
         if timing.tz != "UTC":
-            raise InvalidSchedule(f"tz {shown(str(timing.tz))} has no effect on every; leave it out", field="tz")
+            raise InvalidSchedule(f"tz {shown(str(timing.tz))} has no effect with every; remove it", field="tz")
     _check_span("jitter", timing.jitter, timedelta(), LONGEST_JITTER)
     _check_span("catch_up_window", timing.catch_up_window, SHORTEST, LONGEST)
     _check_word("catch_up", timing.catch_up, CatchUp)
@@ -176,11 +176,11 @@ def _check_cron(cron: object) -> None:
     except (CronSimError, ValueError, AssertionError) as error:
         raise InvalidSchedule(f"cron {shown(cron)} is invalid: {error}; {_CRON}", field="cron") from None
     if comes is None:
-        raise InvalidSchedule(f"cron {shown(cron)} never matches a date; {_CRON}", field="cron")
+        raise InvalidSchedule(f"cron {shown(cron)} is invalid because it matches no date; {_CRON}", field="cron")
 
 
 def _check_zone(tz: object) -> None:
-    problem = "is not a known time zone; use an IANA name such as Europe/Berlin"
+    problem = "is invalid; use an IANA name such as Europe/Berlin"
     if not isinstance(tz, str) or len(tz) > MOST_BYTES or tz.startswith(_OF_THIS_MACHINE):
         raise InvalidSchedule(f"tz {shown(str(tz))} {problem}", field="tz")
     try:
@@ -198,7 +198,7 @@ def _check_span(field: str, span: object, least: timedelta, most: timedelta) -> 
 
 def _check_word(field: str, word: object, words: type[CatchUp] | type[Overlap]) -> None:
     if word not in list(words):
-        raise InvalidSchedule(f"{field} {shown(str(word))} is invalid; use one of {', '.join(words)}", field=field)
+        raise InvalidSchedule(f"{field} {shown(str(word))} is invalid; use {', '.join(words)}", field=field)
 
 
 def _check_moment(field: str, moment: object) -> None:

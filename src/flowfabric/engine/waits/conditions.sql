@@ -63,8 +63,8 @@ begin
                 satisfiers := satisfiers || judged.satisfiers;
                 held := held + judged.holds::int;
             end loop;
-            holds := held >= case _judge_node.node ->> 'kind' when 'any_of' then 1
-                else jsonb_array_length(_judge_node.node -> 'members') end;
+            holds := held >= case when _judge_node.node ->> 'kind' = 'any_of' then 1
+                                  else jsonb_array_length(_judge_node.node -> 'members') end;
             satisfiers := case when holds then satisfiers else '{}' end;
         else
             holds := false;
@@ -115,7 +115,7 @@ begin
     holds := judged.holds;
     counted := flowfabric._ids_at(judged.counted, _judge.signals);
     satisfiers := case when judged.counted = judged.satisfiers then counted
-        else flowfabric._ids_at(judged.satisfiers, _judge.signals) end;
+                       else flowfabric._ids_at(judged.satisfiers, _judge.signals) end;
 end $$;
 
 -- Convert positions of signals to their ids.
@@ -126,8 +126,8 @@ returns text[]
 language plpgsql immutable as $$
 begin
     if cardinality(_ids_at.places) <= 1 then
-        return case cardinality(_ids_at.places) when 0 then '{}'
-            else array[_ids_at.signals -> (_ids_at.places[1] - 1)::int ->> 'id'] end;
+        return case when cardinality(_ids_at.places) = 0 then '{}'
+                    else array[_ids_at.signals -> (_ids_at.places[1] - 1)::int ->> 'id'] end;
     end if;
     return array(select _ids_at.signals -> (p.place - 1)::int ->> 'id'
                  from (select distinct unnest(_ids_at.places)) p (place) order by p.place);
@@ -190,7 +190,7 @@ begin
     end;
 end $$;
 
--- Validate the waitpoint keys of a condition or of a suspension.
+-- Check the waitpoint keys of a condition or of a suspension.
 --
 --   returns  the cause, or null if they are valid
 create or replace function flowfabric._keys_cause(keys jsonb)
@@ -204,7 +204,7 @@ language sql immutable as $$
     end from jsonb_array_elements(_keys_cause.keys) k (key)
 $$;
 
--- Validate a `count` node.
+-- Check a `count` node.
 --
 --   returns  the cause, or null if it is valid
 create or replace function flowfabric._count_cause(node jsonb)
@@ -227,7 +227,7 @@ language sql immutable as $$
     end
 $$;
 
--- Validate one node of a condition, without its members. An unknown field is refused, never ignored.
+-- Check one node of a condition, without its members. An unknown field is refused, never ignored.
 --
 --   returns  the cause, or null if it is valid
 create or replace function flowfabric._node_cause(node jsonb, depth int)
@@ -273,15 +273,15 @@ begin
         return false;
     end if;
     if _is_simple_condition.node ->> 'kind' in ('all_of', 'any_of') then
-        if not _is_simple_condition.may_nest or jsonb_typeof(_is_simple_condition.node -> 'members') is distinct
-            from 'array'
+        if not _is_simple_condition.may_nest
+           or jsonb_typeof(_is_simple_condition.node -> 'members') is distinct from 'array'
            or _is_simple_condition.node - '{kind,members}'::text[] <> '{}'
            or jsonb_array_length(_is_simple_condition.node -> 'members') not between 1 and 8 then
             return false;
         end if;
         for place in 0 .. jsonb_array_length(_is_simple_condition.node -> 'members') - 1 loop
-            if not flowfabric._is_simple_condition(_is_simple_condition.node -> 'members' -> place,
-                _is_simple_condition.key, false) then
+            if not flowfabric._is_simple_condition(
+                _is_simple_condition.node -> 'members' -> place, _is_simple_condition.key, false) then
                 return false;
             end if;
         end loop;
@@ -309,7 +309,7 @@ begin
                          and _is_simple_condition.node ->> 'n' = '1'), false);
 end $$;
 
--- Validate a condition together with the keys of its waitpoints.
+-- Check a condition together with the keys of its waitpoints.
 --
 --   returns  the cause, or null if they are valid
 create or replace function flowfabric._condition_cause(condition jsonb, keys text[])

@@ -1,4 +1,4 @@
--- Deliveries: what a signal does to the wait that it reaches, once its sender is authorised.
+-- Deliveries: apply the signals of authorised senders to the waits that they reach.
 
 -- Find the signal that this one duplicates: the same id on its execution, or the same idempotency key on its waitpoint
 -- within 24 hours. Decisions of authenticated people (source_type `operator`) have idempotency keys of their own, so
@@ -43,11 +43,14 @@ begin
         select e.outcome into outcome from flowfabric.executions e
         where e.partition = given.partition and e.id = given.execution;
         return flowfabric._fault(
-            'target_not_signalable', format('the execution has ended: %s', flowfabric._ended_state(outcome)),
+            'target_not_signalable', format('execution %s has ended: %s; it accepts no more signals',
+                                            flowfabric._id(given.partition, given.execution),
+                                            flowfabric._ended_state(outcome)),
             jsonb_build_object('outcome', outcome));
     end if;
     if point.state = 'closed' or point.expires_at <= _delivery_fault.now then
-        return flowfabric._fault('waitpoint_closed', format('waitpoint %s is closed to new signals', point.key));
+        return flowfabric._fault('waitpoint_closed', format(
+            'waitpoint %s is closed and accepts no more signals; use an open waitpoint', flowfabric._shown(point.key)));
     end if;
     -- Signals of the engine itself (ends of children, timeouts) do not count.
     if given.number > _delivery_fault.most and given.number - 1 - _delivery_fault.most >= (
@@ -55,18 +58,19 @@ begin
         where s.partition = given.partition and s.execution = given.execution and s.source_type = 'system') then
         return flowfabric._fault(
             'signal_limit_exceeded',
-            format('the execution has reached its limit of %s signals (policy max_signals)', _delivery_fault.most));
+            format('the execution has reached its limit of %s signals (policy max_signals); submit a new one',
+                   flowfabric._number(_delivery_fault.most)));
     end if;
     if point.state = 'pending' and given.number > 1000 and 1000 <= (
         select count(*) from (select from flowfabric.signals s where s.waitpoint = given.waitpoint limit 1000) s) then
         return flowfabric._fault(
             'signal_limit_exceeded',
-            'the waitpoint has 1 000 buffered signals, the limit; wait until the execution suspends on it');
+            'the waitpoint has reached its limit of 1,000 buffered signals; wait until the execution suspends on it');
     end if;
     if wait.bind and given.digest is distinct from wait.about_digest then
         return flowfabric._fault(
             'approval_digest_mismatch',
-            'the digest does not match the current request; read the request again and send its digest');
+            'the digest does not match the current request; read the request again and use its digest');
     end if;
     return null;
 end $$;
@@ -119,8 +123,8 @@ begin
     where w.partition = given.partition and w.execution = given.execution and w.id = given.waitpoint;
     select s.* into wait from flowfabric.suspensions s
     where s.partition = given.partition and s.execution = given.execution and s.id = point.suspension;
-    fault := flowfabric._delivery_fault(_find_effect.given, _find_effect.has_ended, point, wait, _find_effect.most,
-        _find_effect.now);
+    fault := flowfabric._delivery_fault(
+        _find_effect.given, _find_effect.has_ended, point, wait, _find_effect.most, _find_effect.now);
     if fault is not null then
         return;
     end if;
@@ -128,8 +132,9 @@ begin
         effect := 'buffered_for_pending_waitpoint';
         return;
     end if;
-    judged := flowfabric._judge(wait.condition, case when given.number = 1 then '[]'
-        else flowfabric._arrived_signals(wait) end
+    judged := flowfabric._judge(
+        wait.condition,
+        case when given.number = 1 then '[]' else flowfabric._arrived_signals(wait) end
         || flowfabric._signal_to_judge(given.id, point.key, given.name, given.source_type, given.source_identity));
     effect := flowfabric._signal_effect(
         wait.condition, point.key, given.name, given.source_type, judged.holds and flowfabric._is_last(wait),
@@ -204,9 +209,9 @@ language sql stable as $$
     select i.item, e.partition, e.id as execution, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id,
            f.fault, f.part, coalesce(_find_effects.digests[i.item], s.about_digest) as digest,
            case when f.first_id is null and f.fault is null
-               then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
+                then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
            case when f.effect is not null then f.satisfiers::text
-               else '{' || _find_effects.ids[i.item]::text || '}' end as satisfiers
+                else '{' || _find_effects.ids[i.item]::text || '}' end as satisfiers
     from unnest(_find_effects.items) as i (item)
     cross join lateral (
         select e.partition, e.id, e.route, e.tags, e.flow, coalesce((e.policy ->> 'max_signals')::int, 10000) as most
@@ -216,8 +221,8 @@ language sql stable as $$
         select w.kid, w.key, w.suspension, w.state = 'active' and w.expires_at is null as is_plain
         from flowfabric.waitpoints w
         where w.partition = e.partition and w.execution = e.id and w.id = _find_effects.waitpoints[i.item] offset 0) w
-    left join lateral (select t.lane from flowfabric.tickets t
-                       where t.partition = e.partition and t.id = e.id offset 0) t on true
+    left join lateral (
+        select t.lane from flowfabric.tickets t where t.partition = e.partition and t.id = e.id offset 0) t on true
     left join lateral (
         select s.condition, s.about_digest, s.within is null and not s.bind as is_plain from flowfabric.suspensions s
         where s.partition = e.partition and s.execution = e.id and s.id = w.suspension offset 0) s on true
@@ -226,14 +231,13 @@ language sql stable as $$
     left join lateral (
         select f.* from flowfabric._find_effect(
             row(e.partition, l.number, _find_effects.now, e.id, _find_effects.ids[i.item],
-                _find_effects.waitpoints[i.item],
-                _find_effects.names[i.item], '', _find_effects.source_types[i.item],
-                    _find_effects.source_identities[i.item], '', null,
-                nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.digests[i.item], null,
-                null)::flowfabric.signals, t.lane is null, e.most, _find_effects.now) f
+                _find_effects.waitpoints[i.item], _find_effects.names[i.item], '', _find_effects.source_types[i.item],
+                _find_effects.source_identities[i.item], '', null, nullif(_find_effects.idempotency_keys[i.item], ''),
+                _find_effects.digests[i.item], null, null)::flowfabric.signals,
+            t.lane is null, e.most, _find_effects.now) f
         where not (t.lane is not null and w.is_plain and s.is_plain and l.number <= e.most
-                   and flowfabric._is_met(s.condition, w.key, _find_effects.names[i.item],
-                   _find_effects.source_types[i.item])
+                   and flowfabric._is_met(
+                       s.condition, w.key, _find_effects.names[i.item], _find_effects.source_types[i.item])
                    and (l.number = 1 or flowfabric._first_delivery(
                             e.partition, e.id, _find_effects.ids[i.item], _find_effects.waitpoints[i.item],
                             nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.source_types[i.item],
@@ -318,17 +322,17 @@ language plpgsql as $$
 declare
     resumed record;
 begin
-    if array_position(_resume_satisfied.satisfiers, null) is null and array_remove(_resume_satisfied.parts, null) = '{}'
-        then
-        perform flowfabric._resume(_resume_satisfied.partitions, _resume_satisfied.executions, 'signal',
-            _resume_satisfied.satisfiers);
+    if array_position(_resume_satisfied.satisfiers, null) is null
+       and array_remove(_resume_satisfied.parts, null) = '{}' then
+        perform flowfabric._resume(
+            _resume_satisfied.partitions, _resume_satisfied.executions, 'signal', _resume_satisfied.satisfiers);
         return;
     end if;
     for resumed in
         select s.part is not null as is_part, array_agg(s.partition) as partitions, array_agg(s.execution) as ids,
                array_agg(s.satisfiers) as satisfiers, array_agg(s.part) as parts
         from unnest(_resume_satisfied.partitions, _resume_satisfied.executions, _resume_satisfied.satisfiers,
-        _resume_satisfied.parts)
+                    _resume_satisfied.parts)
              as s (partition, execution, satisfiers, part)
         where s.satisfiers is not null group by 1 order by 1
     loop

@@ -1,4 +1,4 @@
--- Explaining a wait: what would satisfy it, what has arrived so far, and what happens at its timeout.
+-- Explain waits: what would satisfy a wait, what has arrived so far, and what happens at its timeout.
 
 -- Describe what a condition waits for.
 --
@@ -25,7 +25,7 @@ begin
     end;
 end $$;
 
--- Describe what a wait waits for, and what has arrived so far.
+-- Describe the condition of a wait, and the approvals that have arrived so far.
 --
 --   returns  part of a sentence
 create or replace function flowfabric._wait_words(wait flowfabric.suspensions)

@@ -40,9 +40,9 @@ begin
         update flowfabric.tickets t
         set phase = 'runnable', due_at = f.due_at,
             eligibility = case when f.due_at is null then 'eligible_now'
-                else 'not_eligible_until_time' end::flowfabric.eligibility,
+                               else 'not_eligible_until_time' end::flowfabric.eligibility,
             reason = case when f.due_at is null then 'waiting_for_worker'
-                else 'waiting_for_resume_delay' end::flowfabric.reason
+                          else 'waiting_for_resume_delay' end::flowfabric.reason
         from found f where t.ctid = f.place
     ), shut as (
         update flowfabric.waitpoints w
@@ -80,8 +80,8 @@ end $$;
 --
 --   moves    waitpoint active → closed; of an alternative active → pending
 --   emits    waitpoint_closed
-create or replace function flowfabric._end_nested_waits(partitions smallint[], ids uuid[], suspensions uuid[],
-    ended_by text)
+create or replace function flowfabric._end_nested_waits(
+    partitions smallint[], ids uuid[], suspensions uuid[], ended_by text)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -89,8 +89,8 @@ declare
     open_ones record;
 begin
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
-    from unnest(_end_nested_waits.partitions, _end_nested_waits.ids, _end_nested_waits.suspensions) as x (partition, id,
-    suspension)
+    from unnest(_end_nested_waits.partitions, _end_nested_waits.ids, _end_nested_waits.suspensions)
+         as x (partition, id, suspension)
     cross join lateral (
         select s.partition, s.execution, s.id from flowfabric.suspensions s
         where s.partition = x.partition and s.execution = x.id and s.ended_at is null
@@ -119,7 +119,7 @@ begin
     perform flowfabric._check_by(resume.by);
     if resume.delay_ms not between 0 and 315360000000 then
         perform flowfabric._refuse('invalid_time', format(
-            'delay of %s ms is out of range; use 0 to 315 360 000 000 ms (ten years)', resume.delay_ms));
+            'delay of %s ms is invalid; use 0 to 315,360,000,000 ms (ten years)', resume.delay_ms));
     end if;
     select t.* into ticket from flowfabric.tickets t
     where t.partition = resume.partition and t.id = resume.id for update;
@@ -129,8 +129,8 @@ begin
     end if;
     if ticket.phase is distinct from 'suspended' then
         perform flowfabric._refuse('execution_not_suspended', format(
-            'execution %s is %s, not suspended', flowfabric._id(resume.partition, resume.id),
-            coalesce(ticket.phase::text, 'ended')));
+            'execution %s is %s, not suspended; use explain to see its state',
+            flowfabric._id(resume.partition, resume.id), coalesce(ticket.phase::text, 'ended')));
     end if;
     perform flowfabric._resume(
         array[ticket.partition], array[ticket.id], 'operator', by => resume.by,
@@ -173,15 +173,18 @@ begin
     order by w.state <> 'closed' desc, w.created_at desc limit 1;
     perform flowfabric._raise(coalesce(
         case when deliver_approval.lane <> route_lane then flowfabric._fault('wrong_lane', format(
-            'the execution is in lane %s, not %s', route_lane, flowfabric._shown(deliver_approval.lane))) end,
+            'lane %s is not the lane of execution %s; use %s', flowfabric._shown(deliver_approval.lane),
+            flowfabric._id(deliver_approval.partition, deliver_approval.id), flowfabric._shown(route_lane))) end,
         flowfabric._signal_fault(
             deliver_approval.signal_name, 'approval', 'operator', deliver_approval.by, null, null,
             deliver_approval.digest, deliver_approval.encoding, deliver_approval.payload),
         case when octet_length(deliver_approval.suffix) > 256 then flowfabric._fault('invalid_signal',
-            format('suffix %s is too long; use at most 256 bytes', flowfabric._shown(deliver_approval.suffix)),
+            format('suffix %s is invalid; use at most 256 bytes', flowfabric._shown(deliver_approval.suffix)),
             '{"field": "suffix"}') end,
         case when point_id is null then flowfabric._fault('waitpoint_not_found',
-            format('the execution has no waitpoint %s', flowfabric._shown(deliver_approval.waitpoint))) end));
+            format('waitpoint %s does not exist in execution %s; use list_waitpoints to see the existing ones',
+                   flowfabric._shown(deliver_approval.waitpoint),
+                   flowfabric._id(deliver_approval.partition, deliver_approval.id))) end));
     done := flowfabric._accept_signals(
         '{1}', array[deliver_approval.partition], array[deliver_approval.id], array[point_id],
         array[deliver_approval.signal_name], array[deliver_approval.signal_id], '{operator}',

@@ -24,7 +24,7 @@ async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
 async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
     """Deliver many signals, as if one after the other, and return one answer per signal.
 
-    Up to 1 000 signals or 8 MiB go in one statement.
+    Up to 1,000 signals or 8 MiB go in one statement.
     """
     answers: list[Delivered | FlowFabricError] = []
     for some in _statements(signals):
@@ -46,7 +46,7 @@ def _statements(signals: Sequence[SignalToSend]) -> Iterator[Sequence[SignalToSe
 def _checked(signal: SignalToSend) -> SignalToSend:
     for given in (signal.waitpoint_id, signal.signal_id):
         if not isinstance(given, UUID | None):
-            raise InvalidId(f"id {shown(str(given))} is not a UUID", cause="invalid_uuid")
+            raise InvalidId(f"id {shown(str(given))} is invalid; use a UUID", cause="invalid_uuid")
     texts = (signal.token, signal.name, signal.source_type, signal.source_identity, signal.category, signal.encoding)
     for text in (*texts, signal.correlation_id, signal.idempotency_key):
         if text is not None:

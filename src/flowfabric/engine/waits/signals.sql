@@ -52,14 +52,13 @@ $$;
 -- A signal in the form that `_judge` takes.
 --
 --   returns  {id, waitpoint, name, source_type, source_identity}
-create or replace function flowfabric._signal_to_judge(id uuid, key text, name text, source_type text,
-    source_identity text)
+create or replace function flowfabric._signal_to_judge(
+    id uuid, key text, name text, source_type text, source_identity text)
 returns jsonb
 language sql immutable as $$
-    select jsonb_build_object('id', _signal_to_judge.id, 'waitpoint', _signal_to_judge.key, 'name',
-        _signal_to_judge.name,
-                              'source_type', _signal_to_judge.source_type, 'source_identity',
-                                  _signal_to_judge.source_identity)
+    select jsonb_build_object(
+        'id', _signal_to_judge.id, 'waitpoint', _signal_to_judge.key, 'name', _signal_to_judge.name,
+        'source_type', _signal_to_judge.source_type, 'source_identity', _signal_to_judge.source_identity)
 $$;
 
 -- The signals that have arrived at the waitpoints of an open suspension. If the suspension is bound, only the signals
@@ -81,7 +80,7 @@ begin
         where not suspension.bind or s.digest = suspension.about_digest);
 end $$;
 
--- Validate the fields of a signal, from any sender.
+-- Check the fields of a signal, from any sender.
 --
 --   refuses  invalid_signal, payload_too_large, as a value
 --   returns  the fault, or null if they are valid
@@ -135,7 +134,7 @@ declare
     is_known boolean := signer.kid is not null;
 begin
     if coalesce(_token_fault.token, '') = '' then
-        return flowfabric._fault('missing_token', 'the signal has no token; send the token of its waitpoint');
+        return flowfabric._fault('missing_token', 'the signal has no token; pass the token of its waitpoint');
     end if;
     if not is_known then
         _token_fault.signer := row('', _token_fault.now, _token_fault.now, '', '', '')::flowfabric.keys;
@@ -144,11 +143,12 @@ begin
     if not flowfabric._is_same_digest(
            signer.kid || ':' || flowfabric._hmac(_token_fault.signer, _token_fault.message), _token_fault.token)
        or not is_known or _token_fault.point_kid is distinct from signer.kid then
-        return flowfabric._fault('invalid_token', 'the token is not valid for this waitpoint');
+        return flowfabric._fault('invalid_token',
+            'the token is invalid for this waitpoint; use the token that the execution received for it');
     end if;
     if signer.expires_at <= _token_fault.now then
         return flowfabric._fault('token_expired',
-                                 'the signing key of the token has been retired; ask for a new token');
+            'the token has expired because its signing key was retired; request a new token');
     end if;
     return null;
 end $$;
@@ -237,8 +237,8 @@ begin
                        deliver_signal.payloads[i.item]),
                    case when deliver_signal.source_types[i.item] in ('operator', 'system') then
                        flowfabric._fault('invalid_signal', format(
-                           'source_type %s is reserved; use another, such as external',
-                           deliver_signal.source_types[i.item]), '{"field": "source_type"}') end,
+                           'source_type %s is invalid because it is reserved; use another, such as external',
+                           flowfabric._shown(deliver_signal.source_types[i.item])), '{"field": "source_type"}') end,
                    flowfabric._token_fault(
                        flowfabric._id(deliver_signal.partitions[i.item], deliver_signal.executions[i.item]) || ':'
                            || deliver_signal.waitpoints[i.item]::text,

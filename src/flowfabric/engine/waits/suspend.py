@@ -53,7 +53,7 @@ def read_waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
         return {"key": check_text(point, "waitpoint key")}
     key, waitpoint_id = point
     if not isinstance(waitpoint_id, UUID):
-        raise InvalidId(f"waitpoint id {shown(str(waitpoint_id))} is not a UUID", cause="invalid_uuid")
+        raise InvalidId(f"waitpoint id {shown(str(waitpoint_id))} is invalid; use a UUID", cause="invalid_uuid")
     return {"key": check_text(key, "waitpoint key"), "waitpoint_id": str(waitpoint_id)}
 
 
@@ -75,4 +75,4 @@ def read_occurrence(given: int | None) -> int | None:
     """Check that an occurrence fits a positive int. Raises `InvalidBody`."""
     if given is None or 1 <= given < 1 << 31:
         return given
-    raise InvalidBody(f"occurrence {given} is invalid; use 1 to 2 147 483 647", field="occurrence")
+    raise InvalidBody(f"occurrence {given} is invalid; use 1 to 2,147,483,647", field="occurrence")

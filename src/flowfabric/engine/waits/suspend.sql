@@ -16,7 +16,7 @@ language sql stable as $$
     end::flowfabric.reason
 $$;
 
--- Validate the fields of a requested suspension; `_suspension_fault` validates its condition.
+-- Check the fields of a requested suspension; `_suspension_fault` validates its condition.
 --
 --   refuses  invalid_body, invalid_time, payload_too_large, as a value
 --   returns  the fault, or null if the fields are valid
@@ -43,24 +43,26 @@ begin
                 'requested_by %s is invalid; use worker, operator, policy or system_timeout_policy',
                 flowfabric._shown(made.requested_by))
             when 'idempotency_key' then format(
-                'idempotency_key %s is too long; use at most 256 bytes', flowfabric._shown(made.idempotency_key))
+                'idempotency_key %s is invalid; use at most 256 bytes', flowfabric._shown(made.idempotency_key))
             when 'name' then format('name %s is invalid; use 1 to 128 bytes', flowfabric._shown(made.name))
-            when 'occurrence' then format('occurrence %s is invalid; use 1 or more', made.occurrence)
-            else 'bind requires `about`, the data that the decision is bound to' end,
+            when 'occurrence' then format('occurrence %s is invalid; use a whole number from 1', made.occurrence)
+            else 'bind is invalid without about; pass about, the data that the decision is bound to' end,
             jsonb_build_object('field', field))
         when _wait_request_fault.timeout_ms > 315360000000
-            or made.timeout_at > _wait_request_fault.now + interval '10 years' then
-            flowfabric._fault('invalid_time', 'timeout is out of range; use at most ten years from now')
+             or made.timeout_at > _wait_request_fault.now + interval '10 years' then
+            flowfabric._fault('invalid_time', format(
+                'timeout %s is invalid; use a duration or a time, at most ten years ahead',
+                coalesce('of ' || _wait_request_fault.timeout_ms || ' ms', flowfabric._moment(made.timeout_at))))
         when _wait_request_fault.resume_delay_ms not between 0 and 315360000000 then
             flowfabric._fault('invalid_time', format(
-                'resume_delay of %s ms is out of range; use 0 to 315 360 000 000 ms (ten years)',
+                'resume_delay of %s ms is invalid; use 0 to 315,360,000,000 ms (ten years)',
                 _wait_request_fault.resume_delay_ms))
         when octet_length(made.about) > 65536 then
             flowfabric._oversize_fault('about of a suspension', octet_length(made.about), 65536)
     end;
 end $$;
 
--- Validate the condition, reason code and timeout of a requested suspension.
+-- Check the condition, reason code and timeout of a requested suspension.
 --
 --   refuses  invalid_suspension, as a value
 --   returns  the fault, or null if they are valid
@@ -101,22 +103,25 @@ begin
     perform flowfabric._raise(case
         when waitpoint.id is null then
             flowfabric._fault('waitpoint_not_found',
-                              format('waitpoint %s does not exist', _wanted_waitpoint.wanted))
+                format('waitpoint %s does not exist; use create_waitpoint to create one', _wanted_waitpoint.wanted))
         when (waitpoint.partition, waitpoint.execution)
           <> (_wanted_waitpoint.partition, _wanted_waitpoint.execution) then
             flowfabric._fault('waitpoint_of_other_execution',
-                              format('waitpoint %s belongs to another execution', _wanted_waitpoint.wanted))
+                format('waitpoint %s belongs to another execution; use create_waitpoint to create one',
+                       _wanted_waitpoint.wanted))
         when waitpoint.close_reason = 'never_committed'
           or waitpoint.state = 'pending' and (waitpoint.expires_at <= _wanted_waitpoint.now or token is null) then
             flowfabric._fault('pending_waitpoint_expired',
-                              format('waitpoint %s has expired; create another', _wanted_waitpoint.wanted))
+                format('waitpoint %s has expired; use create_waitpoint to create another', _wanted_waitpoint.wanted))
         when waitpoint.state <> 'pending' then
             flowfabric._fault('waitpoint_not_pending',
-                              format('waitpoint %s is %s, not pending', _wanted_waitpoint.wanted, waitpoint.state))
+                format('waitpoint %s is %s, not pending; use create_waitpoint to create another',
+                       _wanted_waitpoint.wanted, waitpoint.state))
         when waitpoint.key <> _wanted_waitpoint.key then
             flowfabric._fault('invalid_suspension', format(
-                'waitpoint %s has key %s, not %s', _wanted_waitpoint.wanted, flowfabric._shown(waitpoint.key),
-                flowfabric._shown(_wanted_waitpoint.key)), '{"cause": "waitpoint_key_mismatch"}') end);
+                'key %s is not the key of waitpoint %s; use %s', flowfabric._shown(_wanted_waitpoint.key),
+                _wanted_waitpoint.wanted, flowfabric._shown(waitpoint.key)), '{"cause": "waitpoint_key_mismatch"}')
+        end);
 end $$;
 
 -- Bind the waitpoint that a suspension requests by key, or by id and key: adopt the pending one with the token it
@@ -252,8 +257,9 @@ begin
     if fault is null then
         _suspend.made := flowfabric._with_policy(_suspend.made, _suspend.timeout_ms, _suspend.resume_delay_ms);
         fault := flowfabric._suspension_fault(
-            _suspend.made, case when is_one then array[_suspend.wanted -> 0 ->> 'key']
-            else array(select w.point ->> 'key' from jsonb_array_elements(_suspend.wanted) w (point)) end,
+            _suspend.made,
+            case when is_one then array[_suspend.wanted -> 0 ->> 'key']
+                 else array(select w.point ->> 'key' from jsonb_array_elements(_suspend.wanted) w (point)) end,
             made.suspended_at);
     end if;
     if fault is not null then
@@ -288,8 +294,8 @@ declare
                      where e.partition = made.partition and e.id = made.execution);
 begin
     made.timeout_behavior := coalesce(made.timeout_behavior, policy ->> 'timeout_behavior', 'fail');
-    made.timeout_behavior := case made.timeout_behavior when 'auto_resume_with_timeout_signal' then 'auto_resume'
-        else made.timeout_behavior end;
+    made.timeout_behavior := case when made.timeout_behavior = 'auto_resume_with_timeout_signal' then 'auto_resume'
+                                  else made.timeout_behavior end;
     -- A negative timeout counts as 0: the largest negative value would overflow an interval.
     made.timeout_at := coalesce(made.timeout_at, made.suspended_at + coalesce(
         case when _with_policy.timeout_ms > 0 then _with_policy.timeout_ms when _with_policy.timeout_ms <= 0 then 0 end,

@@ -1,4 +1,4 @@
-"""Timeouts: what happens when a wait does not complete in time."""
+"""Timeouts: end, resume or escalate executions whose wait did not complete in time."""
 
 from flowfabric import calls
 from flowfabric.model import Swept

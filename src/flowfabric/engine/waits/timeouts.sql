@@ -1,7 +1,7 @@
--- Timeouts: what happens when a wait does not complete in time.
+-- Timeouts: end, resume or escalate executions whose wait did not complete in time.
 
--- Resume executions whose wait timed out, each with a `timeout` signal that tells its handler why. The caller has
--- locked the tickets and checked that each is in the suspension that ends here.
+-- Resume executions whose wait timed out, each with a `timeout` signal for its handler. The caller has locked the
+-- tickets and checked that each is in the suspension that ends here.
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
 --   emits    execution_resumed, waitpoint_closed
@@ -98,7 +98,7 @@ begin
             perform flowfabric._end(
                 _time_out.partitions, _time_out.ids,
                 case _time_out.behavior when 'fail' then 'failed' when 'cancel' then 'cancelled'
-                    else 'expired' end::flowfabric.outcome,
+                                        else 'expired' end::flowfabric.outcome,
                 failures => array_fill(
                     '{"class": "timeout", "reason": "suspension_timeout"}'::jsonb, array[cardinality(_time_out.ids)]));
     end case;
@@ -108,8 +108,8 @@ end $$;
 -- that only resumes its run, also times out while the run is active.
 --
 --   moves    suspended → ended, or → runnable, by the timeout behavior of each suspension
---   locks    the tickets it moves, after their flows; skips those that are locked; the budgets of their reservations,
---            in key order
+--   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
+--            order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
 --            waitpoint_closed, reservation_released
 --   returns  how many timed out, the lanes to wake, the executions that ended
@@ -147,7 +147,7 @@ begin
             for update skip locked) t
         limit time_out_waits.take offset time_out_waits.passing) x;
     moved := 0;
-    -- Optimistic re-check under the lock: another sweep may have handled some of them meanwhile.
+    -- Optimistic re-check under the lock: another sweep may have handled some of them in between.
     select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
     from unnest(locked.partitions, locked.ids, locked.suspensions) as x (partition, id, suspension)
     cross join lateral (
@@ -155,7 +155,7 @@ begin
         where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
     where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
     -- For all at once, because budgets are locked in key order. The attempts of these executions end here.
-    perform flowfabric._lock_budgets_at_stake(ending.partitions, ending.ids, held);
+    perform flowfabric._lock_budgets_for_end(ending.partitions, ending.ids, held);
     perform flowfabric._return_reservations(ending.partitions, ending.ids);
     for late in
         select s.timeout_behavior as behavior, s.within is not null as within,

@@ -1,27 +1,26 @@
 -- Waiting together: several waits of one run as one suspension. Each wait is a row of its own and ends independently;
 -- the run resumes when all of them have ended, and whenever one of them times out.
 
--- Build the suspension row of a requested wait; `together` is the suspension that it is part of, or null.
+-- Build the suspension row of a requested wait; `together` is the suspension that contains it, or null.
 --
 --   returns  the row, not yet stored
-create or replace function flowfabric._requested_suspension(partition int, execution uuid, together uuid, wish jsonb,
-    now timestamptz)
+create or replace function flowfabric._requested_suspension(
+    partition int, execution uuid, together uuid, wish jsonb, now timestamptz)
 returns flowfabric.suspensions
 language plpgsql stable as $$
 declare
     about bytea := decode(_requested_suspension.wish ->> 'about', 'base64');
 begin
     return row(_requested_suspension.partition, (_requested_suspension.wish ->> 'occurrence')::int,
-        _requested_suspension.now,
-               (_requested_suspension.wish ->> 'timeout_at')::timestamptz, null, null, _requested_suspension.execution,
-               gen_random_uuid(), coalesce(_requested_suspension.wish ->> 'reason_code', 'waiting_for_signal'),
+               _requested_suspension.now, (_requested_suspension.wish ->> 'timeout_at')::timestamptz, null, null,
+               _requested_suspension.execution, gen_random_uuid(),
+               coalesce(_requested_suspension.wish ->> 'reason_code', 'waiting_for_signal'),
                _requested_suspension.wish ->> 'timeout_behavior',
-                   coalesce(_requested_suspension.wish ->> 'requested_by', 'worker'), null, null,
+               coalesce(_requested_suspension.wish ->> 'requested_by', 'worker'), null, null,
                _requested_suspension.wish ->> 'name', jsonb_strip_nulls(_requested_suspension.wish -> 'condition'),
-                   null, about,
-               sha256(about), coalesce((_requested_suspension.wish ->> 'bind')::boolean, false),
-                   _requested_suspension.together,
-               (_requested_suspension.wish ->> 'choice')::int, false, null, null)::flowfabric.suspensions;
+               null, about, sha256(about), coalesce((_requested_suspension.wish ->> 'bind')::boolean, false),
+               _requested_suspension.together, (_requested_suspension.wish ->> 'choice')::int, false, null,
+               null)::flowfabric.suspensions;
 end $$;
 
 -- Start one requested wait within a suspension, with its waitpoints. If another open wait uses one of its keys, this
@@ -196,7 +195,7 @@ begin
     return free.lanes;
 end $$;
 
--- Validate the sleeps and the children among the requested waits.
+-- Check the sleeps and the children among the requested waits.
 --
 --   refuses  invalid_time, invalid_suspension, as a value
 --   returns  the fault, or null if they are valid
@@ -205,8 +204,8 @@ returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    longest timestamptz := (select max(g.until)
-        from jsonb_to_recordset(_wait_requests_fault.wishes) as g (until timestamptz));
+    longest timestamptz := (
+        select max(g.until) from jsonb_to_recordset(_wait_requests_fault.wishes) as g (until timestamptz));
     stranger text := (
         select flowfabric._id(g.child_partition, g.child)
         from jsonb_to_recordset(_wait_requests_fault.wishes) as g (child_partition smallint, child uuid)
@@ -219,7 +218,8 @@ begin
     return coalesce(
         flowfabric._delay_fault(null, longest, _wait_requests_fault.now),
         case when stranger is not null then flowfabric._fault(
-            'invalid_suspension', format('the suspension is invalid: %s is not a child of this execution', stranger),
+            'invalid_suspension',
+            format('the suspension is invalid: %s is not a child of this execution; use one of its children', stranger),
             '{"cause": "not_its_child"}') end);
 end $$;
 
@@ -296,17 +296,19 @@ begin
     if chosen is not null then
         perform flowfabric._release_choices(
             array[_end_finished_waits.partition::smallint], array[_end_finished_waits.execution], chosen,
-                _end_finished_waits.now);
+            _end_finished_waits.now);
     end if;
-    perform flowfabric._answer_children(array[_end_finished_waits.partition::smallint],
-        array[_end_finished_waits.execution], array(
-        select s.id
-        from (select s.* from flowfabric.suspensions s
-              where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
-                and s.within = _end_finished_waits.together and s.ended_at is null offset 0) s
-        where s.child is not null
-          and not exists (select from flowfabric.executions e
-                          where e.partition = s.child_partition and e.id = s.child and e.outcome is null offset 0)),
+    perform flowfabric._answer_children(
+        array[_end_finished_waits.partition::smallint], array[_end_finished_waits.execution],
+        array(
+            select s.id
+            from (select s.* from flowfabric.suspensions s
+                  where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
+                    and s.within = _end_finished_waits.together and s.ended_at is null offset 0) s
+            where s.child is not null
+              and not exists (
+                  select from flowfabric.executions e
+                  where e.partition = s.child_partition and e.id = s.child and e.outcome is null offset 0)),
         _end_finished_waits.now);
     late := array(
         select s.id from flowfabric.suspensions s
@@ -432,7 +434,7 @@ begin
         select max((g.wish ->> 'resume_delay_ms')::bigint) from jsonb_array_elements(given) g (wish)) * interval '1 ms';
     made.reason_code := (
         select case when count(distinct g.wish ->> 'reason_code') = 1 then min(g.wish ->> 'reason_code')
-            else made.reason_code end
+                    else made.reason_code end
         from jsonb_array_elements(given) g (wish));
     perform flowfabric._begin_waits(made.partition, made.execution, made.id, given, now);
     if flowfabric._end_finished_waits(made.partition, made.execution, made.id, now) then

@@ -70,8 +70,8 @@ begin
     )
     select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(e.route) as routes,
            array_agg(e.tags) as tags, array_agg(e.flow) as flows,
-           array_agg(jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _close_waitpoints.reason))
-               as details
+           array_agg(jsonb_build_object(
+               'waitpoint_id', s.id, 'key', s.key, 'reason', _close_waitpoints.reason)) as details
     into closed from shut s
     cross join lateral (
         select e.route, e.tags, e.flow from flowfabric.executions e
@@ -162,7 +162,7 @@ begin
     end if;
     if coalesce(create_waitpoint.expires_in_ms, 0) not between 1 and 2592000000 then
         perform flowfabric._refuse('invalid_time', format(
-            'expires_in of %s ms is out of range; use 1 to 2 592 000 000 ms (30 days)',
+            'expires_in of %s ms is invalid; use 1 to 2,592,000,000 ms (30 days)',
             create_waitpoint.expires_in_ms));
     end if;
     known := flowfabric._pending_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, now);
@@ -185,7 +185,7 @@ end $$;
 -- Sweep: close the pending waitpoints that have expired.
 --
 --   moves    waitpoint pending → closed
---   locks    the tickets whose waitpoints it closes; skips those that are locked
+--   locks    the tickets whose waitpoints it closes, skipping locked ones
 --   emits    waitpoint_closed
 --   returns  how many were closed
 create or replace function flowfabric.close_waitpoints(
@@ -207,7 +207,7 @@ begin
             select from flowfabric.tickets t
             where t.partition = w.partition and t.id = w.execution for update skip locked) t
         limit close_waitpoints.take offset close_waitpoints.passing) x;
-    -- Optimistic re-check under the lock: the execution may have suspended on one meanwhile.
+    -- Optimistic re-check under the lock: the execution may have suspended on one in between.
     select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into still
     from unnest(late.partitions, late.executions, late.ids) as x (partition, execution, id)
     cross join lateral (
