@@ -1,4 +1,4 @@
--- Workers: which worker processes are live. Feeds blocked_by_route and the operator's screen. A claim works without an
+-- Workers: the registry of live worker processes, for `blocked_by_route` and `ff workers list`.
 -- entry here.
 
 -- Refuse an invalid worker or instance name.

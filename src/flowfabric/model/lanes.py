@@ -18,14 +18,14 @@ class LaneChange(StrEnum):
 
 
 class Drained(msgspec.Struct, frozen=True, kw_only=True):
-    """What draining a lane did, and how many executions are left (10 001 means more than 10 000)."""
+    """What draining a lane did, and how many executions are left (10,001 means more than 10,000)."""
 
     outcome: LaneChange
     left_count: int
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane and the number of its executions by state; counts stop at 10 001, which means more than 10 000."""
+    """A lane and the number of its executions by state; counts stop at 10,001, which means more than 10,000."""
 
     name: str
     state: str

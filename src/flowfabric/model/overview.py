@@ -7,7 +7,7 @@ import msgspec
 
 
 class LaneFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane and its counts; a count stops at 10 001, which means more than 10 000."""
+    """A lane and its counts; a count stops at 10,001, which means more than 10,000."""
 
     name: str
     state: str
@@ -23,7 +23,7 @@ class LaneFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker instance, and whether it is lost; its count stops at 1 001."""
+    """A registered worker instance, and whether it is lost; its count stops at 1,001."""
 
     instance: str
     worker: str
@@ -47,7 +47,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the longest-running and the longest-suspended execution are so, and when the next one is due."""
+    """The oldest running and suspended executions, and when the next delayed one is due."""
 
     running_since: datetime | None
     suspended_since: datetime | None
@@ -55,7 +55,7 @@ class Ages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """Executions that do not continue, grouped by reason; `sentence` explains it. The amount stops at 1 001."""
+    """Executions that do not continue, grouped by reason; `sentence` explains it. The amount stops at 1,001."""
 
     reason: str
     """A code: `no_worker`, `blocked_by_route`, `waiting_for_signal`, `worker_lost`, …"""

@@ -17,7 +17,7 @@ async def cancel(
     by: str | None = None,
     fence: Fence | None = None,
 ) -> PublicState:
-    """Cancel an execution; the worker that runs it finds out at its next call.
+    """Cancel an execution; the worker that runs it stops at its next call or lease renewal.
 
     An operator needs no fence. Any other `source` must pass the fence while the execution is leased, and a fence that
     is passed must be valid. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome,
@@ -41,7 +41,7 @@ async def cancel(
 async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:
     """Change an execution's priority within its lane; takes effect at the next claim.
 
-    A priority outside 0 to 9 000 is clamped to that range. Raises `ExecutionNotFound`, `ExecutionEnded`,
+    A priority outside 0 to 9000 is clamped to that range. Raises `ExecutionNotFound`, `ExecutionEnded`,
     `InvalidBody`.
     """
     changed = await call.row(

@@ -41,7 +41,7 @@ async def submit_many(
 ) -> list[Submitted | FlowFabricError]:
     """Create many executions, as if one after the other, and return one result per item, in order.
 
-    A refused item does not affect the others. One statement carries up to 1 000 items or 8 MiB; outside a transaction
+    A refused item does not affect the others. One statement carries up to 1,000 items or 8 MiB; outside a transaction
     each statement commits separately. `counted_from` is the first item's `created_at`, by default now. `minted`
     provides an id for each item without one: a call with the same ids can be repeated.
     """

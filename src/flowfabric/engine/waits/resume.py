@@ -20,7 +20,7 @@ async def resume(
 ) -> PublicState:
     """Resume a suspended execution on behalf of an operator, regardless of what it waits for.
 
-    The event log keeps the first 4 096 bytes of the note. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
+    The event log keeps the first 4,096 bytes of the note. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
     `InvalidTime`, `InvalidBody`.
     """
     answer = await call.row(

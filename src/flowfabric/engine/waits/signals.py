@@ -24,7 +24,7 @@ async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
 async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
     """Deliver many signals, as if one after the other, and return one answer per signal.
 
-    Up to 1 000 signals or 8 MiB go in one statement.
+    Up to 1,000 signals or 8 MiB go in one statement.
     """
     answers: list[Delivered | FlowFabricError] = []
     for some in _statements(signals):
