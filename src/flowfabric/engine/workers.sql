@@ -1,5 +1,5 @@
--- Workers: the registry of live worker processes, for `blocked_by_route` and `ff workers list`.
--- entry here.
+-- Workers: the registry of live worker processes, for `blocked_by_route` and `ff workers list`. A claim
+-- works without an entry here.
 
 -- Refuse an invalid worker or instance name.
 --
