@@ -14,7 +14,7 @@ from typing import Any, is_typeddict
 import msgspec
 
 from docs import public
-from docs.fields import FIELDS
+from docs.fields import FIELDS, VALUES
 from docs.meanings import ATTRIBUTES, OBVIOUS, PARAMETERS, SHARED
 from docs.signatures import Signature, constructor, protocol, signature, signatures
 from docs.snippets import snippets
@@ -42,7 +42,8 @@ API = """# Python API
 
 Find a name that `flowfabric` exports here, with its signature, its parameters and an example. The other public names
 are on [Engine operations](engine.md), [Types](model.md), [Testing](testing.md) and [Errors](errors.md). Everything
-else is private and may change in any release.
+else is private and may change in any release. Below each description is a list of the parameters that the description
+does not mention.
 
 The examples use this app:
 
@@ -63,15 +64,15 @@ async with app.database.connection() as conn:
 ```
 
 Each operation is one call of one SQL function with the same name, so it is one round trip. An operation for many
-items returns one answer per item: its result, or the error, which is not raised. The types are on [Types](model.md),
-the errors on [Errors](errors.md). The modules inside a concept are private: import from the concept, such as
-`flowfabric.engine.lanes`.
+items returns one answer per item: its result, or its error, which is returned and not raised. The types are on
+[Types](model.md), the errors on [Errors](errors.md). The modules inside a concept are private: import from the
+concept, such as `flowfabric.engine.lanes`.
 
 | Concept | Operations |
 |---|---|
 {contents}
 
-These parameters mean the same everywhere:
+These parameters mean the same in every operation:
 
 {shared}
 """
@@ -249,19 +250,24 @@ def _example(name: str, file: str) -> Iterator[str]:
 def _type(name: str, thing: Any) -> Iterator[str]:
     """A type with its fields or values."""
     if not inspect.isclass(thing):
-        yield f"`{str(thing).replace('typing.', '').replace(chr(39), chr(34))}`\n"
+        yield f"`{str(thing).replace('typing.', '').replace(chr(39), chr(34))}`{_colon(VALUES.get(name, ''))}\n"
         return
     yield f"{_linked(_said(thing))}\n"
     if thing is EventKind:
         yield "The values are listed in [Kinds of events](events.md).\n"
     elif issubclass(thing, enum.Enum):
-        said = source_fields(thing)
-        yield "\n".join(f'- `{each.name}` = `"{each.value}"`{_colon(said[each.name][1])}' for each in thing) + "\n"
+        yield "\n".join(f'- `{each.name}` = `"{each.value}"`{_colon(_value(each))}' for each in thing) + "\n"
     else:
         lines = [f"- `{field}: {written}`{_colon(said)}" for field, written, said in fields(thing)]
         lines += [f"- `{each}: {_returned(what)}`{_colon(_said(what))}" for each, what in _properties(thing)]
         if lines:
             yield "\n".join(lines) + "\n"
+
+
+def _value(value: enum.Enum) -> str:
+    """The meaning of a value: the docstring below it, or the one in `docs/fields.py`."""
+    _, said = source_fields(type(value))[value.name]
+    return said or VALUES.get(f"{type(value).__name__}.{value.name}", "")
 
 
 def fields(thing: type) -> Iterator[tuple[str, str, str]]:

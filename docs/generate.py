@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from docs import api
 from flowfabric import config, errors
 from flowfabric.cli.group import ff
 from flowfabric.config import Config
+from flowfabric.durations import format_duration
 from flowfabric.errors import FlowFabricError
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -30,7 +32,7 @@ ERRORS = """# Errors
 Catch an error by its class, or by its family:
 
 ```python
-from flowfabric import FlowFabricError, NotFound
+from flowfabric.errors import FlowFabricError, NotFound
 
 try:
     await execution.cancel(by="ada")
@@ -62,8 +64,8 @@ app = App(url="postgresql://app@db.example/app", pool_size=10)
 export FLOWFABRIC_URL=postgresql://app@db.example/app FLOWFABRIC_POOL_SIZE=10
 ```
 
-The argument has precedence over the environment variable, and that over the default. An invalid value raises at the
-start, and the message names its variable.
+An argument overrides the environment variable, and the variable overrides the default. Durations are written `250ms`,
+`30s`, `10m`, `7d`. An invalid value raises `BadSetting` at the start, and the message names the variable.
 
 | Setting | Variable | Default | Meaning |
 |---|---|---|---|
@@ -71,8 +73,8 @@ start, and the message names its variable.
 
 COMMANDS = """# Commands
 
-Every command of `ff`. [The command](../concepts/command.md) describes what they have in common. All of them take these
-options:
+Look up a command of `ff`, with its options and an example. [The command](../concepts/command.md) describes what the
+commands have in common. All of them take these options:
 
 | Option | Meaning |
 |---|---|
@@ -87,7 +89,7 @@ Filter the [event log](../concepts/events.md) by kind: `EventFilter(kinds=["exec
 `ff events tail --kind execution_failed`.
 
 The table lists every [event](../glossary.md#event) that the log can contain, and the operations that write it. Some of
-these operations are [sweeps](../concepts/sweeps.md) (background maintenance jobs). An event whose kind begins with
+these operations are [sweeps](../concepts/sweeps.md) (background maintenance). An event whose kind begins with
 `execution_`, `lease_`, `attempt_`, `grant_`, `waitpoint_`, `suspension_`, `signal_`, `priority_` or `tag_` is about an
 execution, and has its namespace, lane and tags.
 
@@ -119,8 +121,12 @@ def _families() -> Iterator[str]:
 def _settings() -> Iterator[str]:
     said = _docstrings()
     for field in msgspec.structs.fields(Config):
-        default = "none" if field.default is None else f"`{field.default}`"
+        default = "none" if field.default is None else f"`{_default(field.default)}`"
         yield f"| `{field.name}` | `{config.variable(field.name)}` | {default} | {_cell(said[field.name])} |"
+
+
+def _default(value: object) -> object:
+    return format_duration(value) if isinstance(value, timedelta) else value
 
 
 def _kinds() -> Iterator[str]:
@@ -154,7 +160,7 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
         if isinstance(each, click.Option) and not each.hidden and each.name not in ("url", "as_json")
     ]
     if options:
-        yield "\n".join(["| Option | |", "|---|---|", *options])
+        yield "\n".join(["| Option | Meaning |", "|---|---|", *options])
 
 
 def _help(command: click.Command) -> str:

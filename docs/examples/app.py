@@ -235,9 +235,9 @@ async def of_context(ctx: Context) -> None:
     # Context.report_usage
     usage = await ctx.report_usage("team-a", tokens=1_900)
     # Context.reserve
-    async with ctx.reserve("team-a", tokens=4_000) as held:
+    async with ctx.reserve("team-a", tokens=4_000) as reservation:
         answer = await ask("Is the tide rising?")
-        await held.settle(tokens=3_100)
+        await reservation.settle(tokens=3_100)
     # Context.create_waitpoint
     waitpoint = await ctx.create_waitpoint("paid", expires_in="3d")
     await ctx.step("mail", send_mail, waitpoint.token)
@@ -284,12 +284,12 @@ async def of_handlers(ctx: Context) -> None:
     if usage.outcome == "soft_breach":
         print(usage.used, "used, the soft limit is", usage.soft_limit)
     # Reservation, Reservation.settle
-    async with ctx.reserve("team-a", tokens=4_000) as held:
+    async with ctx.reserve("team-a", tokens=4_000) as reservation:
         answer = await ask("Is the tide rising?")
-        await held.settle(tokens=3_100)
+        await reservation.settle(tokens=3_100)
     # Reservation.release
-    async with ctx.reserve("team-a", tokens=4_000) as held:
-        await held.release()  # nothing was spent
+    async with ctx.reserve("team-a", tokens=4_000) as reservation:
+        await reservation.release()  # nothing was spent
 
 
 async def of_flows(

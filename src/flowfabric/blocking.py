@@ -45,7 +45,7 @@ class Blocking(Generic[T]):
         return functools.partial(self._call, attribute) if callable(attribute) else self._wrapped(attribute)
 
     def __enter__(self) -> Any:
-        """Enter an async context manager: `with ctx.reserve("team-a", tokens=4_000) as reserved`."""
+        """Enter an async context manager: `with ctx.reserve("team-a", tokens=4_000) as reservation`."""
         return self._call(self._context_manager().__aenter__)
 
     def __exit__(self, *exc: object) -> None:

@@ -92,7 +92,7 @@ class Execution(Wrapped, Generic[R]):
         return await self._run(lambda conn: executions.explain(conn, self.execution_id))
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
-        """Cancel the execution; a worker that is running it notices at its next call."""
+        """Cancel the execution; a worker that is running it is notified and cancels the handler."""
         ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
         self._app.notify_ended([str(self.execution_id)])
         return ended

@@ -77,7 +77,7 @@ class Flow(Wrapped):
     """Tasks that depend on each other, submitted in one call: all of them, or none.
 
     flow = app.flow("report")
-    notes = flow.add(search, "tides")
+    notes = flow.add(report, "tides")
     flow.add(write, notes)              # waits for the notes, and is called with them
     handle = await flow.submit()
     """

@@ -1,4 +1,4 @@
-"""Facts about the work in a database, from which the doctor draws its findings."""
+"""Doctor: the facts about the work in a database that `ff doctor` judges."""
 
 from flowfabric.model.doctor import WorkFacts
 from flowfabric.postgres import call

@@ -1,4 +1,4 @@
--- Facts about the work in a database, from which the doctor draws its findings. Nothing is changed.
+-- Doctor: the facts about the work in a database that `ff doctor` judges. Nothing is changed.
 
 -- The oldest row that each sweep should have handled by now. Sweeps do not record their runs, so overdue rows are the
 -- only sign that a sweep does not run.

@@ -46,7 +46,7 @@ async def register_worker(
 
 
 async def hold_lock(conn: Connection, instance: str) -> None:
-    """Hold the lock that shows that this instance lives, until the connection ends. Not through a pooler."""
+    """Hold the lock that shows that this instance is alive, until the connection ends. Not for use with a pooler."""
     number = await call.value(conn, "worker_lock", instance=check_text(instance, "instance"))
     await call.builtin(conn, "pg_advisory_lock_shared", key1=LOCK_CLASS, key2=number)
 

@@ -62,7 +62,7 @@ class Spender(NamedTuple):
 
 
 class Reservation(Wrapped):
-    """An amount of a budget, reserved before it is spent: `async with ctx.reserve("team-a", tokens=4_000) as reserved`.
+    """An amount of a budget that is reserved before it is spent: `async with ctx.reserve("team-a", tokens=4_000)`.
 
     At the end of the block the amounts passed to `settle` are spent, or the whole estimate if `settle` was not called.
     If the block raises, the reservation is released.

@@ -148,7 +148,7 @@ class Context:
         return self._waiting(name, wish, _first_signal)
 
     def suspend(self, name: str, wish: Suspension) -> Waiting[Sequence[Signal]]:
-        """Suspend until any condition is satisfied; return the signals that satisfied it."""
+        """Suspend until a condition of your own is satisfied; return the signals that satisfied it."""
         return self._waiting(name, wish, lambda signals: signals)
 
     def approval(

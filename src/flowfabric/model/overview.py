@@ -47,7 +47,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ages(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the longest-running and the longest-suspended execution are so, and when the next one is due."""
+    """The oldest running and suspended executions, and when the next delayed one is due."""
 
     running_since: datetime | None
     suspended_since: datetime | None

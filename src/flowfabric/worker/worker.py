@@ -94,7 +94,7 @@ class Worker:
         return bool(self._running or self._reporting or self._prefetched or self._reports.notifying)
 
     async def run(self) -> None:
-        """Work until `stop`. If the database is unavailable, the worker retries and never ends.
+        """Run until `stop`. If the database is unavailable, the worker retries and does not exit.
 
         Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLease` or `InvalidName` if an option of
         the worker is invalid.

@@ -49,7 +49,7 @@ def amounts_text(amounts: object, refusal: type[Invalid] = InvalidUsage, **field
 
 
 def exhausted(budget: str, answer: Usage | Reserved | Settled) -> BudgetExhausted:
-    """A hard breach as an exception, for callers that do not check the outcome."""
+    """Return the exception for a hard breach, for callers that raise instead of checking the outcome."""
     return BudgetExhausted(
         f"budget {shown(budget)} has used {answer.used} and reserved {answer.reserved} of {answer.hard_limit} "
         f"{answer.dimension}, and this amount does not fit; raise or reset the budget",

@@ -54,5 +54,5 @@ async def revoke(
 
 
 async def expire_leases(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """End expired leases: executions become claimable again, or fail if they reached their policy's reclaim cap."""
+    """End expired leases: executions become claimable again, or fail if they have reached `max_reclaim_count`."""
     return await calls.sweep(conn, "expire_leases", limit, passing)

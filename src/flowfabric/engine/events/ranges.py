@@ -11,12 +11,12 @@ WEEK = timedelta(days=7)
 
 
 async def extend_events(conn: Connection, *, limit: int = 100, passing: int = 0) -> Swept:
-    """Create the log partitions that will be needed next, so that no writer waits for one."""
+    """Create the next ranges (table partitions) of the event log, so that no writer waits for one."""
     return await calls.sweep(conn, "extend_events", limit, passing)
 
 
 async def trim_events(conn: Connection, *, limit: int = 100, passing: int = 0, retention: timedelta = WEEK) -> Swept:
-    """Drop the log partitions that are older than the retention; if the log is locked, the next pass tries again.
+    """Drop the ranges of the event log that are older than the retention; if the log is locked, retry in the next pass.
 
     Advances the horizon first, unless a transaction is open: without readers, nothing else advances it.
     """

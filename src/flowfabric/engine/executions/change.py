@@ -17,7 +17,7 @@ async def cancel(
     by: str | None = None,
     fence: Fence | None = None,
 ) -> PublicState:
-    """Cancel an execution; the worker that runs it finds out at its next call.
+    """Cancel an execution; the worker that runs it stops at its next call or lease renewal.
 
     An operator needs no fence. Any other `source` must pass the fence while the execution is leased, and a fence that
     is passed must be valid. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome,

@@ -181,7 +181,7 @@ def _json(value: object, field: str) -> str:
 
 
 def submission_of(there: Schedule) -> Submission:
-    """The submission of a schedule."""
+    """Return the submission that a schedule makes at each tick."""
     deadline = None if there.deadline_ms is None else timedelta(milliseconds=there.deadline_ms)
     return Submission(
         options=there.options, payload=there.payload, priority=there.priority, tags=there.tags, deadline=deadline

@@ -13,7 +13,7 @@ from flowfabric.postgres.driver import Connection
 
 
 async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended:
-    """Suspend an execution until its condition holds; its lease, slot and worker are free immediately.
+    """Suspend an execution until its condition is satisfied; its lease, slot and worker are free immediately.
 
     Signals that are buffered on waitpoints created earlier count. With an `idempotency_key`, a repeated call returns
     the first answer again, even without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`,
