@@ -43,7 +43,7 @@ def test_every_promise_names_a_test_that_exists() -> None:
 
 @each_page
 def test_every_command_exists(page: Path) -> None:
-    context = click.Context(ff)
+    context = click.Context(ff, **ff.context_settings)
     for words in re.findall(r"\bff ((?:[a-z-]+ ?)+)", _code(page)):
         command: click.Command | None = ff
         for word in words.split():
@@ -55,7 +55,7 @@ def test_every_command_exists(page: Path) -> None:
 
 @each_page
 def test_every_option_exists(page: Path) -> None:
-    context = click.Context(ff)
+    context = click.Context(ff, **ff.context_settings)
     for line in re.findall(r"\bff [a-z][^\n|;]*", _code(page)):
         command, words = _command(context, line)
         known = {option for each in command.get_params(context) for option in (*each.opts, *each.secondary_opts)}

@@ -22,7 +22,7 @@ def _named(text: str) -> Iterator[list[str]]:
 
 
 def _check(words: list[str]) -> None:
-    context = click.Context(ff)
+    context = click.Context(ff, **ff.context_settings)
     command: click.Command = ff
     while isinstance(command, click.Group):
         found = command.get_command(context, words[0])
