@@ -91,7 +91,7 @@ def test_a_duration_out_of_range_is_refused_with_the_range(text: str) -> None:
 def test_an_argument_that_is_no_setting_is_refused() -> None:
     with pytest.raises(BadSetting, match="setting 'poolsize' is unknown; use url, data, secret, pool_size"):
         Config.read({}, poolsize=4)
-    with pytest.raises(BadSetting, match="FLOWFABRIC_DATA is '7': cannot be read as Path"):
+    with pytest.raises(BadSetting, match="FLOWFABRIC_DATA '7' is invalid: cannot be read as Path"):
         Config.read({}, data=7)
 
 

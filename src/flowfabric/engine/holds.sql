@@ -38,8 +38,8 @@ end $$;
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
 --   returns  'unheld', or 'noop' if it was not held; and its public state
-create or replace function flowfabric.unhold(partition int, id uuid, by text, reason text default null,
-                                             out outcome text, out public_state text)
+create or replace function flowfabric.unhold(
+    partition int, id uuid, by text, reason text default null, out outcome text, out public_state text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare

@@ -133,8 +133,8 @@ end $$;
 --   refuses  lane_not_found, invalid_body
 --   returns  'draining', or 'noop' if the lane was already draining; and how many executions are left, counted up to
 --            10,001
-create or replace function flowfabric.drain_lane(name text, by text, reason text default null, out outcome text,
-                                                 out left_count int)
+create or replace function flowfabric.drain_lane(
+    name text, by text, reason text default null, out outcome text, out left_count int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin

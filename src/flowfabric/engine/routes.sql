@@ -27,8 +27,8 @@ $$;
 -- Find a route by its fields.
 --
 --   returns  the route's id, or null if it does not exist
-create or replace function flowfabric._known_route(lane text, namespace text, needs text[], budgets uuid[],
-                                                   quotas uuid[])
+create or replace function flowfabric._known_route(
+    lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
 returns int
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -46,8 +46,8 @@ end $$;
 --   moves    lane – → active, if it is new
 --   emits    lane_registered, if it is new
 --   returns  the route's id
-create or replace function flowfabric._make_route(lane text, namespace text, needs text[], budgets uuid[],
-                                                  quotas uuid[])
+create or replace function flowfabric._make_route(
+    lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
 returns int
 language plpgsql as $$
 #variable_conflict use_column

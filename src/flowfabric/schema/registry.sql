@@ -53,8 +53,8 @@ language sql as $$
 $$;
 
 -- Store the partition counts, if none are stored yet: they never change.
-create or replace function flowfabric._fix_partitions(execution_partitions int, budget_partitions int,
-                                                      quota_partitions int)
+create or replace function flowfabric._fix_partitions(
+    execution_partitions int, budget_partitions int, quota_partitions int)
 returns void
 language plpgsql as $$
 begin

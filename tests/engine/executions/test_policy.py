@@ -177,12 +177,12 @@ WRONG: list[tuple[Policy, str, str]] = [
     ({"retry": "never"}, "retry", "use an object"),
     ({"retry": {"backoff": "fixed"}}, "retry.backoff", "use an object"),
     ({"retry": {"backoff": [FIXED]}}, "retry.backoff", "use an object"),
-    ({"retry": {"backoff": {}}}, "retry.backoff.type", 'use "fixed"'),
-    ({"retry": {"backoff": {"delay_ms": 5}}}, "retry.backoff.type", 'use "fixed"'),
-    ({"retry": {"backoff": {"type": "linear"}}}, "retry.backoff.type", 'use "fixed"'),
-    ({"retry": {"backoff": {"type": None}}}, "retry.backoff.type", 'use "fixed"'),
-    ({"retry": {"backoff": {"type": 3}}}, "retry.backoff.type", 'use "fixed"'),
-    ({"retry": {"backoff": {"type": ["fixed"]}}}, "retry.backoff.type", 'use "fixed"'),
+    ({"retry": {"backoff": {}}}, "retry.backoff.type", "use fixed or exponential"),
+    ({"retry": {"backoff": {"delay_ms": 5}}}, "retry.backoff.type", "use fixed or exponential"),
+    ({"retry": {"backoff": {"type": "linear"}}}, "retry.backoff.type", "use fixed or exponential"),
+    ({"retry": {"backoff": {"type": None}}}, "retry.backoff.type", "use fixed or exponential"),
+    ({"retry": {"backoff": {"type": 3}}}, "retry.backoff.type", "use fixed or exponential"),
+    ({"retry": {"backoff": {"type": ["fixed"]}}}, "retry.backoff.type", "use fixed or exponential"),
     *[
         ({"retry": {"backoff": {"type": "exponential", "multiplier": value}}}, "retry.backoff.multiplier", "1 to 10")
         for value in NO_MULTIPLIERS

@@ -198,7 +198,7 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"namespace": "größe", "key": "k"}, errors.InvalidNamespace, "größe", "1 to 64 printable"),
     ({"namespace": "line\n"}, errors.InvalidNamespace, "line", "1 to 64 printable"),
     ({"needs": ["a b"]}, errors.InvalidCapabilities, "a b", "without commas"),
-    ({"budgets": ["team-a"]}, errors.BudgetNotFound, "team-a", "create_budget"),
+    ({"budgets": ["team-a"]}, errors.BudgetNotFound, "team-a", "use create_budget to create it"),
     ({"quotas": ["vendor"]}, errors.QuotaNotFound, "vendor", "create_quota"),
     ({"budgets": "team-a"}, errors.InvalidBody, "team-a", "use a list"),
     ({"quotas": {"vendor": 1}}, errors.InvalidBody, "vendor", "use a list"),

@@ -231,12 +231,11 @@ begin
             from delayed d where delay.names[d.item] is not null
             on conflict do nothing
         ), noted as (
-            select flowfabric._append_each('execution_delayed', array_agg(d.partition), array_agg(d.id),
-                                           array_agg(d.route), array_agg(e.tags),
-                                           array_agg(jsonb_strip_nulls(jsonb_build_object(
-                                               'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch,
-                                               'reason', delay.reasons[d.item]))),
-                                           flows => array_agg(e.flow))
+            select flowfabric._append_each(
+                'execution_delayed', array_agg(d.partition), array_agg(d.id), array_agg(d.route), array_agg(e.tags),
+                array_agg(jsonb_strip_nulls(jsonb_build_object(
+                    'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch, 'reason', delay.reasons[d.item]))),
+                flows => array_agg(e.flow))
             from delayed d
             cross join lateral (select e.tags, e.flow from flowfabric.executions e
                                 where e.partition = d.partition and e.id = d.id offset 0) e

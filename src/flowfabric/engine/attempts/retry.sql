@@ -58,8 +58,8 @@ end $$;
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt, retries + 1
 --   locks    the budgets of their reservations, in key order
 --   emits    attempt_failed, reservation_released
-create or replace function flowfabric._schedule_retries(partitions smallint[], ids uuid[], failures jsonb[],
-                                                        dues timestamptz[])
+create or replace function flowfabric._schedule_retries(
+    partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -157,8 +157,8 @@ end $$;
 --            order
 --   emits    attempt_failed, execution_expired
 --   returns  how many were moved, no lanes (a retry is due later), the ids of the executions that ended
-create or replace function flowfabric.time_out_attempts(take int default 500, passing int default 0, out moved int,
-                                                        out lanes text[], out ended text[])
+create or replace function flowfabric.time_out_attempts(
+    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare

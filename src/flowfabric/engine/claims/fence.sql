@@ -27,8 +27,9 @@ language sql stable as $$
                 jsonb_build_object('phase', t.phase, 'eligibility', t.eligibility, 'epoch', t.epoch,
                                    'attempt', t.attempt))
         when t.expires_at <= _fence_fault.now then
-            flowfabric._fault('lease_lost', format('the lease expired at %s; stop and report nothing',
-                                                   flowfabric._moment(t.expires_at)), '{"cause": "expired"}')
+            flowfabric._fault('lease_lost', format(
+                'the lease expired at %s; stop and report nothing', flowfabric._moment(t.expires_at)),
+                '{"cause": "expired"}')
     end
     from (select (_fence_fault.ticket).*) t
 $$;

@@ -140,13 +140,13 @@ begin
         when expires_at <> ticket.expires_at then 'unknown_grant'
     end;
     if cause is not null then
-        return flowfabric._fault('invalid_grant', format('the grant is invalid: %s; request another',
-                                                         replace(cause, '_', ' ')),
-                                 jsonb_build_object('cause', cause));
+        return flowfabric._fault('invalid_grant',
+            format('the grant is invalid: %s; request another', replace(cause, '_', ' ')),
+            jsonb_build_object('cause', cause));
     end if;
     if expires_at <= _grant_fault.now then
-        return flowfabric._fault('grant_expired', format('the grant expired at %s; request another',
-                                                         flowfabric._moment(expires_at)));
+        return flowfabric._fault('grant_expired',
+            format('the grant expired at %s; request another', flowfabric._moment(expires_at)));
     end if;
     return null;
 end $$;

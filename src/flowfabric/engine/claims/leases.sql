@@ -105,8 +105,8 @@ end $$;
 --   locks    the budgets of their reservations, in key order
 --   emits    lease_expired, execution_failed
 --   returns  the lanes that have work again, and the executions that ended
-create or replace function flowfabric._end_expired_leases(partitions smallint[], ids uuid[], out lanes text[],
-                                                          out ended text[])
+create or replace function flowfabric._end_expired_leases(
+    partitions smallint[], ids uuid[], out lanes text[], out ended text[])
 language plpgsql as $$
 #variable_conflict use_column
 declare

@@ -115,8 +115,8 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 begin
     if coalesce(octet_length(acknowledge.consumer), 0) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_name', format('consumer name %s is invalid; use 1 to 256 bytes',
-                                                          flowfabric._shown(acknowledge.consumer)));
+        perform flowfabric._refuse('invalid_name', format(
+            'consumer name %s is invalid; use 1 to 256 bytes', flowfabric._shown(acknowledge.consumer)));
     end if;
     if acknowledge.event_id > (select h.id from flowfabric.horizon h) then
         perform flowfabric._refuse(

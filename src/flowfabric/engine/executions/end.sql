@@ -29,8 +29,7 @@ set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off se
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    event_kind text := case when _end.outcome = 'success' then 'execution_completed'
-                            else 'execution_' || _end.outcome end;
+    event text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
     ended record;
 begin
     if _end.places is null then
@@ -79,7 +78,7 @@ begin
         select w.partition, w.id, now, now + w.retention from written w
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
-        select now, event_kind, w.partition, w.id, w.route, w.tags, w.flow, _end.by,
+        select now, event, w.partition, w.id, w.route, w.tags, w.flow, _end.by,
                flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure) || _end.detail
         from written w where w.ties is null
     )
@@ -99,7 +98,7 @@ begin
         perform flowfabric._return_reservations(ended.tied_partitions, ended.tied);
         -- Appended here, after the events above: the end must be the last event of an execution.
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
-        select now, event_kind, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
+        select now, event, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
                flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure) || _end.detail
         from unnest(ended.tied_partitions, ended.tied) as x (partition, id)
         cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id

@@ -64,7 +64,7 @@ language sql immutable as $$
                 from (values ('{retry}'::text[]), ('{retry,backoff}'), ('{suspension}')) o (path)
                 where jsonb_typeof(_policy_fault.policy #> o.path) <> 'object'
                 union all
-                select 'retry.backoff.type', 'is invalid; use "fixed" or "exponential"'
+                select 'retry.backoff.type', 'is invalid; use fixed or exponential'
                 where _policy_fault.policy #> '{retry,backoff}' is not null
                   and coalesce(_policy_fault.policy #>> '{retry,backoff,type}', '') not in ('fixed', 'exponential')
                 union all

@@ -60,10 +60,10 @@ begin
     if ended.flow is not null then
         perform flowfabric._reopen(replay.partition, replay.id);
     end if;
-    perform flowfabric._append_about('execution_replayed', replay.partition, replay.id, replay.by,
-                                     jsonb_strip_nulls(jsonb_build_object(
-                                         'previous_outcome', ended.outcome, 'replays', ended.replays + 1,
-                                         'keep_steps', case when not replay.keep_steps then false end)));
+    perform flowfabric._append_about(
+        'execution_replayed', replay.partition, replay.id, replay.by, jsonb_strip_nulls(jsonb_build_object(
+            'previous_outcome', ended.outcome, 'replays', ended.replays + 1,
+            'keep_steps', case when not replay.keep_steps then false end)));
     outcome := 'replayed';
     lane := ended.lane;
     select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state

@@ -79,8 +79,8 @@ $$;
 --
 --   returns  {lifecycle_phase, ownership_state, eligibility_state, blocking_reason, terminal_outcome, attempt_state,
 --            public_state}
-create or replace function flowfabric._state(ticket flowfabric.tickets, outcome flowfabric.outcome, attempts int,
-                                             now timestamptz)
+create or replace function flowfabric._state(
+    ticket flowfabric.tickets, outcome flowfabric.outcome, attempts int, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 declare

@@ -59,8 +59,8 @@ $$;
 --   emits    tag_set
 --   refuses  execution_not_found, invalid_tag_key, invalid_tag
 --   returns  'set', 'removed', or 'noop' if nothing changed
-create or replace function flowfabric.set_tag(partition int, id uuid, key text, value text default null,
-                                              by text default null)
+create or replace function flowfabric.set_tag(
+    partition int, id uuid, key text, value text default null, by text default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
