@@ -42,7 +42,7 @@ declare
     judged record;
 begin
     if complete.flows is null or complete.flows <> '{}' then
-        perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows);
+        perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows, true);
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);

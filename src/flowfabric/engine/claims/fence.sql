@@ -67,6 +67,18 @@ begin
             flowfabric._id(_ended_fault.partition, _ended_fault.id))));
 end $$;
 
+-- The fault for an execution that another transaction has locked, for a call that does not wait.
+--
+--   refuses  locked, as a value
+--   returns  the fault
+create or replace function flowfabric._locked_fault(partition int, id uuid)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('locked', format(
+        'execution %s, or the flow it is in, is locked by another transaction; call again when that has ended',
+        flowfabric._id(_locked_fault.partition, _locked_fault.id)))
+$$;
+
 -- Assign each item of a batch to a round: the first item about an execution to round 1, the second to round 2, which
 -- sees the effect of the first. So a batch answers as if its items had been sent one by one.
 --
