@@ -257,10 +257,10 @@ class Reports:
         self._children.notify_parent(claim.execution_id)
 
     def _batch(
-        self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | FlowFabricError]]]
+        self, operation: Callable[..., Awaitable[list[Answer | FlowFabricError]]]
     ) -> Batch[Item, Answer]:
         async def run(items: Sequence[Item]) -> list[Answer | FlowFabricError]:
-            return await self._app.database.run(lambda conn: operation(conn, items), repeat=True)
+            return await self._app.database.run(lambda conn: operation(conn, items, wait=False), repeat=True)
 
         return Batch(run, in_flight=2)
 
