@@ -11,6 +11,7 @@ import pytest
 
 from flowfabric.errors import FlowFabricError, LaneNotFound, LeaseLost, Locked, ShuttingDown
 from flowfabric.postgres.batching import Batch
+from tests.given import until
 
 Outcomes = Sequence[str | FlowFabricError]
 Call = asyncio.Task[str]
@@ -394,8 +395,7 @@ async def test_a_locked_item_is_sent_again_and_delays_no_other() -> None:
     await operation.answer()
 
     assert await second == "B"
-    while len(operation.batches) < 3:
-        await asyncio.sleep(0)
+    await until(lambda: len(operation.batches) == 3)
     await operation.answer()
     assert await first == "A"
 
@@ -418,8 +418,7 @@ async def test_closing_waits_for_locked_items() -> None:
     [call] = await in_flight(batch, "a")
     operation.answers[0].set_result([Locked("locked by another transaction")])
     closing = asyncio.create_task(batch.close())
-    while len(operation.batches) < 2:
-        await asyncio.sleep(0)
+    await until(lambda: len(operation.batches) == 2)
     assert not closing.done()
     await operation.answer()
     await closing

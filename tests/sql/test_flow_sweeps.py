@@ -114,7 +114,9 @@ async def locked(connect: Connect, *executions_: ExecutionId, flow: Graph | None
     """A session whose open transaction has locked these tickets, or a flow."""
     other = await connect()
     await other.execute("begin")
-    await other.execute("select from flowfabric.tickets where id = any ($1) for update", [it.uuid for it in executions_])
+    await other.execute(
+        "select from flowfabric.tickets where id = any ($1) for update", [it.uuid for it in executions_]
+    )
     if flow is not None:
         await other.execute("select from flowfabric.flows where id = $1 for update", flow.flow_id.uuid)
     return other
@@ -210,12 +212,10 @@ async def test_a_wait_that_only_resumes_times_out_although_its_flow_is_locked(gi
         condition={"kind": "single", "waitpoint": "answer"},
         waitpoints=["answer"],
         timeout=HOUR,
-        timeout_behavior="auto_resume_with_timeout_signal",  # type: ignore[arg-type]
+        timeout_behavior="auto_resume_with_timeout_signal",
     )
     await waits.suspend(given.conn, (await flow.claim("a")).fence, wish)
     await locked(connect, flow=flow)
     await given.time_passes(hours=2)
 
     assert (await waits.time_out_waits(given.conn)).moved == 1
-
-

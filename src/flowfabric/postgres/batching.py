@@ -41,9 +41,9 @@ class Batch(Generic[Item, Outcome]):
     """Merges concurrent calls of one set-based operation.
 
     `run` takes the items in the order of the calls and returns one outcome per item, in that order: a value, or the
-    error to raise for that caller alone. An item answered with `Locked` is sent again later. A batch holds at most `most` items and `most_bytes`, as counted by `size`; a
-    larger item is sent alone. Up to `in_flight` batches run at the same time. An instance belongs to the event loop
-    that it is first used on.
+    error to raise for that caller alone. An item answered with `Locked` is sent again later. A batch holds at most
+    `most` items and `most_bytes`, as counted by `size`; a larger item is sent alone. Up to `in_flight` batches run at
+    the same time. An instance belongs to the event loop that it is first used on.
     """
 
     def __init__(

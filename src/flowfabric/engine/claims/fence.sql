@@ -104,7 +104,7 @@ end $$;
 create or replace function flowfabric._free_rounds(
     rounds int[], partitions int[], ids uuid[], flows uuid[], wins boolean)
 returns int[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     members record := flowfabric._members(_free_rounds.partitions, _free_rounds.ids, _free_rounds.flows);

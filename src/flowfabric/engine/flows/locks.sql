@@ -3,13 +3,13 @@
 -- The unfinished members that may move when these members end: downstream members that are released or skipped, and
 -- upstreams that a decided group cancels (cancel_remaining). `wins` says whether the members succeed. Decides wave by
 -- wave, as settling does, but changes nothing; a member that does not end after all only makes the answer too long.
--- After 16 waves it gives up and returns all unfinished members of these flows. The caller has locked the flows.
+-- After 16 waves it gives up and returns all unfinished members of these flows. The caller has locked the flows, and
+-- sets the planner's options: setting them again in each of these functions would cost more than they do.
 --
 --   returns  one row per member, without the given ones
 create or replace function flowfabric._affected(partitions smallint[], ids uuid[], flows uuid[], wins boolean)
 returns table (partition smallint, id uuid)
-language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     wave_partitions smallint[] := _affected.partitions;
@@ -38,7 +38,7 @@ begin
         cross join lateral (
             select t.partition, t.id from flowfabric.tickets t where t.flow = f.flow offset 0) t
         where not t.id = any (_affected.ids);
-    else
+    elsif released is not null or cardinality(wave) > cardinality(_affected.ids) then
         return query
         select t.partition, t.id
         from unnest(wave_partitions || released_partitions, wave || released) with ordinality as x (partition, id, place)
@@ -55,8 +55,7 @@ end $$;
 --   returns  one row per member, and whether it would end without success
 create or replace function flowfabric._decided_by(partitions smallint[], ids uuid[], loses boolean[])
 returns table (partition smallint, id uuid, is_lost boolean)
-language plpgsql stable
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return query
@@ -129,7 +128,7 @@ end $$;
 --   returns  their partitions, ids and flows; null when there are none
 create or replace function flowfabric._members(
     inout partitions int[], inout ids uuid[], inout flows uuid[])
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     found record;
@@ -159,7 +158,8 @@ end $$;
 create or replace function flowfabric._lock_for_end(
     partitions int[], ids uuid[], flows uuid[] default null, wins boolean default false)
 returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     members record := flowfabric._members(_lock_for_end.partitions, _lock_for_end.ids, _lock_for_end.flows);
@@ -218,7 +218,8 @@ end $$;
 create or replace function flowfabric._try_for_end(
     partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
 returns uuid[]
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     got uuid[] := '{}';
@@ -263,7 +264,7 @@ end $$;
 --   returns  whether all of them are locked by this transaction now
 create or replace function flowfabric._try_affected(partition smallint, ids uuid[], flow uuid, wins boolean)
 returns boolean
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     amount int := cardinality(_try_affected.ids);
@@ -285,7 +286,8 @@ end $$;
 --   returns  whether any budget is affected, with or without members
 create or replace function flowfabric._lock_budgets_at_stake(partitions int[], ids uuid[], members uuid[])
 returns boolean
-language plpgsql set enable_seqscan = off as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     homes record;
