@@ -408,7 +408,7 @@ class NoActiveKey(Unavailable):
     """There is no active signing key; `seed_key` or `rotate_key` installs one."""
 
 
-class Locked(Unavailable):
+class ExecutionLocked(Unavailable):
     """Another transaction has locked the execution or its flow, and the call does not wait for it; call again."""
 
 

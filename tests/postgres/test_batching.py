@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric.errors import FlowFabricError, LaneNotFound, LeaseLost, Locked, ShuttingDown
+from flowfabric.errors import ExecutionLocked, FlowFabricError, LaneNotFound, LeaseLost, ShuttingDown
 from flowfabric.postgres.batching import Batch
 from tests.given import until
 
@@ -389,7 +389,7 @@ async def test_a_locked_item_is_sent_again_and_delays_no_other() -> None:
     operation = Operation()
     batch = Batch(operation)
     [first], [second] = await in_flight(batch, "a"), await in_flight(batch, "b")
-    operation.answers[0].set_result([Locked("locked by another transaction")])
+    operation.answers[0].set_result([ExecutionLocked("locked by another transaction")])
     await turns()
     assert operation.batches == [["a"], ["b"]]
     await operation.answer()
@@ -404,7 +404,7 @@ async def test_a_locked_item_whose_caller_has_left_is_not_sent_again() -> None:
     operation = Operation()
     batch = Batch(operation)
     [call] = await in_flight(batch, "a")
-    operation.answers[0].set_result([Locked("locked by another transaction")])
+    operation.answers[0].set_result([ExecutionLocked("locked by another transaction")])
     await turns()
     call.cancel()
     await batch.close()
@@ -416,7 +416,7 @@ async def test_closing_waits_for_locked_items() -> None:
     operation = Operation()
     batch = Batch(operation)
     [call] = await in_flight(batch, "a")
-    operation.answers[0].set_result([Locked("locked by another transaction")])
+    operation.answers[0].set_result([ExecutionLocked("locked by another transaction")])
     closing = asyncio.create_task(batch.close())
     await until(lambda: len(operation.batches) == 2)
     assert not closing.done()

@@ -27,8 +27,8 @@ async def save_step_many(
 ) -> list[Saved | FlowFabricError]:
     """Save the results of many steps, as if one after the other, and return one result per item, in order.
 
-    Without `wait`, an item whose execution or flow another transaction has locked is refused with `Locked`, so that the
-    other items do not wait for it.
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    that the other items do not wait for it.
     """
     return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit, wait=wait)
 

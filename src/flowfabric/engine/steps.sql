@@ -24,7 +24,7 @@ $$;
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_name, payload_too_large, too_many_steps, locked
+--            invalid_name, payload_too_large, too_many_steps, execution_locked
 --   returns  per item 'saved', 'duplicate' with the first {result, encoding}, or its refusal
 create or replace function flowfabric.save_step(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],

@@ -3,8 +3,8 @@
 The first call is sent immediately; calls that arrive while it is in flight are sent together in the next batch.
 There is no timer: a single call is not delayed, and the busier the process, the more calls share a round trip.
 
-A batch never waits for a lock: a call whose row is locked by another transaction is answered `Locked`, and only that
-call is sent again, with growing pauses. It occupies no connection in between.
+An operation should not wait for a lock of a user's transaction: it answers `ExecutionLocked` for that item, and only
+that call is sent again, with growing pauses. It occupies no connection in between.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from flowfabric.errors import FlowFabricError, Locked, ShuttingDown
+from flowfabric.errors import ExecutionLocked, FlowFabricError, ShuttingDown
 from flowfabric.postgres.backoff import Backoff
 
 Item = TypeVar("Item")
@@ -41,9 +41,9 @@ class Batch(Generic[Item, Outcome]):
     """Merges concurrent calls of one set-based operation.
 
     `run` takes the items in the order of the calls and returns one outcome per item, in that order: a value, or the
-    error to raise for that caller alone. An item answered with `Locked` is sent again later. A batch holds at most
-    `most` items and `most_bytes`, as counted by `size`; a larger item is sent alone. Up to `in_flight` batches run at
-    the same time. An instance belongs to the event loop that it is first used on.
+    error to raise for that caller alone. An item answered with `ExecutionLocked` is sent again later. A batch holds at
+    most `most` items and `most_bytes`, as counted by `size`; a larger item is sent alone. Up to `in_flight` batches run
+    at the same time. An instance belongs to the event loop that it is first used on.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Batch(Generic[Item, Outcome]):
             answers = [raised] * len(calls)
         finally:
             for call, answer in zip(calls, answers, strict=True):
-                if isinstance(answer, Locked):
+                if isinstance(answer, ExecutionLocked):
                     self._pausing.add(pause := asyncio.create_task(self._send_again(call)))
                     pause.add_done_callback(self._pausing.discard)
                 elif not call.caller.done():

@@ -29,7 +29,7 @@ end $$;
 --   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
 --   emits    execution_completed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            payload_too_large, invalid_body, locked
+--            payload_too_large, invalid_body, execution_locked
 --   returns  per item 'completed', or its refusal
 create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
@@ -105,7 +105,7 @@ end $$;
 --   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
 --   emits    attempt_failed, execution_failed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_body, invalid_time, locked
+--            invalid_body, invalid_time, execution_locked
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal
 create or replace function flowfabric.fail(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[],
@@ -195,7 +195,7 @@ $$;
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   emits    execution_delayed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_time, locked
+--            invalid_time, execution_locked
 --   returns  per item 'delayed' {due_at}, or its refusal
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,

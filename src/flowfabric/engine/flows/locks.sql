@@ -41,7 +41,8 @@ begin
     elsif released is not null or cardinality(wave) > cardinality(_affected.ids) then
         return query
         select t.partition, t.id
-        from unnest(wave_partitions || released_partitions, wave || released) with ordinality as x (partition, id, place)
+        from unnest(wave_partitions || released_partitions, wave || released)
+             with ordinality as x (partition, id, place)
         cross join lateral (
             select t.partition, t.id from flowfabric.tickets t
             where t.partition = x.partition and t.id = x.id offset 0) t

@@ -221,7 +221,7 @@ end $$;
 --            lane_registered, when a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
---            invalid_tag_key, invalid_tag, invalid_limit, locked
+--            invalid_tag_key, invalid_tag, invalid_limit, execution_locked
 --   returns  'fired', 'duplicate' if that id was submitted before, or 'skipped' if the previous execution is
 --            unfinished and the schedule skips overlaps; the execution it is about, its lane, and the executions that
 --            ended
