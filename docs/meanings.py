@@ -164,6 +164,7 @@ PARAMETERS = {
     "until": "a moment, or a duration from now; immediately by default",
     "upstream": "the member that is waited for",
     "value": "the value of the tag; `None` removes the tag",
+    "wait": "wait for locks of other transactions; without it, a locked item is refused",
     "waitpoint": "the key of the waitpoint",
     "waits": "waits of this context: `ctx.sleep(…)`, `ctx.wait_for_signal(…)`, `child.result()`, …",
     "window_seconds": "the length of the window",

@@ -45,9 +45,8 @@ class FlowFabricError(Exception):
         return f"{self.code}: {self.message}"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FlowFabricError) and (self.code, self.fields, *self.args) == (
-            other.code, other.fields, *other.args
-        )  # fmt: skip
+        mine = (self.code, self.fields, *self.args)
+        return isinstance(other, FlowFabricError) and mine == (other.code, other.fields, *other.args)
 
     def __hash__(self) -> int:
         return hash((self.code, self.args))
@@ -409,6 +408,10 @@ class NoActiveKey(Unavailable):
     """There is no active signing key; `seed_key` or `rotate_key` installs one."""
 
 
+class ExecutionLocked(Unavailable):
+    """Another transaction has locked the execution or its flow, and the call does not wait for it; call again."""
+
+
 class PartitionCountMismatch(Unavailable):
     """The partition count in this process's configuration differs from the database's."""
 
@@ -489,10 +492,7 @@ def by_code() -> Mapping[str, type[FlowFabricError]]:
 
 
 def from_code(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> FlowFabricError:
-    """Build the error for a code returned by SQL or HTTP.
-
-    A newer release may return a code that has no class here: then the error is of its family's class, with that code.
-    """
+    """Build the error for a code returned by SQL or HTTP; a code without a class here gets the class of its family."""
     if (known := by_code().get(code)) is not None:
         return known(message, **fields)
     unknown = next((kind for kind in FAMILIES if kind.status == family), Invalid)(message, **fields)

@@ -286,6 +286,7 @@ async def test_a_locked_child_is_cancelled_in_a_later_pass(given: Given, connect
         assert len((await children.deliver_child_ends(given.conn)).ended) == 2
         assert (await children.deliver_child_ends(given.conn)).ended == ()
 
+    await given.time_passes(seconds=1)
     assert list((await children.deliver_child_ends(given.conn)).ended) == [str(family[1])]
     await children.deliver_child_ends(given.conn)
     assert await given.count("child_ends") == 0

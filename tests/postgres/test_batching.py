@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from flowfabric.errors import FlowFabricError, LaneNotFound, LeaseLost, ShuttingDown
+from flowfabric.errors import ExecutionLocked, FlowFabricError, LaneNotFound, LeaseLost, ShuttingDown
 from flowfabric.postgres.batching import Batch
+from tests.given import until
 
 Outcomes = Sequence[str | FlowFabricError]
 Call = asyncio.Task[str]
@@ -382,3 +383,44 @@ def test_an_instance_belongs_to_the_loop_it_was_first_used_on() -> None:
 def test_limits_below_one_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         Batch(Operation(), **limits)  # type: ignore[arg-type]
+
+
+async def test_a_locked_item_is_sent_again_and_delays_no_other() -> None:
+    operation = Operation()
+    batch = Batch(operation)
+    [first], [second] = await in_flight(batch, "a"), await in_flight(batch, "b")
+    operation.answers[0].set_result([ExecutionLocked("locked by another transaction")])
+    await turns()
+    assert operation.batches == [["a"], ["b"]]
+    await operation.answer()
+
+    assert await second == "B"
+    await until(lambda: len(operation.batches) == 3)
+    await operation.answer()
+    assert await first == "A"
+
+
+async def test_a_locked_item_whose_caller_has_left_is_not_sent_again() -> None:
+    operation = Operation()
+    batch = Batch(operation)
+    [call] = await in_flight(batch, "a")
+    operation.answers[0].set_result([ExecutionLocked("locked by another transaction")])
+    await turns()
+    call.cancel()
+    await batch.close()
+
+    assert operation.batches == [["a"]]
+
+
+async def test_closing_waits_for_locked_items() -> None:
+    operation = Operation()
+    batch = Batch(operation)
+    [call] = await in_flight(batch, "a")
+    operation.answers[0].set_result([ExecutionLocked("locked by another transaction")])
+    closing = asyncio.create_task(batch.close())
+    await until(lambda: len(operation.batches) == 2)
+    assert not closing.done()
+    await operation.answer()
+    await closing
+
+    assert await call == "A"

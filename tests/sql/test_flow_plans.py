@@ -18,6 +18,16 @@ Call = Callable[[asyncpg.Connection, Graph], Awaitable[Any]]
 
 ROWS, FEW = 1_000, 200  # each entry makes up to three calls, and a call reads fewer than 100 rows
 TABLES = ("tickets", "executions", "flows", "flow_edges", "edge_groups")
+MANY_FLOWS, MANY_MEMBERS = 200, 20
+COMPLETED = f"""
+with made as (
+    insert into flowfabric.flows (partition, id, namespace, kind, node_count, created_at, changed_at)
+    select 0, gen_random_uuid(), 'default', 'many', {MANY_MEMBERS}, now(), now() from generate_series(1, {MANY_FLOWS})
+    returning id
+)
+insert into flowfabric.executions (partition, id, route, task, priority, created_at, outcome, ended_at, flow)
+select 0, gen_random_uuid(), (select min(route) from flowfabric.executions), 'many', 0, now(), 'success', now(), m.id
+from made m cross join generate_series(1, {MANY_MEMBERS})"""
 
 
 async def complete(conn: asyncpg.Connection, flow: Graph) -> None:
@@ -46,7 +56,14 @@ async def join(conn: asyncpg.Connection, flow: Graph) -> None:
     await flows.add_execution(conn, flow.flow_id, execution_id)
 
 
+async def replay(conn: asyncpg.Connection, flow: Graph) -> None:
+    await fail(conn, flow)
+    for name in "ba":
+        await executions.replay(conn, flow[name], by="ops")
+
+
 CALLS: dict[str, Call] = {
+    "replay": replay,
     "complete": complete,
     "fail": fail,
     "cancel": lambda conn, flow: executions.cancel(conn, flow["a"]),
@@ -85,3 +102,21 @@ async def test_a_plan_made_on_empty_tables_reads_no_more_of_a_large_flow(
     async with conn.transaction():
         _, read = await reading(conn, CALLS[name](conn, flow), TABLES)
     assert read.rows <= FEW
+
+
+@pytest.mark.parametrize("state", ["running", "blocked", "cancelled"])
+async def test_a_list_of_flows_by_state_counts_only_flows_in_that_state(conn: asyncpg.Connection, state: str) -> None:
+    """Most flows have completed, and have many members."""
+    flow = await graph(conn, b="a")
+    if state == "running":
+        await flow.claim("a")
+    elif state == "cancelled":
+        await flows.cancel_flow(conn, flow.flow_id)
+    else:
+        await conn.execute("update flowfabric.tickets set eligibility = 'blocked_by_dependencies' where lane = 'a'")
+    await conn.execute(COMPLETED)
+    async with conn.transaction():
+        found, read = await reading(conn, flows.list_flows(conn, state=state), TABLES)
+
+    assert [it.flow_id for it in found.items] == [str(flow.flow_id)]
+    assert read.rows <= MANY_FLOWS * 4

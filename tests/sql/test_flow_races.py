@@ -163,8 +163,10 @@ async def test_joining_ending_and_cancelling_concurrently_do_not_deadlock(given:
     assert states["solo"] == ("cancelled" if isinstance(ended, errors.ExecutionNotActive) else "completed")
 
 
-async def test_a_sweep_skips_members_of_a_locked_flow(race: Race, given: Given) -> None:
-    flow = await graph(given.conn, b="a")
+async def test_a_sweep_ends_no_members_of_a_locked_flow(race: Race, given: Given) -> None:
+    flow = await graph(given.conn, "b")
+    await flow.add("a", policy={"max_reclaim_count": 0})
+    await flow.link("a", "b")
     await flow.claim("a")
     await given.submitted(lane="solo")
     await claims.claim(given.conn, "pool", instance="pool-1", lanes=["solo"])

@@ -58,6 +58,7 @@ async def test_a_tick_skips_a_member_whose_flow_is_locked(race: Race, given: Giv
 
     assert (await race.passes(lock_flows, sweep)).moved == 0
     assert await flow.states() == {"a": "waiting", "b": "waiting_dependencies"}
+    await given.time_passes(seconds=1)
     assert (await sweep(given.conn)).moved == 1
     assert (await flow.state("b"), len(await fired(given))) == ("skipped", 2)
 

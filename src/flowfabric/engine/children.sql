@@ -184,7 +184,8 @@ begin
         lanes := lanes || notified.lanes;
     end if;
     for gone in
-        select c.ctid as place, c.* from flowfabric.child_ends c where c.parent is null order by c.at, c.execution
+        select c.ctid as place, c.* from flowfabric.child_ends c
+        where c.parent is null and coalesce(c.retry_at, '-infinity') <= flowfabric.clock() order by c.at, c.execution
         limit least(deliver_child_ends.take, 10) for update skip locked
     loop
         exit when moved >= deliver_child_ends.take;
@@ -193,10 +194,15 @@ begin
         if orphans.more then
             update flowfabric.child_ends c set after_partition = orphans.last_partition, after_id = orphans.last_id
             where c.ctid = gone.place;
+        elsif orphans.are_left then
+            -- Later, so that families with locked children do not fill the next pass.
+            update flowfabric.child_ends c
+            set after_partition = null, after_id = null, retry_at = flowfabric.clock() + interval '1 second'
+            where c.ctid = gone.place;
         else
             delete from flowfabric.child_ends c where c.ctid = gone.place;
         end if;
-        moved := moved + orphans.passed + (not orphans.more)::int;
+        moved := moved + orphans.passed + (not orphans.more and not orphans.are_left)::int;
         ended := ended || orphans.ended;
         exit when orphans.holds_budgets;
     end loop;
@@ -345,18 +351,19 @@ begin
     return flowfabric._resume_finished(over.partitions, over.executions, 'signal');
 end $$;
 
--- Cancel children of an execution that has ended, with keyset pagination: at most `take` children after the given one,
--- up to the first that is locked. A parent that was replayed in between keeps its children.
+-- Cancel children of an execution that has ended, with keyset pagination: at most `take` children after the given one.
+-- Those that are locked are passed over; after the last child the caller starts again from the first, later, if any of
+-- them is left. A parent that was replayed meanwhile keeps its children.
 --
 --   moves    any phase → ended: cancelled
 --   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
---   returns  how many children were handled and the last of them, whether there may be more, the children that ended,
---            and whether budgets were locked for that
+--   returns  how many were passed and the last of them, whether there may be more, whether locked ones are left behind
+--            the last child, those that ended, and whether budgets are locked for that
 create or replace function flowfabric._cancel_orphans(
     partition int, parent uuid, after_partition smallint, after_id uuid, take int,
-    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out ended text[],
-    out holds_budgets boolean)
+    out passed int, out last_partition smallint, out last_id uuid, out more boolean, out are_left boolean,
+    out ended text[], out holds_budgets boolean)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -366,6 +373,7 @@ declare
 begin
     passed := 0;
     more := false;
+    are_left := false;
     last_partition := coalesce(_cancel_orphans.after_partition, -1);
     last_id := coalesce(_cancel_orphans.after_id, '00000000-0000-0000-0000-000000000000');
     if exists (select from flowfabric.tickets t
@@ -380,10 +388,10 @@ begin
               _cancel_orphans.partition::smallint, _cancel_orphans.parent, last_partition, last_id)
         order by e.parent_partition, e.parent, e.partition, e.id limit _cancel_orphans.take) c
     where c.parent_partition = _cancel_orphans.partition and c.parent = _cancel_orphans.parent;
-    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow))
+    held := (select flowfabric._try_for_end(array_agg(t.partition), array_agg(t.id), array_agg(t.flow))
              from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
              cross join lateral (
-                 select t.partition, t.flow from flowfabric.tickets t
+                 select t.partition, t.id, t.flow from flowfabric.tickets t
                  where t.partition = x.partition and t.id = x.id and t.flow is not null offset 0) t);
     select array_agg(t.partition) as partitions, array_agg(t.id) as ids,
            array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
@@ -394,7 +402,7 @@ begin
         cross join lateral (
             select t.partition, t.id from flowfabric.tickets t
             where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel'
-              and (t.flow is null or t.flow = any (held))
+              and (t.flow is null or t.id = any (held))
             for update skip locked) t) t;
     holds_budgets := flowfabric._lock_budgets_for_end(orphans.partitions, orphans.ids, held);
     if orphans.ids is not null then
@@ -404,18 +412,30 @@ begin
                 jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'), array[cardinality(orphans.ids)]));
     end if;
     ended := orphans.names;
-    -- Orphans that still have a ticket were locked: the next pass starts with the first of them.
-    passed := coalesce((
-        select min(x.number) - 1
-        from unnest(next_ones.partitions, next_ones.ids) with ordinality as x (partition, id, number)
-        cross join lateral (select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-        cross join lateral (
-            select e.on_parent_end from flowfabric.executions e
-            where e.partition = x.partition and e.id = x.id offset 0) e
-        where e.on_parent_end = 'cancel'), next_ones.amount);
-    more := passed < next_ones.amount or next_ones.amount = _cancel_orphans.take;
+    passed := next_ones.amount;
+    more := next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);
     last_id := coalesce(next_ones.ids[passed], last_id);
+    are_left := not more and flowfabric._has_orphans(_cancel_orphans.partition, _cancel_orphans.parent);
+end $$;
+
+-- Whether an execution that has ended has children that must be cancelled and are not.
+--
+--   returns  true or false
+create or replace function flowfabric._has_orphans(partition int, parent uuid)
+returns boolean
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+    return exists (
+        select from (
+            select e.partition, e.id, e.parent_partition, e.parent, e.on_parent_end from flowfabric.executions e
+            where e.parent is not null
+              and (e.parent_partition, e.parent) >= (_has_orphans.partition::smallint, _has_orphans.parent)
+              and (e.parent_partition, e.parent) <= (_has_orphans.partition::smallint, _has_orphans.parent)
+            order by e.parent_partition, e.parent, e.partition, e.id offset 0) e
+        cross join lateral (select from flowfabric.tickets t where t.partition = e.partition and t.id = e.id offset 0) t
+        where e.on_parent_end = 'cancel');
 end $$;
 
 -- Forget the children that were cancelled because their parent had ended, so that a replay submits them again. The

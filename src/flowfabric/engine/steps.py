@@ -23,10 +23,14 @@ async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_
 
 
 async def save_step_many(
-    conn: Connection, steps: Sequence[Step], *, result_limit: int = RESULT_LIMIT
+    conn: Connection, steps: Sequence[Step], *, result_limit: int = RESULT_LIMIT, wait: bool = True
 ) -> list[Saved | FlowFabricError]:
-    """Save the results of many steps, as if one after the other, and return one result per item, in order."""
-    return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit)
+    """Save the results of many steps, as if one after the other, and return one result per item, in order.
+
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    that the other items do not wait for it.
+    """
+    return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit, wait=wait)
 
 
 async def read_journal(

@@ -1,5 +1,16 @@
 -- Steps: named results that a handler saves, and the journal that a run reads at its start.
 
+-- Build the error for an execution that has no room for another step.
+--
+--   refuses  too_many_steps, as a value
+--   returns  the fault
+create or replace function flowfabric._too_many_steps_fault()
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('too_many_steps',
+        'the execution has reached its limit of 10,000 steps; split it into several executions')
+$$;
+
 -- Check a step, regardless of the steps already saved.
 --
 --   refuses  invalid_name, payload_too_large, as a value
@@ -18,28 +29,18 @@ language sql stable as $$
     end
 $$;
 
--- Build the error for an execution that has no room for another step.
+-- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends then. The first result of a
+-- name and occurrence wins. An execution has at most 10 000 steps. Without `wait`, items whose ticket another
+-- transaction has locked are refused, so that the other items do not wait for them.
 --
---   refuses  too_many_steps, as a value
---   returns  the fault
-create or replace function flowfabric._too_many_steps_fault()
-returns jsonb
-language sql immutable as $$
-    select flowfabric._fault('too_many_steps',
-        'the execution has reached its limit of 10,000 steps; split it into several executions')
-$$;
-
--- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends at that time. The first
--- result of a name and occurrence wins. An execution has at most 10,000 steps.
---
---   locks    the tickets, in key order
+--   locks    the tickets, in key order; without `wait`, skips locked ones
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_name, payload_too_large, too_many_steps
+--            invalid_name, payload_too_large, too_many_steps, execution_locked
 --   returns  per item 'saved', 'duplicate' with the first {result, encoding}, or its refusal
 create or replace function flowfabric.save_step(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
     results bytea[] default null, encodings text[] default null, dues_at timestamptz[] default null,
-    result_limit int default 1048576)
+    result_limit int default 1048576, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -53,7 +54,8 @@ begin
                    save_step.names[f.item], save_step.occurrences[f.item], octet_length(save_step.results[f.item]),
                    save_step.result_limit)) as fault
         from flowfabric._fenced(save_step.partitions, save_step.ids, save_step.lease_ids, save_step.epochs,
-                                save_step.attempts, array_fill(1, array[cardinality(save_step.ids)]), 1, now) f) x;
+                                save_step.attempts, array_fill(1, array[cardinality(save_step.ids)]), 1, now,
+                                save_step.wait) f) x;
 
     with good as materialized (
         select save_step.partitions[j.item] as partition, save_step.ids[j.item] as id, save_step.names[j.item] as name,

@@ -2,18 +2,35 @@
 
 The first call is sent immediately; calls that arrive while it is in flight are sent together in the next batch.
 There is no timer: a single call is not delayed, and the busier the process, the more calls share a round trip.
+
+An operation should not wait for a lock of a user's transaction: it answers `ExecutionLocked` for that item, and only
+that call is sent again, with growing pauses. It occupies no connection in between.
 """
 
 import asyncio
 import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
-from flowfabric.errors import FlowFabricError, ShuttingDown
+from flowfabric.errors import ExecutionLocked, FlowFabricError, ShuttingDown
+from flowfabric.postgres.backoff import Backoff
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
+
+# Most locks are those of other calls and last a few milliseconds; the others are those of a user's transaction.
+FIRST_PAUSE = 0.002
+LONGEST_PAUSE = 0.2
+
+
+class _Call(NamedTuple, Generic[Item, Outcome]):
+    """One call: its item and its size, the future that its caller awaits, and the pauses once the item was locked."""
+
+    item: Item
+    size: int
+    caller: "asyncio.Future[Outcome | Exception]"
+    backoff: Backoff | None = None
 
 
 def _weightless(_: object) -> int:
@@ -24,9 +41,9 @@ class Batch(Generic[Item, Outcome]):
     """Merges concurrent calls of one set-based operation.
 
     `run` takes the items in the order of the calls and returns one outcome per item, in that order: a value, or the
-    error to raise for that caller alone. A batch holds at most `most` items and `most_bytes`, as counted by `size`; a
-    larger item is sent alone. Up to `in_flight` batches run at the same time. An instance belongs to the event loop
-    that it is first used on.
+    error to raise for that caller alone. An item answered with `ExecutionLocked` is sent again later. A batch holds at
+    most `most` items and `most_bytes`, as counted by `size`; a larger item is sent alone. Up to `in_flight` batches run
+    at the same time. An instance belongs to the event loop that it is first used on.
     """
 
     def __init__(
@@ -45,8 +62,9 @@ class Batch(Generic[Item, Outcome]):
         self._most_bytes = most_bytes
         self._size = size
         self._in_flight = in_flight
-        self._queue: deque[tuple[Item, int, asyncio.Future[Outcome | Exception]]] = deque()
+        self._queue: deque[_Call[Item, Outcome]] = deque()
         self._batches: set[asyncio.Task[None]] = set()
+        self._pausing: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -62,7 +80,7 @@ class Batch(Generic[Item, Outcome]):
         if loop is not self._loop:
             self._bind(loop)
         caller: asyncio.Future[Outcome | Exception] = loop.create_future()
-        self._queue.append((item, self._size(item), caller))
+        self._queue.append(_Call(item, self._size(item), caller))
         self._start()
         answer = await caller
         if isinstance(answer, Exception):
@@ -72,8 +90,8 @@ class Batch(Generic[Item, Outcome]):
     async def close(self) -> None:
         """Accept no more calls, and return when all accepted calls have their outcome. Safe to repeat."""
         self._closed = True
-        while self._batches:
-            await asyncio.wait(self._batches)
+        while unanswered := self._batches | self._pausing:
+            await asyncio.wait(unanswered)
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
@@ -94,35 +112,42 @@ class Batch(Generic[Item, Outcome]):
         self._start()
 
     async def _send(self) -> None:
-        items, callers = self._take()
-        if not items:
+        calls = self._take()
+        if not calls:
             return
         interrupted = RuntimeError("the batch was cancelled while in flight; it is not known whether it took effect")
-        answers: Sequence[Outcome | Exception] = [interrupted] * len(callers)
+        answers: Sequence[Outcome | Exception] = [interrupted] * len(calls)
         try:
-            answers = _one_each(await self._run(items), len(callers))
+            answers = _one_each(await self._run([call.item for call in calls]), len(calls))
         except Exception as raised:
-            answers = [raised] * len(callers)
+            answers = [raised] * len(calls)
         finally:
-            for caller, answer in zip(callers, answers, strict=True):
-                if not caller.done():
-                    caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
+            for call, answer in zip(calls, answers, strict=True):
+                if isinstance(answer, ExecutionLocked):
+                    self._pausing.add(pause := asyncio.create_task(self._send_again(call)))
+                    pause.add_done_callback(self._pausing.discard)
+                elif not call.caller.done():
+                    call.caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
 
-    def _take(self) -> tuple[list[Item], list[asyncio.Future[Outcome | Exception]]]:
-        """Take the items of the next batch from the queue, without the calls that were cancelled while they waited."""
-        items: list[Item] = []
-        callers: list[asyncio.Future[Outcome | Exception]] = []
+    async def _send_again(self, call: _Call[Item, Outcome]) -> None:
+        backoff = call.backoff or Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
+        await backoff.wait()
+        self._queue.append(call._replace(backoff=backoff))
+        self._start()
+
+    def _take(self) -> list[_Call[Item, Outcome]]:
+        """Take the calls of the next batch from the queue, without those that were cancelled while they waited."""
+        taken: list[_Call[Item, Outcome]] = []
         room = self._most_bytes
-        while self._queue and len(items) < self._most:
-            item, size, caller = self._queue[0]
-            if not caller.done():
-                if items and size > room:
+        while self._queue and len(taken) < self._most:
+            call = self._queue[0]
+            if not call.caller.done():
+                if taken and call.size > room:
                     break
-                items.append(item)
-                callers.append(caller)
-                room -= size
+                taken.append(call)
+                room -= call.size
             self._queue.popleft()
-        return items, callers
+        return taken
 
 
 def _one_each(outcomes: Sequence[Outcome | FlowFabricError], count: int) -> Sequence[Outcome | FlowFabricError]:

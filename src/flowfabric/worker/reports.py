@@ -67,10 +67,11 @@ class Reports:
         self._app = app
         self._due = due
         limit = app.config.payload_limit
-        self._complete = self._batch(partial(attempts.complete_many, result_limit=limit))
-        self._fail = self._batch(attempts.fail_many)
-        self._delay = self._batch(attempts.delay_many)
-        self._save = self._batch(partial(steps.save_step_many, result_limit=limit))
+        # No batch waits for a lock; only the report of the execution that is locked is sent again.
+        self._complete = self._batch(partial(attempts.complete_many, result_limit=limit, wait=False))
+        self._fail = self._batch(partial(attempts.fail_many, wait=False))
+        self._delay = self._batch(partial(attempts.delay_many, wait=False))
+        self._save = self._batch(partial(steps.save_step_many, result_limit=limit, wait=False))
         self._leased = LeasedCalls(app, holds)
         self._children = Children(app, self._leased)
         self._budgets = Budgets(app, self._leased, self._notify_ended)

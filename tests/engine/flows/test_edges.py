@@ -206,3 +206,16 @@ async def test_a_member_that_was_held_waits_for_its_upstreams_again(conn: Connec
 
     assert (await executions.describe(conn, flow["c"])).state.eligibility_state == "blocked_by_operator"
     assert (await holds.unhold(conn, flow["c"], by="ops")).public_state == "waiting"
+
+
+async def test_an_edge_from_an_ended_upstream_settles_no_other_edge_of_it(conn: Connection, given: Given) -> None:
+    """A replayed member waits until its upstream is replayed too, whatever is added behind that upstream."""
+    flow = await graph(conn, b="a")
+    await flow.fail("a")
+    await executions.replay(conn, flow["b"], by="ops")
+    await flow.add("c")
+    await flow.link("a", "c")
+
+    assert await flow.states() == {"a": "failed", "b": "waiting_dependencies", "c": "skipped"}
+    groups = await given.rows("select failed, total, state::text from flowfabric.edge_groups order by failed")
+    assert [tuple(group.values()) for group in groups] == [(0, 1, "pending"), (1, 1, "impossible")]

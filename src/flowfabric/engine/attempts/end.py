@@ -28,11 +28,17 @@ async def complete(conn: Connection, fence: Fence, result: bytes | None = None, 
 
 
 async def complete_many(
-    conn: Connection, completions: Sequence[Completion], *, result_limit: int = RESULT_LIMIT
+    conn: Connection, completions: Sequence[Completion], *, result_limit: int = RESULT_LIMIT, wait: bool = True
 ) -> list[Completed | FlowFabricError]:
-    """Complete many executions, as if one after the other, and return one result per item, in order."""
+    """Complete many executions, as if one after the other, and return one result per item, in order.
+
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    that the other items do not wait for it.
+    """
     read = partial(_completion, result_limit=result_limit)
-    return await calls.each_fenced(conn, "complete", completions, read, Completed, ends=True, result_limit=result_limit)
+    return await calls.each_fenced(
+        conn, "complete", completions, read, Completed, ends=True, result_limit=result_limit, wait=wait
+    )
 
 
 async def fail(
@@ -56,9 +62,15 @@ async def fail(
     return calls.only(await fail_many(conn, [report]))
 
 
-async def fail_many(conn: Connection, reports: Sequence[FailureReport]) -> list[Failed | FlowFabricError]:
-    """Fail many attempts, as if one after the other, and return one result per item, in order."""
-    return await calls.each_fenced(conn, "fail", reports, _failure, Failed, ends=True)
+async def fail_many(
+    conn: Connection, reports: Sequence[FailureReport], *, wait: bool = True
+) -> list[Failed | FlowFabricError]:
+    """Fail many attempts, as if one after the other, and return one result per item, in order.
+
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    that the other items do not wait for it.
+    """
+    return await calls.each_fenced(conn, "fail", reports, _failure, Failed, ends=True, wait=wait)
 
 
 async def delay(conn: Connection, fence: Fence, until: timedelta | datetime | None = None) -> Delayed:
@@ -70,9 +82,15 @@ async def delay(conn: Connection, fence: Fence, until: timedelta | datetime | No
     return calls.only(await delay_many(conn, [Delay(fence=fence, until=until)]))
 
 
-async def delay_many(conn: Connection, delays: Sequence[Delay]) -> list[Delayed | FlowFabricError]:
-    """Delay many attempts, as if one after the other, and return one result per item, in order."""
-    return await calls.each_fenced(conn, "delay", delays, _delay, Delayed)
+async def delay_many(
+    conn: Connection, delays: Sequence[Delay], *, wait: bool = True
+) -> list[Delayed | FlowFabricError]:
+    """Delay many attempts, as if one after the other, and return one result per item, in order.
+
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    that the other items do not wait for it.
+    """
+    return await calls.each_fenced(conn, "delay", delays, _delay, Delayed, wait=wait)
 
 
 def _completion(completion: Completion, *, result_limit: int) -> Act:

@@ -22,17 +22,19 @@ begin
 end $$;
 
 -- Complete executions with their results. `flows` is the flow of each item as the claim returned it, and empty if no
--- item is in a flow; if it is null, the flows are looked up.
+-- item is in a flow; if it is null, the flows are looked up. Without `wait`, items whose flow or ticket another
+-- transaction has locked are refused, so that the other items do not wait for them.
 --
 --   moves    active → ended: success
---   locks    the flows, in key order; the tickets, in key order
+--   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
 --   emits    execution_completed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            payload_too_large, invalid_body
+--            payload_too_large, invalid_body, execution_locked
 --   returns  per item 'completed', or its refusal
 create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
-    encodings text[] default null, result_limit int default 1048576, flows uuid[] default null)
+    encodings text[] default null, result_limit int default 1048576, flows uuid[] default null,
+    wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -42,7 +44,12 @@ declare
     judged record;
 begin
     if complete.flows is null or complete.flows <> '{}' then
-        perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows);
+        if complete.wait then
+            perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows, wins => true);
+        else
+            rounds := flowfabric._free_rounds(rounds, complete.partitions, complete.ids, complete.flows, wins => true);
+            return query select l.* from flowfabric._locked_items(rounds, complete.partitions, complete.ids) l;
+        end if;
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
@@ -59,7 +66,7 @@ begin
                         then flowfabric._result_fault(octet_length(r.result), r.encoding,
                                                       complete.result_limit) end as fault
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs,
-                                    complete.attempts, rounds, round, now) f
+                                    complete.attempts, rounds, round, now, complete.wait) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
             offset 0) x; -- `offset 0`: each item is checked once, not once per aggregate
         if round = 1 and 2 = any (rounds) then
@@ -92,18 +99,18 @@ begin
     return null;
 end $$;
 
--- Fail attempts. The policy of each execution decides whether it is retried. `flows` is as for complete.
+-- Fail attempts. The policy of each execution decides whether it is retried. `flows` and `wait` are as for complete.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff; or → ended: failed
---   locks    the flows, in key order; the tickets, in key order
+--   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
 --   emits    attempt_failed, execution_failed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_body, invalid_time
+--            invalid_body, invalid_time, execution_locked
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal
 create or replace function flowfabric.fail(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[],
     reasons text[] default null, categories text[] default null, tracebacks text[] default null,
-    retry_afters_ms bigint[] default null, flows uuid[] default null)
+    retry_afters_ms bigint[] default null, flows uuid[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -113,7 +120,12 @@ declare
     judged record;
 begin
     if fail.flows is null or fail.flows <> '{}' then
-        perform flowfabric._lock_for_end(fail.partitions, fail.ids, fail.flows);
+        if fail.wait then
+            perform flowfabric._lock_for_end(fail.partitions, fail.ids, fail.flows, wins => false);
+        else
+            rounds := flowfabric._free_rounds(rounds, fail.partitions, fail.ids, fail.flows, wins => false);
+            return query select l.* from flowfabric._locked_items(rounds, fail.partitions, fail.ids) l;
+        end if;
     end if;
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
@@ -134,7 +146,7 @@ begin
                    coalesce(f.fault, flowfabric._failure_fault(
                        fail.classes[f.item], fail.categories[f.item], fail.retry_afters_ms[f.item])) as fault
             from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds,
-                                    round, now) f
+                                    round, now, fail.wait) f
             offset 0) x;
         if round = 1 and 2 = any (rounds) then
             perform flowfabric._lock_reserved_budgets(fail.partitions, fail.ids);
@@ -176,18 +188,19 @@ $$;
 
 -- Delay attempts: release the lease and continue the same attempt at a later time, or immediately if that time has
 -- passed. With a name and an occurrence the delay is recorded in the journal, so that a sleeping handler does not sleep
--- there again. A worker also uses it to release unfinished executions: no retry and no reclaim is counted.
+-- there again. A worker also uses it to release unfinished executions: no retry and no reclaim is counted. `wait` is as
+-- for complete.
 --
 --   moves    active → runnable: attempt_interrupted, not_eligible_until_time / waiting_for_delay or eligible_now
---   locks    the tickets, in key order
+--   locks    the tickets, in key order; without `wait`, skips locked ones
 --   emits    execution_delayed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_time
+--            invalid_time, execution_locked
 --   returns  per item 'delayed' {due_at}, or its refusal
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,
     delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null,
-    reasons text[] default null)
+    reasons text[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -207,7 +220,7 @@ begin
                    coalesce(f.fault, flowfabric._delay_fault(
                        delay.delays_ms[f.item], delay.delays_until[f.item], now)) as fault
             from flowfabric._fenced(delay.partitions, delay.ids, delay.lease_ids, delay.epochs, delay.attempts, rounds,
-                                    round, now) f) x;
+                                    round, now, delay.wait) f) x;
 
         return query
         with delayed as (

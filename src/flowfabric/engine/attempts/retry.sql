@@ -166,13 +166,13 @@ declare
     held uuid[];
     late record;
 begin
-    held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
-        select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.attempt_deadline <= now
-        order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d
-        where d.flow is not null);
+    held := (select flowfabric._try_for_end(array_agg(d.partition), array_agg(d.id), array_agg(d.flow)) from (
+        select t.partition, t.id, t.flow from flowfabric.tickets t
+        where t.phase = 'active' and t.attempt_deadline <= now and t.flow is not null
+        order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
         select t.partition, t.id from flowfabric.tickets t
-        where t.phase = 'active' and t.attempt_deadline <= now and (t.flow is null or t.flow = any (held))
+        where t.phase = 'active' and t.attempt_deadline <= now and (t.flow is null or t.id = any (held))
         order by t.attempt_deadline, t.partition, t.id
         limit time_out_attempts.take offset time_out_attempts.passing
         for update skip locked) x;

@@ -67,6 +67,72 @@ begin
         flowfabric._missing_fault(_ended_fault.partition, _ended_fault.id));
 end $$;
 
+-- The fault for an execution that another transaction has locked, for a call that does not wait.
+--
+--   refuses  execution_locked, as a value
+--   returns  the fault
+create or replace function flowfabric._locked_fault(partition int, id uuid)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('execution_locked', format(
+        'execution %s, or the flow it is in, is locked by another transaction; call again when that has ended',
+        flowfabric._id(_locked_fault.partition, _locked_fault.id)))
+$$;
+
+-- The fault for a ticket that a call could not lock without waiting: it is locked, or it does not exist. Volatile,
+-- because it must see what has been committed since the caller's statement began.
+--
+--   refuses  execution_locked, execution_not_found, execution_not_active, as a value
+--   returns  the fault
+create or replace function flowfabric._absent_fault(partition int, id uuid)
+returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    if exists (select from flowfabric.tickets t where t.partition = _absent_fault.partition and t.id = _absent_fault.id)
+    then
+        return flowfabric._locked_fault(_absent_fault.partition, _absent_fault.id);
+    end if;
+    return flowfabric._ended_fault(_absent_fault.partition, _absent_fault.id);
+end $$;
+
+-- Lock what the ends of the items of a batch need, without waiting, and take the items out of their rounds for which
+-- that is not possible: they get round 0. Items that are not in a flow need only their ticket, and are not locked here.
+--
+--   locks    the flows, in key order, and the tickets; skips locked rows
+--   returns  the round numbers
+create or replace function flowfabric._free_rounds(
+    rounds int[], partitions int[], ids uuid[], flows uuid[], wins boolean)
+returns int[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    members record := flowfabric._members(_free_rounds.partitions, _free_rounds.ids, _free_rounds.flows);
+    free uuid[];
+begin
+    if members.ids is null then
+        return _free_rounds.rounds;
+    end if;
+    free := flowfabric._try_for_end(members.partitions::smallint[], members.ids, members.flows, _free_rounds.wins);
+    return array(
+        select case when x.id = any (members.ids) and not x.id = any (free) then 0 else x.round end
+        from unnest(_free_rounds.ids, _free_rounds.rounds) with ordinality as x (id, round, item) order by x.item);
+end $$;
+
+-- The answers of the items that are in no round, because what they need is locked.
+--
+--   refuses  execution_locked, as a value
+--   returns  per item its refusal
+create or replace function flowfabric._locked_items(rounds int[], partitions int[], ids uuid[])
+returns table (item int, outcome text, refusal text, detail text)
+language sql immutable as $$
+    select x.item::int, null, f.fault ->> 'code', (f.fault - 'code')::text
+    from unnest(_locked_items.rounds, _locked_items.partitions, _locked_items.ids)
+         with ordinality as x (round, partition, id, item)
+    cross join lateral (select flowfabric._locked_fault(x.partition, x.id)) f (fault)
+    where x.round = 0
+$$;
+
 -- Assign each item of a batch to a round: the first item about an execution to round 1, the second to round 2, which
 -- sees the effect of the first. So a batch answers as if its items had been sent one by one.
 --
@@ -87,19 +153,41 @@ begin
         order by r.item);
 end $$;
 
--- Lock the tickets of one round of a batch of fenced calls, and check each fence.
+-- Lock the tickets of one round of a batch of fenced calls, and check each fence. Without `wait`, an item whose ticket
+-- another transaction has locked is refused, so that the other items do not wait for it.
 --
---   locks    the tickets, in key order
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
+--   locks    the tickets, in key order; without `wait`, skips locked ones
+--   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            execution_locked, as a value
 --   returns  per item of the round the ticket's ctid, or the fault; read the ticket in a new statement, because a
 --            statement that began before the lock does not see what the lock waited for
 create or replace function flowfabric._fenced(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int,
-    now timestamptz)
+    now timestamptz, wait boolean default true)
 returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
+    if not _fenced.wait then
+        return query
+        select x.item::int, t.place,
+               case when t.is_held then null when t.place is null then flowfabric._absent_fault(x.partition, x.id)
+                    else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt, _fenced.now) end
+        from (
+            select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts,
+                                   _fenced.rounds)
+                 with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
+            where x.round = _fenced.round
+            order by x.partition, x.id) x
+        left join lateral (
+            select t.ctid as place,
+                   t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt and t.phase = 'active'
+                       and t.expires_at > _fenced.now as is_held
+            from flowfabric.tickets t
+            where t.partition = x.partition and t.id = x.id
+            for update skip locked) t on true;
+        return;
+    end if;
     return query
     select x.item::int, t.place,
            case when t.is_held then null when t.place is null then flowfabric._ended_fault(x.partition, x.id)

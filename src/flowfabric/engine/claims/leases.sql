@@ -98,6 +98,18 @@ begin
                                     lost.flows);
 end $$;
 
+-- Whether an execution was reclaimed as often as its policy allows: the end of its lease ends it.
+--
+--   returns  true or false
+create or replace function flowfabric._is_last_reclaim(ticket flowfabric.tickets)
+returns boolean
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    return (select ticket.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)
+            from flowfabric.executions e where e.partition = ticket.partition and e.id = ticket.id);
+end $$;
+
 -- End expired leases: any worker can claim the executions again, unless they have been reclaimed as often as their
 -- policy allows. The caller has locked the tickets.
 --
@@ -113,16 +125,14 @@ declare
     spent record;
 begin
     perform flowfabric._end_leases(_end_expired_leases.partitions, _end_expired_leases.ids, 'expired');
-    select array_agg(t.partition) filter (where s.is_spent) as partitions,
-           array_agg(t.id) filter (where s.is_spent) as ids,
-           array_agg(distinct t.lane) filter (where not s.is_spent) as lanes,
-           array_agg(flowfabric._id(t.partition, t.id)) filter (where s.is_spent) as ended
+    select array_agg(t.partition) filter (where t.is_spent) as partitions,
+           array_agg(t.id) filter (where t.is_spent) as ids,
+           array_agg(distinct t.lane) filter (where not t.is_spent) as lanes,
+           array_agg(flowfabric._id(t.partition, t.id)) filter (where t.is_spent) as ended
     into spent
     from unnest(_end_expired_leases.partitions, _end_expired_leases.ids) as x (partition, id)
-    cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-    cross join lateral (select e.policy from flowfabric.executions e
-                        where e.partition = x.partition and e.id = x.id offset 0) e
-    cross join lateral (select t.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)) s (is_spent);
+    cross join lateral (select t from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) f
+    cross join lateral (select (f.t).*, flowfabric._is_last_reclaim(f.t) as is_spent offset 0) t;
     if spent.ids is not null then
         perform flowfabric._end(spent.partitions, spent.ids, 'failed', failures => array_fill(
             '{"class": "infra_crash", "reason": "max_reclaims_exceeded"}'::jsonb, array[cardinality(spent.ids)]));
@@ -131,11 +141,11 @@ begin
     ended := spent.ended;
 end $$;
 
--- Sweep: end the leases that have expired.
+-- End the leases that have expired. Only an expiry that ends a member of a flow needs the flow.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
---            order
+--   locks    the tickets it moves, after their flows if they end (skips locked ones); the budgets of their
+--            reservations, in key order
 --   emits    lease_expired, execution_failed
 --   returns  how many were moved, the lanes that have work again, the executions that ended
 create or replace function flowfabric.expire_leases(
@@ -147,13 +157,15 @@ declare
     held uuid[];
     expired record;
 begin
-    held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
-        select t.partition, t.flow from flowfabric.tickets t where t.phase = 'active' and t.expires_at <= now
+    held := (select flowfabric._try_for_end(array_agg(d.partition), array_agg(d.id), array_agg(d.flow)) from (
+        select t.partition, t.id, t.flow, t from flowfabric.tickets t
+        where t.phase = 'active' and t.expires_at <= now and t.flow is not null
         order by t.expires_at, t.partition, t.id limit expire_leases.take + expire_leases.passing) d
-        where d.flow is not null);
+        where flowfabric._is_last_reclaim(d.t));
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids into expired from (
         select t.partition, t.id from flowfabric.tickets t
-        where t.phase = 'active' and t.expires_at <= now and (t.flow is null or t.flow = any (held))
+        where t.phase = 'active' and t.expires_at <= now
+          and (t.flow is null or t.id = any (held) or not flowfabric._is_last_reclaim(t))
         order by t.expires_at, t.partition, t.id
         limit expire_leases.take offset expire_leases.passing
         for update skip locked) x;

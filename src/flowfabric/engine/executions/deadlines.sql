@@ -29,15 +29,14 @@ declare
     held uuid[];
     late record;
 begin
-    held := (select flowfabric._try_flows(array_agg(d.partition), array_agg(d.flow)) from (
-        select t.partition, t.flow from flowfabric.tickets t where t.deadline_at <= now
-        order by t.deadline_at, t.partition, t.id limit expire_executions.take + expire_executions.passing) d
-        where d.flow is not null);
+    held := (select flowfabric._try_for_end(array_agg(d.partition), array_agg(d.id), array_agg(d.flow)) from (
+        select t.partition, t.id, t.flow from flowfabric.tickets t where t.deadline_at <= now and t.flow is not null
+        order by t.deadline_at, t.partition, t.id limit expire_executions.take + expire_executions.passing) d);
     select array_agg(x.partition) as partitions, array_agg(x.id) as ids,
            array_agg(flowfabric._id(x.partition, x.id)) as names
     into late from (
         select t.partition, t.id from flowfabric.tickets t
-        where t.deadline_at <= now and (t.flow is null or t.flow = any (held))
+        where t.deadline_at <= now and (t.flow is null or t.id = any (held))
         order by t.deadline_at, t.partition, t.id limit expire_executions.take offset expire_executions.passing
         for update skip locked) x;
     moved := coalesce(cardinality(late.ids), 0);

@@ -58,7 +58,7 @@ begin
         perform flowfabric._forget_steps(replay.partition, replay.id);
     end if;
     if ended.flow is not null then
-        perform flowfabric._reopen(replay.partition, replay.id);
+        perform flowfabric._reopen(replay.partition, replay.id, ended.flow);
     end if;
     perform flowfabric._append_about(
         'execution_replayed', replay.partition, replay.id, replay.by, jsonb_strip_nulls(jsonb_build_object(

@@ -2,7 +2,8 @@
 
 -- Sweep: remove ended executions after their retention, with everything that belongs to them. The policy's retention
 -- takes precedence over the deployment's. The members of a flow are removed together with the flow, once the retention
--- of all of them has passed. A flow that is locked is retried in the next pass.
+-- of all of them has passed. The entries of a flow that is locked are retried a minute later, so that they do not fill
+-- the next pass.
 --
 --   locks    the removal entries and the flows, skipping locked ones
 --   returns  how many removal entries were processed
@@ -17,23 +18,22 @@ declare
     entries record;
     flows record;
 begin
-    with due as (
-        (select r.ctid as place, r.ended_at + retention as at from flowfabric.removals r
-         where r.remove_at is null and r.ended_at <= now - retention
-         order by r.ended_at limit remove_ended.take + remove_ended.passing)
-        union all
-        (select r.ctid, r.remove_at from flowfabric.removals r
-         where r.remove_at <= now
-         order by r.remove_at limit remove_ended.take + remove_ended.passing)
-    ), locked as (
-        select r.ctid as place, r.partition, r.execution from flowfabric.removals r
-        where r.ctid = any (array(select d.place from due d order by d.at limit remove_ended.take
-                                  offset remove_ended.passing))
-        for update skip locked
+    with defaults as (
+        select r.ctid as place, r.partition, r.execution, r.ended_at + retention as at from flowfabric.removals r
+        where r.remove_at is null and r.ended_at <= now - retention
+        order by r.ended_at limit remove_ended.take + remove_ended.passing for update skip locked
+    ), dated as (
+        select r.ctid as place, r.partition, r.execution, r.remove_at as at from flowfabric.removals r
+        where r.remove_at <= now
+        order by r.remove_at limit remove_ended.take + remove_ended.passing for update skip locked
     )
-    select array_agg(l.place) as places, array_agg(l.partition) as partitions, array_agg(l.execution) as ids
-    into entries from locked l;
+    select array_agg(d.place) as places, array_agg(d.partition) as partitions, array_agg(d.execution) as ids
+    into entries from (
+        select d.* from (select d.* from defaults d union all select d.* from dated d) d
+        order by d.at limit remove_ended.take offset remove_ended.passing) d;
     flows := flowfabric._remove_flows(entries.partitions, entries.ids, retention, now);
+    update flowfabric.removals r set remove_at = now + interval '1 minute'
+    where r.ctid = any (entries.places) and r.execution = any (flows.busy);
     -- No `=` between two tables: a generic plan made while they were empty might be a merge join that reads a whole
     -- index.
     with taken as (
@@ -73,7 +73,7 @@ begin
         delete from flowfabric.tags g using gone r
         where g.partition = any (array[r.partition]) and g.execution between r.id and r.id
     )
-    select count(*) into moved from taken;
+    select count(*) + cardinality(flows.busy) into moved from taken;
 end $$;
 
 -- Sweep: delete idempotency keys (not signing keys) whose window has expired and whose execution has ended, and the

@@ -123,7 +123,7 @@ begin
 end $$;
 
 -- Make a member wait for another. The edge, the edge group and the downstream member change in one transaction. If the
--- upstream has already ended, the edge is settled immediately.
+-- upstream has already ended, this edge is settled immediately; other edges of that upstream stay as they are.
 --
 --   moves    edge – → pending; group satisfied → pending, for all_of; downstream member runnable →
 --            blocked_by_dependencies, or further when the edge is settled immediately
@@ -144,6 +144,7 @@ declare
     home flowfabric.flows;
     ticket flowfabric.tickets;
     there flowfabric.flow_edges;
+    ended_as flowfabric.edge_state;
 begin
     home := flowfabric._lock_open_flow(add_edge.partition, add_edge.flow);
     perform flowfabric._raise(flowfabric._edge_fault(
@@ -170,17 +171,19 @@ begin
     select t.* into ticket from flowfabric.tickets t where t.partition = home.partition and t.id = add_edge.downstream
     for update;
     perform flowfabric._raise(flowfabric._new_edge_fault(home, add_edge.upstream, add_edge.downstream, ticket));
+    ended_as := (
+        select flowfabric._edge_state(e.outcome) from flowfabric.executions e
+        where e.partition = home.partition and e.id = add_edge.upstream);
 
-    insert into flowfabric.flow_edges (partition, flow, upstream, downstream, id, pass_as)
-    values (home.partition, home.id, add_edge.upstream, add_edge.downstream, add_edge.edge_id, add_edge.pass_as);
+    insert into flowfabric.flow_edges (partition, flow, upstream, downstream, id, pass_as, state)
+    values (home.partition, home.id, add_edge.upstream, add_edge.downstream, add_edge.edge_id, add_edge.pass_as,
+            coalesce(ended_as, 'pending'));
     home := flowfabric._touch_flow(home.partition, home.id, edges => 1);
-    perform flowfabric._widen_group(home.partition, home.id, add_edge.downstream, 1);
+    perform flowfabric._widen_group(home.partition, home.id, add_edge.downstream, ended_as);
     perform flowfabric._append_about('edge_added', home.partition, add_edge.downstream, detail => jsonb_build_object(
         'edge_id', add_edge.edge_id, 'upstream', flowfabric._id(home.partition, add_edge.upstream),
         'pass_as', add_edge.pass_as, 'revision', home.revision));
-    perform flowfabric._settle_flows(array[home.partition], array[add_edge.upstream], (
-        select e.outcome from flowfabric.executions e where e.partition = home.partition and e.id = add_edge.upstream),
-        array[add_edge.downstream]);
+    perform flowfabric._settle_flows(array[home.partition], '{}', null, array[add_edge.downstream]);
     outcome := 'added';
     applied_edge := add_edge.edge_id;
     revision := home.revision;
@@ -208,18 +211,24 @@ begin
     return there;
 end $$;
 
--- Add edges to the group of a member, reset the group to pending and block the member. A member held by an operator
--- stays held. The caller has locked the flow and the ticket, and settles the edges next.
+-- Add an edge to the group of a member, reset the group to pending and block the member. A member held by an operator
+-- stays held. `ended_as` is the state of the edge if its upstream has ended. The caller has locked the flow and the
+-- ticket, and derives the state of the group next.
 --
 --   moves    group – → pending, or satisfied → pending; downstream member → blocked_by_dependencies
-create or replace function flowfabric._widen_group(partition int, flow uuid, downstream uuid, edges int)
+create or replace function flowfabric._widen_group(
+    partition int, flow uuid, downstream uuid, ended_as flowfabric.edge_state)
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    insert into flowfabric.edge_groups as g (partition, flow, downstream, kind, total)
-    values (_widen_group.partition, _widen_group.flow, _widen_group.downstream, 'all_of', _widen_group.edges)
-    on conflict (partition, downstream) do update set total = g.total + excluded.total, state = 'pending';
+    insert into flowfabric.edge_groups as g (partition, flow, downstream, kind, total, succeeded, failed, skipped)
+    values (_widen_group.partition, _widen_group.flow, _widen_group.downstream, 'all_of', 1,
+            coalesce((_widen_group.ended_as = 'succeeded')::int, 0),
+            coalesce((_widen_group.ended_as = 'failed')::int, 0), coalesce((_widen_group.ended_as = 'skipped')::int, 0))
+    on conflict (partition, downstream) do update
+    set total = g.total + 1, state = 'pending', succeeded = g.succeeded + excluded.succeeded,
+        failed = g.failed + excluded.failed, skipped = g.skipped + excluded.skipped;
     update flowfabric.tickets t
     set eligibility = 'blocked_by_dependencies', reason = 'waiting_for_children',
         grant_kid = null, grant_worker = null, grant_instance = null

@@ -1,24 +1,93 @@
 -- Locks: the lock order of flows. A flow is locked before the tickets of its members.
 
--- The members that an end in these flows may cancel: the pending upstreams of pending groups that cancel their
--- remaining upstreams (cancel_remaining).
+-- The unfinished members that may move when these members end: downstream members that are released or skipped, and
+-- upstreams that a decided group cancels (cancel_remaining). `wins` says whether the members succeed. Decides wave by
+-- wave, as settling does, but changes nothing; a member that does not end after all only makes the answer too long.
+-- After 16 waves it gives up and returns all unfinished members of these flows. The caller has locked the flows, and
+-- sets the planner's options: setting them again in each of these functions would cost more than they do.
 --
---   returns  one row per member
-create or replace function flowfabric._cancellable(partitions smallint[], flows uuid[])
+--   returns  one row per member, without the given ones
+create or replace function flowfabric._affected(partitions smallint[], ids uuid[], flows uuid[], wins boolean)
 returns table (partition smallint, id uuid)
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    wave_partitions smallint[] := _affected.partitions;
+    wave uuid[] := _affected.ids;
+    loses boolean[] := array_fill(not _affected.wins, array[cardinality(_affected.ids)]);
+    released_partitions smallint[];
+    released uuid[];
+    next_ones record;
+begin
+    for number in 1 .. 16 loop
+        select array_agg(d.partition) filter (where not d.is_lost) as partitions,
+               array_agg(d.id) filter (where not d.is_lost) as ids,
+               array_agg(d.partition) filter (where d.is_lost) as lost_partitions,
+               array_agg(d.id) filter (where d.is_lost) as lost
+        into next_ones from flowfabric._decided_by(wave_partitions, wave, loses) d where not d.id = any (wave);
+        released_partitions := next_ones.partitions;
+        released := next_ones.ids;
+        exit when next_ones.lost is null;
+        wave_partitions := wave_partitions || next_ones.lost_partitions;
+        wave := wave || next_ones.lost;
+        loses := loses || array_fill(true, array[cardinality(next_ones.lost)]);
+    end loop;
+    if next_ones.lost is not null then
+        return query
+        select t.partition, t.id from (select distinct f.flow from unnest(_affected.flows) as f (flow)) f
+        cross join lateral (
+            select t.partition, t.id from flowfabric.tickets t where t.flow = f.flow offset 0) t
+        where not t.id = any (_affected.ids);
+    elsif released is not null or cardinality(wave) > cardinality(_affected.ids) then
+        return query
+        select t.partition, t.id
+        from unnest(wave_partitions || released_partitions, wave || released)
+             with ordinality as x (partition, id, place)
+        cross join lateral (
+            select t.partition, t.id from flowfabric.tickets t
+            where t.partition = x.partition and t.id = x.id offset 0) t
+        where x.place > cardinality(_affected.ids);
+    end if;
+end $$;
+
+-- The members that move next when all these members end: of each group that may leave pending, the downstream member,
+-- and the upstreams that the group cancels. A group may be decided both ways, depending on which members do end.
+--
+--   returns  one row per member, and whether it would end without success
+create or replace function flowfabric._decided_by(partitions smallint[], ids uuid[], loses boolean[])
+returns table (partition smallint, id uuid, is_lost boolean)
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return query
-    select distinct e.partition, e.upstream
-    from unnest(_cancellable.partitions, _cancellable.flows) as x (partition, flow)
-    cross join lateral (
-        select g.downstream from flowfabric.edge_groups g
-        where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g
-    cross join lateral (
-        select e.partition, e.upstream from flowfabric.flow_edges e
-        where e.flow = x.flow and e.downstream = g.downstream and e.partition + 0 = x.partition
-          and e.state = 'pending' offset 0) e;
+    with counted as (
+        select e.partition, e.downstream, count(*) filter (where not x.loses) as won,
+               count(*) filter (where x.loses) as lost
+        from unnest(_decided_by.partitions, _decided_by.ids, _decided_by.loses) as x (partition, id, loses)
+        cross join lateral (
+            select e.partition, e.downstream from flowfabric.flow_edges e
+            where e.upstream = x.id and e.partition + 0 = x.partition and e.state = 'pending' offset 0) e
+        group by 1, 2
+    ), decided as (
+        select g.*, g.failed + g.skipped + c.lost > g.total - n.least_of as is_impossible
+        from counted c
+        cross join lateral (
+            select g.* from flowfabric.edge_groups g
+            where g.partition = c.partition and g.downstream = c.downstream and g.state = 'pending' offset 0) g
+        cross join lateral (select coalesce(g.needed, greatest(g.total, 1))) n (least_of)
+        where g.total >= n.least_of
+          and (g.succeeded + c.won >= n.least_of or g.failed + g.skipped + c.lost > g.total - n.least_of)
+    )
+    select m.partition, m.id, bool_or(m.is_lost) from (
+        select d.partition, d.downstream as id, d.is_impossible as is_lost from decided d
+        union all
+        select e.partition, e.upstream, true from decided d
+        cross join lateral (
+            select e.partition, e.upstream from flowfabric.flow_edges e
+            where e.flow = d.flow and e.downstream = d.downstream and e.partition + 0 = d.partition
+              and e.state = 'pending' offset 0) e
+        where d.cancels) m
+    group by 1, 2;
 end $$;
 
 -- Lock flows.
@@ -55,46 +124,72 @@ begin
     perform flowfabric._lock_flows(held.partitions, held.flows);
 end $$;
 
--- Lock the flows of executions that a call may end, before the call locks their tickets. A caller that knows the flows
--- (one per item) passes them, and pays nothing when there are none. If an end may cancel other members, their tickets
--- are locked here together with the tickets of the call, then the budgets in which any of them has reservations.
+-- The items of a call that are members of flows. A caller that knows the flows (one per item) passes them.
 --
---   locks    the flows, in key order; the tickets, in key order; the budgets of their reservations, in key order
-create or replace function flowfabric._lock_for_end(partitions int[], ids uuid[], flows uuid[] default null)
-returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+--   returns  their partitions, ids and flows; null when there are none
+create or replace function flowfabric._members(
+    inout partitions int[], inout ids uuid[], inout flows uuid[])
+language plpgsql as $$
 #variable_conflict use_column
 declare
-    held record;
-    cancellable record;
+    found record;
 begin
-    if _lock_for_end.flows is null then
-        select array_agg(t.partition) as partitions, array_agg(t.flow) as flows into held
-        from unnest(_lock_for_end.partitions, _lock_for_end.ids) as x (partition, id)
+    if _members.flows is null then
+        select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(t.flow) as flows into found
+        from unnest(_members.partitions, _members.ids) as x (partition, id)
         cross join lateral (
-            select t.partition, t.flow from flowfabric.tickets t
-            where t.partition = x.partition and t.id = x.id offset 0) t
+            select t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
         where t.flow is not null;
     else
-        select array_agg(x.partition::smallint) as partitions, array_agg(x.flow) as flows into held
-        from unnest(_lock_for_end.partitions, _lock_for_end.flows) as x (partition, flow) where x.flow is not null;
+        select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.flow) as flows into found
+        from unnest(_members.partitions, _members.ids, _members.flows) as x (partition, id, flow)
+        where x.flow is not null;
     end if;
-    if held.flows is null then
+    partitions := found.partitions;
+    ids := found.ids;
+    flows := found.flows;
+end $$;
+
+-- Lock the flows of executions that a call may end, before the call locks their tickets. A caller that knows the flows
+-- (one per item) passes them, and pays nothing when there are none. If these ends may cancel other members, the tickets
+-- of all members they affect are locked here together with the tickets of the call, then the budgets in which any of
+-- them has reservations. `wins` says whether the executions would end with success.
+--
+--   locks    the flows, in key order; the tickets, in key order; the budgets of their reservations, in key order
+create or replace function flowfabric._lock_for_end(
+    partitions int[], ids uuid[], flows uuid[] default null, wins boolean default false)
+returns void
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+#variable_conflict use_column
+declare
+    members record := flowfabric._members(_lock_for_end.partitions, _lock_for_end.ids, _lock_for_end.flows);
+    affected record;
+begin
+    if members.ids is null then
         return;
     end if;
-    perform flowfabric._lock_flows(held.partitions, held.flows);
-    select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into cancellable
-    from flowfabric._cancellable(held.partitions, held.flows) c;
-    if cancellable.ids is not null then
+    perform flowfabric._lock_flows(members.partitions::smallint[], members.flows);
+    -- Without a group that cancels, an end moves only members that no worker has.
+    if not exists (
+        select from unnest(members.flows) as x (flow)
+        cross join lateral (
+            select from flowfabric.edge_groups g
+            where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g) then
+        return;
+    end if;
+    select array_agg(a.partition::int) as partitions, array_agg(a.id) as ids into affected
+    from flowfabric._affected(members.partitions::smallint[], members.ids, members.flows, _lock_for_end.wins) a;
+    if affected.ids is not null then
         perform from (
             select distinct x.partition, x.id
-            from unnest(cancellable.partitions || _lock_for_end.partitions, cancellable.ids || _lock_for_end.ids)
+            from unnest(affected.partitions || _lock_for_end.partitions, affected.ids || _lock_for_end.ids)
                  as x (partition, id)
             order by x.partition, x.id) x
         cross join lateral (
             select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
         perform flowfabric._lock_reserved_budgets(
-            cancellable.partitions || _lock_for_end.partitions, cancellable.ids || _lock_for_end.ids);
+            affected.partitions || _lock_for_end.partitions, affected.ids || _lock_for_end.ids);
     end if;
 end $$;
 
@@ -115,60 +210,97 @@ begin
     end if;
 end $$;
 
--- Lock flows without waiting (skip locked), for a sweep that has already locked tickets and therefore must not wait.
--- The sweep ends only members of the flows it got; the next pass handles the others.
+-- Lock everything that the ends of members need, without waiting: their flows, their own tickets, and the tickets of
+-- the members that the ends affect. For sweeps, and for calls that many callers share: they end only the members
+-- returned here. A member that has ended counts as locked by this transaction.
 --
---   locks    the flows, and the tickets that an end in them may cancel, skipping locked ones
---   returns  the locked flows
-create or replace function flowfabric._try_flows(partitions smallint[], flows uuid[])
+--   locks    the flows, in key order; the tickets; skips locked rows
+--   returns  the members that can end now
+create or replace function flowfabric._try_for_end(
+    partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
 returns uuid[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     got uuid[] := '{}';
-    it record;
+    home record;
+    free uuid[];
+    single uuid;
+    taken uuid[];
 begin
-    for it in
-        select x.partition, x.flow from (
-            select distinct x.partition, x.flow
-            from unnest(_try_flows.partitions, _try_flows.flows) as x (partition, flow)
-            order by x.partition, x.flow) x
-        cross join lateral (
-            select from flowfabric.flows f where f.partition = x.partition and f.id = x.flow for update skip locked) f
+    for home in
+        select x.partition, x.flow, array_agg(distinct x.id) as ids
+        from unnest(_try_for_end.partitions, _try_for_end.ids, _try_for_end.flows) as x (partition, id, flow)
+        group by 1, 2 order by 1, 2
     loop
-        if (select count(*) from flowfabric._cancellable(array[it.partition], array[it.flow])) = (
-            select count(*) from (
-                select from flowfabric._cancellable(array[it.partition], array[it.flow]) c
-                cross join lateral (
-                    select from flowfabric.tickets t where t.partition = c.partition and t.id = c.id
-                    for update skip locked) t) x) then
-            got := got || it.flow;
+        perform from flowfabric.flows f where f.partition = home.partition and f.id = home.flow for update skip locked;
+        continue when not found;
+        free := array(
+            select x.id from unnest(home.ids) as x (id)
+            left join lateral (
+                select true as is_ours from flowfabric.tickets t
+                where t.partition = home.partition and t.id = x.id for update skip locked) t on true
+            where t.is_ours or not exists (
+                select from flowfabric.tickets t where t.partition = home.partition and t.id = x.id offset 0));
+        if flowfabric._try_affected(home.partition, free, home.flow, _try_for_end.wins) then
+            got := got || free;
+            continue;
         end if;
+        -- One of them affects a member that is locked; the others must not wait for it.
+        taken := '{}';
+        foreach single in array free loop
+            if flowfabric._try_affected(home.partition, taken || single, home.flow, _try_for_end.wins) then
+                taken := taken || single;
+            end if;
+        end loop;
+        got := got || taken;
     end loop;
     return got;
 end $$;
 
+-- Lock the tickets of the members that the ends of some members of a flow affect, without waiting.
+--
+--   locks    the tickets; skips locked ones
+--   returns  whether all of them are locked by this transaction now
+create or replace function flowfabric._try_affected(partition smallint, ids uuid[], flow uuid, wins boolean)
+returns boolean
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    amount int := cardinality(_try_affected.ids);
+begin
+    return coalesce((
+        select bool_and(t.is_ours is not null)
+        from flowfabric._affected(array_fill(_try_affected.partition, array[amount]), _try_affected.ids,
+                                  array_fill(_try_affected.flow, array[amount]), _try_affected.wins) a
+        left join lateral (
+            select true as is_ours from flowfabric.tickets t
+            where t.partition = a.partition and t.id = a.id for update skip locked) t on true), true);
+end $$;
+
 -- Lock the budgets with reservations of executions that a sweep is about to end, and of members that those ends may
--- cancel in the flows it has locked. Without flows nothing is locked here, because the end locks the budgets itself, in
--- order.
+-- cancel. `members` are those among them that are in flows, which the sweep has locked. Without members nothing is
+-- locked here, because the end locks the budgets itself, in order.
 --
 --   locks    the budgets, in key order
---   returns  whether any budget is affected, with or without flows
-create or replace function flowfabric._lock_budgets_for_end(partitions int[], ids uuid[], flows uuid[])
+--   returns  whether any budget is affected, with or without members
+create or replace function flowfabric._lock_budgets_for_end(partitions int[], ids uuid[], members uuid[])
 returns boolean
-language plpgsql set enable_seqscan = off as $$
+language plpgsql
+set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     homes record;
-    cancellable record;
+    affected record;
 begin
-    if _lock_budgets_for_end.flows <> '{}' then
-        select array_agg(f.partition) as partitions, array_agg(f.id) as flows into homes
-        from flowfabric.flows f where f.id = any (_lock_budgets_for_end.flows);
-        select array_agg(c.partition::int) as partitions, array_agg(c.id) as ids into cancellable
-        from flowfabric._cancellable(homes.partitions, homes.flows) c;
-        _lock_budgets_for_end.partitions := _lock_budgets_for_end.partitions || cancellable.partitions;
-        _lock_budgets_for_end.ids := _lock_budgets_for_end.ids || cancellable.ids;
+    if _lock_budgets_for_end.members <> '{}' then
+        homes := flowfabric._members(_lock_budgets_for_end.partitions, _lock_budgets_for_end.ids, null);
+        select array_agg(a.partition::int) as partitions, array_agg(a.id) as ids into affected
+        from flowfabric._affected(homes.partitions::smallint[], homes.ids, homes.flows, false) a
+        where homes.ids is not null;
+        _lock_budgets_for_end.partitions := _lock_budgets_for_end.partitions || affected.partitions;
+        _lock_budgets_for_end.ids := _lock_budgets_for_end.ids || affected.ids;
         perform flowfabric._lock_reserved_budgets(_lock_budgets_for_end.partitions, _lock_budgets_for_end.ids);
     end if;
     return flowfabric._budgets_to_lock('{}', _lock_budgets_for_end.partitions, _lock_budgets_for_end.ids) <> '{}';

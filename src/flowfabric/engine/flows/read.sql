@@ -134,7 +134,30 @@ begin
         || flowfabric._flow_page(flow, describe_flow.after, describe_flow.take, now);
 end $$;
 
--- List flows in id order (keyset pagination).
+-- Whether a flow can be in a state, without counting its members: one or two index lookups decide all states but
+-- blocked and open.
+--
+--   returns  false if the flow is in another state
+create or replace function flowfabric._may_be(home flowfabric.flows, state text)
+returns boolean
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    return case
+        when home.cancelled_at is not null or _may_be.state = 'cancelled' then
+            home.cancelled_at is not null and _may_be.state = 'cancelled'
+        when home.node_count = 0 then _may_be.state = 'open'
+        when _may_be.state = 'running' then exists (
+            select from flowfabric.tickets t where t.flow = home.id and t.phase = 'active')
+        when _may_be.state in ('open', 'blocked') then exists (select from flowfabric.tickets t where t.flow = home.id)
+        else not exists (select from flowfabric.tickets t where t.flow = home.id)
+            and (_may_be.state = 'failed') = exists (
+                select from flowfabric.executions e
+                where e.partition = home.partition and e.flow = home.id
+                  and e.outcome in ('failed', 'cancelled', 'expired')) end;
+end $$;
+
+-- List flows in id order (keyset pagination). Members are counted only in flows that can be in the state.
 --
 --   refuses  invalid_limit, invalid_body
 --   returns  one summary per row, and one more row than asked for if more follow
@@ -159,6 +182,7 @@ begin
         where (list_flows.namespace is null or f.namespace = list_flows.namespace)
           and (list_flows.after_id is null or (f.partition, f.id) > (list_flows.after_partition, list_flows.after_id))
         order by f.partition, f.id offset 0) x
+    cross join lateral (select where list_flows.state is null or flowfabric._may_be(x.f, list_flows.state) offset 0) m
     cross join lateral (select flowfabric._flow_summary(x.f, flowfabric._flow_counts(x.f, now)) as summary offset 0) s
     where list_flows.state is null or s.summary ->> 'state' = list_flows.state
     limit flowfabric._page(list_flows.take);

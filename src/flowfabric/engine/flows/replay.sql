@@ -6,7 +6,7 @@
 --
 --   moves    edge succeeded, failed, skipped → pending; group impossible → pending, satisfied; the member →
 --            blocked_by_dependencies, while its group is pending
-create or replace function flowfabric._reopen(partition int, id uuid)
+create or replace function flowfabric._reopen(partition int, id uuid, flow uuid)
 returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -28,7 +28,7 @@ begin
         returning e.downstream
     )
     select array_agg(r.downstream) into children from reopened r;
-    perform flowfabric._recount(_reopen.partition, c) from unnest(children) c;
+    perform flowfabric._recount(_reopen.partition, c, _reopen.flow) from unnest(children) c;
 
     if exists (select from flowfabric.edge_groups g
                where g.partition = _reopen.partition and g.downstream = _reopen.id and g.state = 'impossible') then
@@ -36,13 +36,13 @@ begin
         set state = case when u.outcome = 'success' then 'succeeded' else 'pending' end::flowfabric.edge_state
         from (
             select e.ctid as place, e.upstream from flowfabric.flow_edges e
-            where e.partition = _reopen.partition and e.downstream = _reopen.id
+            where e.flow = _reopen.flow and e.downstream = _reopen.id and e.partition + 0 = _reopen.partition
               and e.state in ('failed', 'skipped') offset 0) x
         cross join lateral (
             select u.outcome from flowfabric.executions u
             where u.partition = _reopen.partition and u.id = x.upstream offset 0) u
         where e.ctid = x.place;
-        perform flowfabric._recount(_reopen.partition, _reopen.id);
+        perform flowfabric._recount(_reopen.partition, _reopen.id, _reopen.flow);
     end if;
     update flowfabric.tickets t set eligibility = 'blocked_by_dependencies', reason = 'waiting_for_children'
     where t.partition = _reopen.partition and t.id = _reopen.id and flowfabric._awaits(t);
@@ -51,7 +51,7 @@ end $$;
 -- Recount the edges of a group and derive its state from them.
 --
 --   moves    group → pending, satisfied
-create or replace function flowfabric._recount(partition int, downstream uuid)
+create or replace function flowfabric._recount(partition int, downstream uuid, flow uuid)
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -63,6 +63,8 @@ begin
         select count(*) filter (where e.state = 'succeeded') as succeeded,
                count(*) filter (where e.state = 'failed') as failed,
                count(*) filter (where e.state = 'skipped') as skipped
-        from flowfabric.flow_edges e where e.partition = _recount.partition and e.downstream = _recount.downstream) c
+        from flowfabric.flow_edges e
+        where e.flow = _recount.flow and e.downstream = _recount.downstream
+          and e.partition + 0 = _recount.partition) c
     where g.partition = _recount.partition and g.downstream = _recount.downstream;
 end $$;

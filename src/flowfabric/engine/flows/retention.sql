@@ -26,7 +26,13 @@ begin
     if asked.flows is null then
         return;
     end if;
-    ready := flowfabric._try_flows(asked.partitions, asked.flows);
+    ready := array(
+        select f.id from (
+            select distinct a.partition, a.flow from unnest(asked.partitions, asked.flows) as a (partition, flow)
+            order by 1, 2) a
+        cross join lateral (
+            select f.id from flowfabric.flows f
+            where f.partition = a.partition and f.id = a.flow for update skip locked) f);
     busy := array(select a.id from unnest(asked.ids, asked.flows) as a (id, flow) where not a.flow = any (ready));
     -- A statement after the locks, so that it sees the current members.
     ready := array(

@@ -37,11 +37,12 @@ begin
                                    about || jsonb_build_object('cause', 'overlap', 'execution_id', execution_id));
         return;
     elsif unfinished and schedule.overlap = 'replace' then
-        held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from flowfabric.tickets t
+        held := (select flowfabric._try_for_end(array_agg(t.partition), array_agg(t.id), array_agg(t.flow))
+                 from flowfabric.tickets t
                  where t.partition = schedule.last_partition and t.id = schedule.last_execution and t.flow is not null);
         perform from flowfabric.tickets t
         where t.partition = schedule.last_partition and t.id = schedule.last_execution
-          and (t.flow is null or t.flow = any (held))
+          and (t.flow is null or t.id = any (held))
         for update skip locked;
         if not found then
             outcome := 'busy';
@@ -176,7 +177,12 @@ begin
             select f.outcome, f.cancelled, f.fault, f.holds_budgets into outcome, cancelled, fault, holds_budgets
             from flowfabric._fire(schedule, fire_schedules.ticks[at], fire_schedules.partitions[at],
                                   fire_schedules.ids[at], fire_schedules.dues[at], null, missed) f;
-            continue when outcome = 'busy';
+            if outcome = 'busy' then
+                -- Later, so that schedules whose previous execution is locked do not fill the next pass.
+                update flowfabric.schedules s set due_at = now + interval '1 second'
+                where s.namespace = schedule.namespace and s.name = schedule.name;
+                continue;
+            end if;
         elsif fault is null then
             perform flowfabric._append('schedule_skipped', schedule.name, detail => jsonb_build_object(
                 'namespace', schedule.namespace, 'tick', schedule.next_tick_at, 'cause', 'missed'));
@@ -216,7 +222,7 @@ end $$;
 --            lane_registered, if a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
---            invalid_tag_key, invalid_tag, invalid_limit
+--            invalid_tag_key, invalid_tag, invalid_limit, execution_locked
 --   returns  'fired', 'duplicate' if that id was submitted before, or 'skipped' if the previous execution is
 --            unfinished and the schedule skips overlaps; the execution it is about, its lane, and the executions that
 --            ended
@@ -232,7 +238,7 @@ declare
 begin
     perform flowfabric._check_by(fire_schedule.by);
     schedule := flowfabric._lock_schedule(fire_schedule.namespace, fire_schedule.name);
-    loop
+    for tries in 1 .. 10 loop
         if schedule.overlap = 'replace' then
             perform flowfabric._lock_for_end(array[schedule.last_partition], array[schedule.last_execution]);
             perform from flowfabric.tickets t
@@ -243,7 +249,10 @@ begin
         -- Busy: the execution may have joined a flow between the two locks, and another transaction has locked it.
         exit when fired.outcome <> 'busy';
     end loop;
-    perform flowfabric._raise(fired.fault);
+    perform flowfabric._raise(case
+        when fired.outcome = 'busy' then
+            flowfabric._locked_fault(schedule.last_partition, schedule.last_execution)
+        else fired.fault end);
     outcome := fired.outcome;
     execution_id := fired.execution_id;
     lane := coalesce(schedule.options ->> 'lane', 'default');

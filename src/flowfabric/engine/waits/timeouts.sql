@@ -125,11 +125,13 @@ declare
     ending record;
     late record;
 begin
-    held := (select flowfabric._try_flows(array_agg(t.partition), array_agg(t.flow)) from (
-        select s.partition, s.execution from flowfabric.suspensions s where s.timeout_at <= now
+    -- Only a timeout that ends a member of a flow needs the flow.
+    held := (select flowfabric._try_for_end(array_agg(t.partition), array_agg(t.id), array_agg(t.flow)) from (
+        select s.partition, s.execution from flowfabric.suspensions s
+        where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate')
         order by s.timeout_at, s.partition, s.execution limit time_out_waits.take + time_out_waits.passing) s
         cross join lateral (
-            select t.partition, t.flow from flowfabric.tickets t
+            select t.partition, t.id, t.flow from flowfabric.tickets t
             where t.partition = s.partition and t.id = s.execution offset 0) t
         where t.flow is not null);
     select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions,
@@ -143,7 +145,7 @@ begin
             where t.partition = s.partition and t.id = s.execution
               and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id)
                    or s.within is not null and s.timeout_behavior = 'auto_resume')
-              and (t.flow is null or t.flow = any (held))
+              and (t.flow is null or t.id = any (held) or s.timeout_behavior in ('auto_resume', 'escalate'))
             for update skip locked) t
         limit time_out_waits.take offset time_out_waits.passing) x;
     moved := 0;

@@ -16,6 +16,7 @@ create table flowfabric.child_ends (
     parent_partition smallint,
     after_partition  smallint,
     at               timestamptz not null,
+    retry_at         timestamptz, -- when to try again, if children of an ended parent were locked
     execution        uuid not null,
     parent           uuid, -- null if the parent itself has ended
     after_id         uuid

@@ -1,0 +1,92 @@
+"""Calls that many callers share wait for no lock: an item whose flow or ticket is locked is refused, the others act."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from flowfabric.engine import attempts, claims, steps
+from flowfabric.errors import ExecutionLocked, ExecutionNotActive
+from flowfabric.model import Completion, Delay, FailureReport, Fence, Step
+from flowfabric.postgres.driver import Connection
+from tests.conftest import Connect
+from tests.engine.flows.scene import graph
+from tests.given import Given
+from tests.sql.test_flow_sweeps import any_of, locked
+
+Merged = Callable[[Connection, Sequence[Fence]], Awaitable[list[Any]]]
+
+
+async def complete(conn: Connection, fences: Sequence[Fence]) -> list[Any]:
+    return await attempts.complete_many(conn, [Completion(fence=fence) for fence in fences], wait=False)
+
+
+async def fail(conn: Connection, fences: Sequence[Fence]) -> list[Any]:
+    return await attempts.fail_many(conn, [FailureReport(fence=fence, reason="no") for fence in fences], wait=False)
+
+
+async def delay(conn: Connection, fences: Sequence[Fence]) -> list[Any]:
+    return await attempts.delay_many(conn, [Delay(fence=fence) for fence in fences], wait=False)
+
+
+async def save_step(conn: Connection, fences: Sequence[Fence]) -> list[Any]:
+    wanted = [Step(fence=fence, name="step", occurrence=1, result=b"1") for fence in fences]
+    return await steps.save_step_many(conn, wanted, wait=False)
+
+
+CALLS: dict[str, Merged] = {call.__name__: call for call in (complete, fail, delay, save_step)}
+
+
+def refused(answers: list[Any]) -> list[bool]:
+    return [isinstance(answer, ExecutionLocked) for answer in answers]
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_an_item_whose_ticket_is_locked_is_refused_alone(given: Given, connect: Connect, name: str) -> None:
+    held = [await given.claimed() for _ in range(3)]
+    flow = await graph(given.conn, b="a")
+    fences = [claim.fence for claim in [*held, await flow.claim("a")]]
+    other = await locked(connect, held[1].execution_id, flow["a"])
+
+    assert refused(await CALLS[name](given.conn, fences)) == [False, True, False, True]
+    await other.close()
+    assert refused(await CALLS[name](given.conn, [fences[1], fences[3]])) == [False, False]
+
+
+@pytest.mark.parametrize("name", ["complete", "fail"])
+async def test_an_item_whose_flow_is_locked_is_refused_alone(given: Given, connect: Connect, name: str) -> None:
+    one, two = await graph(given.conn, b="a"), await graph(given.conn, d="c")
+    fences = [(await one.claim("a")).fence, (await two.claim("c")).fence, (await given.claimed()).fence]
+    await locked(connect, flow=one)
+
+    assert refused(await CALLS[name](given.conn, fences)) == [True, False, False]
+    assert await two.state("d") == ("waiting" if name == "complete" else "skipped")
+
+
+@pytest.mark.parametrize("behind", ["the upstream it would cancel", "the member it would release"])
+async def test_an_end_that_affects_a_locked_member_is_refused_alone(
+    given: Given, connect: Connect, behind: str
+) -> None:
+    flow = await any_of(given.conn, "c", "a", "b")
+    await flow.add("other")
+    fences = [(await flow.claim(name)).fence for name in ("a", "other")]
+    await locked(connect, flow["b" if behind.startswith("the up") else "c"])
+
+    assert refused(await complete(given.conn, fences)) == [True, False]
+
+
+async def test_an_item_about_an_ended_execution_is_not_taken_for_a_locked_one(given: Given) -> None:
+    flow = await graph(given.conn, b="a")
+    fences = [(await given.claimed()).fence, (await flow.claim("a")).fence]
+    await complete(given.conn, fences)
+
+    assert {type(answer) for answer in await complete(given.conn, [*fences, *fences])} == {ExecutionNotActive}
+
+
+async def test_two_items_about_one_locked_execution_are_both_refused(given: Given, connect: Connect) -> None:
+    flow = await graph(given.conn, "a")
+    fence = (await flow.claim("a")).fence
+    await locked(connect, flow=flow)
+
+    assert refused(await complete(given.conn, [fence, fence])) == [True, True]
+    await claims.renew(given.conn, fence)
