@@ -11,7 +11,7 @@ from flowfabric.engine import claims, workers
 from flowfabric.ids import ExecutionId
 from tests.conftest import Server
 from tests.given import Given
-from tests.worker.scene import SECOND, Gate, away, until, working
+from tests.worker.scene import LIVENESS, SECOND, Gate, away, cut, until, working
 
 
 class Held:
@@ -164,6 +164,24 @@ async def test_a_worker_without_its_database_stops_its_runs_when_their_leases_ex
         assert await app.execution(execution_id).result(20) == "done"
 
 
+async def test_a_worker_whose_connections_are_cut_keeps_its_leases(database_url: str, given: Given) -> None:
+    """Its liveness lock is lost with the connection; it takes the lock again long before the next renewal is due."""
+    app = App(url=database_url)
+    held = Held(app)
+
+    async with working(app, sweeps=True), asyncio.timeout(8):
+        execution_id = await held.begun()
+        for _ in range(3):
+            [before] = await given.rows(LIVENESS)
+            await cut(given)
+            await until(lambda before=before: _locked_anew(given, before["pid"]))
+        held.gate.open.set()
+        assert await app.execution(execution_id).result(20) == "done"
+
+    assert held.gate.came == 1
+    assert "lease_expired" not in await given.events(execution_id)
+
+
 async def test_a_run_that_ended_during_an_outage_is_reported_afterwards(
     database_url: str, given: Given, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,6 +217,11 @@ async def test_a_lease_is_released_once_its_run_is_reported(
 
 async def _registered(given: Given, instance: str) -> bool:
     return [each.instance for each in (await workers.list_workers(given.conn)).items] == [instance]
+
+
+async def _locked_anew(given: Given, before: int) -> bool:
+    found = await given.rows(LIVENESS)
+    return bool(found) and found[0]["pid"] != before
 
 
 async def _swept(given: Given) -> bool:

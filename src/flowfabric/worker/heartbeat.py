@@ -27,6 +27,7 @@ log = logging.getLogger("flowfabric.worker")
 LONGEST_INTERVAL = timedelta(seconds=10)
 LONGEST_LIFE = timedelta(minutes=10)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+SHORT_LIFE = 1.0  # seconds; after a connection that was lost sooner there is a pause
 STOP_TIMEOUT = 5.0
 
 
@@ -54,6 +55,7 @@ class Heartbeat:
         self._held: dict[UUID, tuple[Fence, float]] = {}
         self._guard = threading.Lock()
         self._stopping = False
+        self._has_beaten = False  # on the current connection
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="heartbeat", daemon=True)
@@ -94,17 +96,19 @@ class Heartbeat:
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
         watching = asyncio.create_task(self._watch())
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
         while not self._stopping:
-            began = time.monotonic()
+            began, self._has_beaten = time.monotonic(), False
             try:
                 async with self._database.own_connection() as conn:
+                    conn.add_termination_listener(lambda _: self._wake.set())  # notice a lost connection immediately
                     await self._beat(conn)
             except Exception as error:
                 self._failed(error)
-            if not self._stopping:
-                if time.monotonic() - began > LONGEST_PAUSE:
-                    backoff.reset()
+            if self._has_beaten:
+                backoff.reset()
+            # The liveness lock was lost with the connection, and soon this instance looks dead: reconnect at once.
+            if not self._stopping and (not self._has_beaten or time.monotonic() - began < SHORT_LIFE):
                 await backoff.wait()
         watching.cancel()
 
@@ -112,11 +116,13 @@ class Heartbeat:
         if isinstance(error, FlowFabricError) and not isinstance(error, Unavailable) and not self.registered.done():
             self.registered.set_exception(error)
         elif isinstance(error, Unavailable | TimeoutError):
-            log.warning("the heartbeat of %s lost the database; reconnecting: %s", self._about.instance, error)
+            why = f"Postgres did not answer within {self._interval:g} s" if isinstance(error, TimeoutError) else error
+            log.warning("the heartbeat of %s lost the database; reconnecting: %s", self._about.instance, why)
         else:
             log.exception("the heartbeat of %s failed; reconnecting", self._about.instance)
 
     async def _beat(self, conn: Connection) -> None:
+        self._wake.clear()
         async with asyncio.timeout(self._interval):
             await self._register(conn)
         while not self._stopping:
@@ -125,6 +131,7 @@ class Heartbeat:
                 [answer] = await workers.beat(conn, [self._about.instance])
                 if answer.outcome == "not_registered":
                     await self._register(conn)
+            self._has_beaten = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._interval):
                     await self._wake.wait()
