@@ -276,13 +276,15 @@ end $$;
 -- gone, and every instance has 15 s to register again.
 --
 --   returns  whether there is anything to do, and for how long a lock may be missing
-create or replace function flowfabric._missing_locks(held int[], now timestamptz, out is_any boolean, out grace interval)
+create or replace function flowfabric._missing_locks(
+    held int[], now timestamptz, out is_any boolean, out grace interval)
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     select coalesce(bool_or(x.is_missing or x.lock_missing_since is not null), false),
-           case when 2 * count(*) filter (where x.is_missing or x.lock_retaken_at > _missing_locks.now - interval '15 s')
-                     > count(*) then interval '15 s' else interval '800 ms' end
+           case when 2 * count(*) filter (
+                    where x.is_missing or x.lock_retaken_at > _missing_locks.now - interval '15 s') > count(*)
+                then interval '15 s' else interval '800 ms' end
     into is_any, grace
     from (
         select w.lock_missing_since, w.lock_retaken_at, h.key is null as is_missing

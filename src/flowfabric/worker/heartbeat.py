@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
@@ -127,17 +127,26 @@ class Heartbeat:
             await self._register(conn)
         while not self._stopping:
             async with asyncio.timeout(self._interval):
-                await self._renew(conn)
+                locked = await self._renew(conn, self._fences())
                 [answer] = await workers.beat(conn, [self._about.instance])
                 if answer.outcome == "not_registered":
                     await self._register(conn)
             self._has_beaten = True
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._wake.wait()
-            self._wake.clear()
+            await self._wait(conn, locked)
         async with asyncio.timeout(STOP_TIMEOUT):
             await workers.unregister_worker(conn, self._about.instance)
+
+    async def _wait(self, conn: Connection, locked: Sequence[Fence]) -> None:
+        """Wait for the next renewal. Meanwhile renew the leases alone whose executions were locked."""
+        end = time.monotonic() + self._interval
+        while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._interval / 10) if locked else left):
+                    await self._wake.wait()
+            if locked:
+                async with asyncio.timeout(self._interval):
+                    locked = await self._renew(conn, [fence for fence in locked if self.holds(fence)])
+        self._wake.clear()
 
     async def _register(self, conn: Connection) -> None:
         """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing."""
@@ -157,20 +166,27 @@ class Heartbeat:
         if not self.registered.done():
             self.registered.set_result(None)
 
-    async def _renew(self, conn: Connection) -> None:
+    def _fences(self) -> list[Fence]:
         with self._guard:
-            fences = [fence for fence, _ in self._held.values()]
+            return [fence for fence, _ in self._held.values()]
+
+    async def _renew(self, conn: Connection, fences: Sequence[Fence]) -> list[Fence]:
+        """Renew these leases, and return those whose executions were locked, for example by a handler's transaction."""
         if not fences:
-            return
+            return []
+        locked = []
         until = time.monotonic() + self._lease
         answers = await claims.renew_many(conn, fences, lease=self._about.lease)
         for fence, answer in zip(fences, answers, strict=True):
             if isinstance(answer, FlowFabricError):
                 self._drop(fence)
+            elif answer.outcome == "locked":
+                locked.append(fence)
             else:
                 with self._guard:
                     if fence.lease_id in self._held:
                         self._held[fence.lease_id] = fence, until
+        return locked
 
     async def _watch(self) -> None:
         """Drop leases that are about to expire by our own clock: an unavailable database cannot tell us."""

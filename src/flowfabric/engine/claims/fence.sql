@@ -33,16 +33,29 @@ language sql stable as $$
     from (select (_fence_fault.ticket).*) t
 $$;
 
+-- The clock for a check in the middle of a statement that waits for locks. It is volatile and called in a subquery, so
+-- that it is read when the check needs it: after the locks, and once.
+--
+--   returns  the time
+create or replace function flowfabric._clock_under_locks()
+returns timestamptz
+language plpgsql as $$
+begin
+    return flowfabric.clock();
+end $$;
+
 -- Check a fence against the ticket at a ctid, which the caller has locked.
 --
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
 --   returns  the fault, or null when the fence is valid
-create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
+create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int)
 returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
 begin
-    return (select flowfabric._fence_fault(t, _fault_at.lease_id, _fault_at.epoch, _fault_at.attempt, _fault_at.now)
+    return (select flowfabric._fence_fault(t, _fault_at.lease_id, _fault_at.epoch, _fault_at.attempt, now)
             from flowfabric.tickets t where t.ctid = _fault_at.place);
 end $$;
 
@@ -87,36 +100,78 @@ begin
         order by r.item);
 end $$;
 
--- Lock the tickets of one round of a batch of fenced calls, and check each fence.
+-- Lock the tickets of one round of a batch of fenced calls, and check each fence: by the clock after the last lock, so
+-- that a call that waited longer than its lease is refused.
 --
 --   locks    the tickets, in key order
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  per item of the round the ticket's ctid, or the fault; read the ticket in a new statement, because a
 --            statement that began before the lock does not see what the lock waited for
 create or replace function flowfabric._fenced(
-    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int,
-    now timestamptz)
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int)
 returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
     return query
-    select x.item::int, t.place,
-           case when t.is_held then null when t.place is null then flowfabric._ended_fault(x.partition, x.id)
-                else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt, _fenced.now) end
+    select l.item::int, l.place,
+           case when l.held_until > (select flowfabric._clock_under_locks()) then null
+                when l.place is null then flowfabric._ended_fault(l.partition, l.id)
+                else flowfabric._fault_at(l.place, l.lease_id, l.epoch, l.attempt) end
     from (
-        select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts,
-                               _fenced.rounds)
+        select x.*, t.* from (
+            select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs,
+                                   _fenced.attempts, _fenced.rounds)
+                 with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
+            where x.round = _fenced.round
+            order by x.partition, x.id) x
+        left join lateral (
+            select t.ctid as place,
+                   case when t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt
+                             and t.phase = 'active' then t.expires_at end as held_until
+            from flowfabric.tickets t
+            where t.partition = x.partition and t.id = x.id
+            for update) t on true
+        order by x.item) l; -- the sort takes all locks before the first fence is checked
+end $$;
+
+-- Lock those tickets of one round of a batch of fenced calls that nobody else has locked, and check each fence. Never
+-- waits: for a locked ticket it returns the expiry that other transactions see, unless the lease has already ended.
+--
+--   locks    the tickets, in key order (skips locked ones)
+--   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
+--   returns  per item of the round the ticket's ctid, the expiry of the lease if the ticket is locked, or the fault
+create or replace function flowfabric._try_fenced(
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int,
+    now timestamptz)
+returns table (item int, place tid, locked_until timestamptz, fault jsonb)
+language plpgsql rows 500 as $$
+#variable_conflict use_column
+begin
+    return query
+    select x.item::int, t.place, c.held_until,
+           case when t.is_held or c.held_until is not null then null
+                when t.place is not null then flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt)
+                else coalesce(c.fault, flowfabric._ended_fault(x.partition, x.id)) end
+    from (
+        select x.* from unnest(_try_fenced.partitions, _try_fenced.ids, _try_fenced.lease_ids, _try_fenced.epochs,
+                               _try_fenced.attempts, _try_fenced.rounds)
              with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
-        where x.round = _fenced.round
+        where x.round = _try_fenced.round
         order by x.partition, x.id) x
     left join lateral (
         select t.ctid as place,
                t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt and t.phase = 'active'
-                   and t.expires_at > _fenced.now as is_held
+                   and t.expires_at > _try_fenced.now as is_held
         from flowfabric.tickets t
         where t.partition = x.partition and t.id = x.id
-        for update) t on true;
+        for update skip locked) t on true
+    left join lateral (
+        select case when c.lease_id = x.lease_id and c.epoch = x.epoch and c.attempt = x.attempt
+                         and c.phase = 'active' then c.expires_at end as held_until,
+               flowfabric._fence_fault(c, x.lease_id, x.epoch, x.attempt, _try_fenced.now) as fault
+        from flowfabric.tickets c
+        where t.place is null and c.partition = x.partition and c.id = x.id) c on true;
 end $$;
 
 -- Lock the ticket of one fenced call, and check its fence.
@@ -125,19 +180,21 @@ end $$;
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  the ticket, and the fault when the fence is not valid
 create or replace function flowfabric._lock_fenced(
-    partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz, out ticket flowfabric.tickets,
-    out fault jsonb)
+    partition int, id uuid, lease_id uuid, epoch bigint, attempt int, out ticket flowfabric.tickets, out fault jsonb)
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    now timestamptz;
 begin
     select t.* into ticket from flowfabric.tickets t
     where t.partition = _lock_fenced.partition and t.id = _lock_fenced.id for update;
+    now := flowfabric.clock();
     if not found then
         fault := flowfabric._ended_fault(_lock_fenced.partition, _lock_fenced.id);
     elsif (ticket.lease_id = _lock_fenced.lease_id and ticket.epoch = _lock_fenced.epoch
            and ticket.attempt = _lock_fenced.attempt and ticket.phase = 'active'
-           and ticket.expires_at > _lock_fenced.now) is not true then
-        fault := flowfabric._fence_fault(ticket, _lock_fenced.lease_id, _lock_fenced.epoch, _lock_fenced.attempt,
-                                         _lock_fenced.now);
+           and ticket.expires_at > now) is not true then
+        fault := flowfabric._fence_fault(
+            ticket, _lock_fenced.lease_id, _lock_fenced.epoch, _lock_fenced.attempt, now);
     end if;
 end $$;
