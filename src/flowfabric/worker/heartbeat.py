@@ -98,19 +98,23 @@ class Heartbeat:
         watching = asyncio.create_task(self._watch())
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
         while not self._stopping:
-            began, self._has_beaten = time.monotonic(), False
+            began = time.monotonic()
             try:
                 async with self._database.own_connection() as conn:
                     conn.add_termination_listener(lambda _: self._wake.set())  # notice a lost connection immediately
                     await self._beat(conn)
             except Exception as error:
                 self._failed(error)
-            if self._has_beaten:
-                backoff.reset()
-            # The liveness lock was lost with the connection, and soon this instance looks dead: reconnect at once.
-            if not self._stopping and (not self._has_beaten or time.monotonic() - began < SHORT_LIFE):
-                await backoff.wait()
+            await self._pause(backoff, time.monotonic() - began)
         watching.cancel()
+
+    async def _pause(self, backoff: Backoff, lived: float) -> None:
+        """Wait before the next connection: not at all if the lost one worked, because its liveness lock is lost too."""
+        has_beaten, self._has_beaten = self._has_beaten, False
+        if has_beaten:
+            backoff.reset()
+        if not self._stopping and (not has_beaten or lived < SHORT_LIFE):
+            await backoff.wait()
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, FlowFabricError) and not isinstance(error, Unavailable) and not self.registered.done():
