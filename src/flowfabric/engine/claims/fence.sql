@@ -114,12 +114,13 @@ language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
     return query
-    select l.item::int, l.place,
+    select l.item, l.place,
            case when l.held_until > (select flowfabric._clock_under_locks()) then null
-                when l.place is null then flowfabric._ended_fault(l.partition, l.id)
-                else flowfabric._fault_at(l.place, l.lease_id, l.epoch, l.attempt) end
+                when l.place is null then flowfabric._ended_fault(_fenced.partitions[l.item], _fenced.ids[l.item])
+                else flowfabric._fault_at(l.place, _fenced.lease_ids[l.item], _fenced.epochs[l.item],
+                                          _fenced.attempts[l.item]) end
     from (
-        select x.*, t.* from (
+        select x.item::int, t.place, t.held_until from (
             select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs,
                                    _fenced.attempts, _fenced.rounds)
                  with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
@@ -132,27 +133,51 @@ begin
             from flowfabric.tickets t
             where t.partition = x.partition and t.id = x.id
             for update) t on true
-        order by x.item) l; -- the sort takes all locks before the first fence is checked
+        order by 1) l; -- the sort takes all locks before the first fence is checked
+end $$;
+
+-- Check a fence against a ticket that another transaction has locked, as it was before that transaction.
+--
+--   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
+--   returns  the fault if the lease had already ended, or null: it depends on the other transaction
+create or replace function flowfabric._locked_fault(
+    partition int, id uuid, lease_id uuid, epoch bigint, attempt int)
+returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _locked_fault.partition and t.id = _locked_fault.id;
+    if not found then
+        return flowfabric._ended_fault(_locked_fault.partition, _locked_fault.id);
+    end if;
+    -- An expired lease may be in the middle of its renewal: the next call checks that.
+    return flowfabric._fence_fault(
+        ticket, _locked_fault.lease_id, _locked_fault.epoch, _locked_fault.attempt, '-infinity');
 end $$;
 
 -- Lock those tickets of one round of a batch of fenced calls that nobody else has locked, and check each fence. Never
--- waits: for a locked ticket it returns the expiry that other transactions see, unless the lease has already ended.
+-- waits.
 --
 --   locks    the tickets, in key order (skips locked ones)
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
---   returns  per item of the round the ticket's ctid, the expiry of the lease if the ticket is locked, or the fault
+--   returns  per item of the round the ticket's ctid, or the fault; neither for a ticket that another transaction has
+--            locked
 create or replace function flowfabric._try_fenced(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int,
     now timestamptz)
-returns table (item int, place tid, locked_until timestamptz, fault jsonb)
+returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
     return query
-    select x.item::int, t.place, c.held_until,
-           case when t.is_held or c.held_until is not null then null
-                when t.place is not null then flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt)
-                else coalesce(c.fault, flowfabric._ended_fault(x.partition, x.id)) end
+    select x.item::int, t.place,
+           case when t.is_held then null
+                when t.place is null then
+                    flowfabric._locked_fault(x.partition, x.id, x.lease_id, x.epoch, x.attempt)
+                else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt) end
     from (
         select x.* from unnest(_try_fenced.partitions, _try_fenced.ids, _try_fenced.lease_ids, _try_fenced.epochs,
                                _try_fenced.attempts, _try_fenced.rounds)
@@ -165,13 +190,7 @@ begin
                    and t.expires_at > _try_fenced.now as is_held
         from flowfabric.tickets t
         where t.partition = x.partition and t.id = x.id
-        for update skip locked) t on true
-    left join lateral (
-        select case when c.lease_id = x.lease_id and c.epoch = x.epoch and c.attempt = x.attempt
-                         and c.phase = 'active' then c.expires_at end as held_until,
-               flowfabric._fence_fault(c, x.lease_id, x.epoch, x.attempt, _try_fenced.now) as fault
-        from flowfabric.tickets c
-        where t.place is null and c.partition = x.partition and c.id = x.id) c on true;
+        for update skip locked) t on true;
 end $$;
 
 -- Lock the ticket of one fenced call, and check its fence.

@@ -21,12 +21,11 @@ begin
     perform flowfabric._check_lease(renew.lease_ms);
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(f.item) filter (where f.fault is null and f.locked_until is null) as items,
-               array_agg(f.place) filter (where f.fault is null and f.locked_until is null) as places,
+        select array_agg(f.item) filter (where f.fault is null and f.place is not null) as items,
+               array_agg(f.place) filter (where f.fault is null and f.place is not null) as places,
                array_agg(f.item) filter (where f.fault is not null) as refused,
                array_agg(f.fault) filter (where f.fault is not null) as faults,
-               array_agg(f.item) filter (where f.locked_until is not null) as locked,
-               array_agg(f.locked_until) filter (where f.locked_until is not null) as locked_until
+               array_agg(f.item) filter (where f.fault is null and f.place is null) as locked
         into checked
         from flowfabric._try_fenced(renew.partitions, renew.ids, renew.lease_ids, renew.epochs, renew.attempts, rounds,
                                     round, now) f;
@@ -55,8 +54,10 @@ begin
         select r.item, 'renewed', null, jsonb_build_object('expires_at', r.expires_at)::text from renewed r
         left join noted n on true
         union all
-        select x.item, 'locked', null, jsonb_build_object('expires_at', x.expires_at)::text
-        from unnest(checked.locked, checked.locked_until) as x (item, expires_at)
+        select x.item, 'locked', null, jsonb_build_object('expires_at', coalesce(
+            (select t.expires_at from flowfabric.tickets t
+             where t.partition = renew.partitions[x.item] and t.id = renew.ids[x.item]), now))::text
+        from unnest(checked.locked) as x (item)
         union all
         select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
         from unnest(checked.refused, checked.faults) as x (item, fault);
