@@ -31,7 +31,6 @@ CHOSEN_BY_ARGUMENT = {
     "_end": "the outcome",
     "_end_leases": "how the lease ended",
     "_settle_failures": "the outcome of executions that are not retried",
-    "_remove_instances": "whether the lease expires or is revoked",
     "_note_groups": "the state of the group",
     "submit": "whether it is for a flow",
 }
@@ -74,6 +73,7 @@ MAY_SLEEP = {
     "tests/given.py": "polls for what other sessions, threads and processes do, which takes real time",
     "tests/postgres/test_embedded.py": "polls for the processes and files of a server, which take real time",
     "tests/worker/test_outages.py": "handlers that take a while, so that an outage interrupts some of them",
+    "tests/stories/test_cut_connections.py": "cuts the connections of real processes at an interval",
     "tests/stories/test_log.py": "keeps transactions open for random times, which is the case under test",
 }
 MAY_REPLACE = {"tests/test_ids.py": "stops the system clock to check the parts of a UUID"}

@@ -1,6 +1,5 @@
 """A worker killed with `kill -9`: how soon its executions start on another worker."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -13,9 +12,6 @@ from benchmarks.workers import opened, stamped, until, worker
 
 ROUNDS = 20
 HELD = 10
-EARLY = (
-    "select greatest(extract(epoch from pg_postmaster_start_time() + interval '16 s' - now()), 0)::float8 as seconds"
-)
 
 
 def killing(lease: str, **environment: str) -> Callable[[Ground], Awaitable[int]]:
@@ -25,10 +21,7 @@ def killing(lease: str, **environment: str) -> Callable[[Ground], Awaitable[int]
         rounds = ground.scaled(ROUNDS)
         stamps = stamped(ground, 2 * HELD * rounds)
         delays: list[float] = []
-        async with opened(ground) as app:
-            async with app.database.connection() as conn:  # a server that has just started considers no worker dead
-                [row] = await conn.fetch(EARLY)
-                await asyncio.sleep(row["seconds"])
+        async with opened(ground):
             for number in range(rounds):
                 numbers = range(number * HELD, (number + 1) * HELD)
                 delays += await one(ground, stamps, numbers, ("--lanes", "held", "--lease", lease), environment)

@@ -16,17 +16,25 @@ from tests.given import Given
 LONG = timedelta(hours=1)
 
 
-async def start(conn: Connection, instance: str, *, holds_lock: bool = True) -> None:
-    """Start a worker process: take the lock first, then register."""
-    if holds_lock:
-        await workers.hold_lock(conn, instance)
+async def start(conn: Connection, instance: str) -> None:
+    """Start a worker process, or connect it again: take the lock first, then register."""
+    await workers.hold_lock(conn, instance)
     await workers.register_worker(
-        conn, "w", instance=instance, lanes=["default"], holds_lock=holds_lock, ttl=timedelta(minutes=10)
+        conn, "w", instance=instance, lanes=["default"], holds_lock=True, ttl=timedelta(minutes=10)
     )
 
 
 async def sweep(given: Given) -> Swept:
     return await workers.return_orphans(given.conn)
+
+
+async def passes(given: Given, seconds: float) -> list[int]:
+    """Sweep every quarter of a second for so long, as a process does; return how many each pass removed."""
+    moved = []
+    for _ in range(round(seconds / 0.25)):
+        await given.time_passes(seconds=0.25)
+        moved.append((await sweep(given)).moved)
+    return moved
 
 
 async def is_gone(conn: asyncpg.Connection, given: Given) -> None:
@@ -42,8 +50,9 @@ Running = Callable[..., Awaitable[tuple[asyncpg.Connection, Claim]]]
 
 @pytest.fixture
 async def running(given: Given, connect: Connect) -> Running:
-    """Start a worker of that name with a lease of one hour; the server has been up for a while."""
-    await given.time_passes(minutes=1)
+    """Start a worker of that name with a lease of one hour, beside two workers that live to the end."""
+    for instance in ("other-1", "other-2"):
+        await start(await connect(), instance)
 
     async def begin(instance: str = "w-1", **options: object) -> tuple[asyncpg.Connection, Claim]:
         conn = await connect()
@@ -57,11 +66,11 @@ async def running(given: Given, connect: Connect) -> Running:
 
 async def test_the_leases_of_a_dead_process_end(given: Given, running: Running) -> None:
     conn, claim = await running()
-    await running("w-2")
     assert (await sweep(given)).moved == 0
     await is_gone(conn, given)
     assert (await sweep(given)).moved == 0
-    await given.time_passes(seconds=0.5)
+    assert sum(await passes(given, 0.5)) == 0
+    await given.time_passes(seconds=0.3)
 
     swept = await sweep(given)
 
@@ -74,7 +83,7 @@ async def test_the_leases_of_a_dead_process_end(given: Given, running: Running) 
     [again] = await given.claim(lanes=["w-1"])
     assert (again.attempt.type, again.attempt.number) == ("reclaim", 2)
     assert (await given.ticket(claim.execution_id))["reclaims"] == 1
-    assert [worker.instance for worker in (await workers.list_workers(given.conn)).items] == ["w-2"]
+    assert [worker.instance for worker in (await workers.list_workers(given.conn)).items] == ["other-1", "other-2"]
     assert (await sweep(given)).moved == 0
 
 
@@ -82,7 +91,8 @@ async def test_a_lost_process_counts_as_a_reclaim(given: Given, running: Running
     conn, claim = await running(policy={"max_reclaim_count": 0})
     await is_gone(conn, given)
     await sweep(given)
-    await given.time_passes(seconds=1)
+    await passes(given, 0.5)
+    await given.time_passes(seconds=0.3)
 
     swept = await sweep(given)
 
@@ -97,14 +107,11 @@ async def test_a_process_that_reconnects_in_time_keeps_its_leases(
     conn, claim = await running()
     await is_gone(conn, given)
     await sweep(given)
-    await given.time_passes(seconds=0.4)
+    await passes(given, 0.5)
     await workers.hold_lock(await connect(), "w-1")
 
-    assert (await sweep(given)).moved == 0
-    [row] = await given.rows("select lock_missing_since from flowfabric.workers")
-    assert row["lock_missing_since"] is None
-    await given.time_passes(minutes=1)
-    assert (await sweep(given)).moved == 0
+    assert sum(await passes(given, 5)) == 0
+    assert await given.rows("select from flowfabric.workers where lock_missing_since is not null") == []
     await attempts.complete(given.conn, claim.fence)
 
 
@@ -114,46 +121,76 @@ async def test_the_time_without_a_lock_restarts_after_a_reconnection(
     conn, _ = await running()
     await is_gone(conn, given)
     await sweep(given)
+    await passes(given, 0.5)
     again = await connect()
-    await workers.hold_lock(again, "w-1")
-    await sweep(given)
-    await given.time_passes(minutes=1)
+    await start(again, "w-1")
     await is_gone(again, given)
 
-    assert (await sweep(given)).moved == 0
-    await given.time_passes(seconds=0.5)
-    assert (await sweep(given)).moved == 1
+    await sweep(given)
+    assert sum(await passes(given, 0.5)) == 0
+    assert sum(await passes(given, 0.5)) == 1
 
 
-async def test_no_instance_is_an_orphan_just_after_a_server_start(given: Given, running: Running) -> None:
+async def test_time_in_which_nothing_was_checked_does_not_count(given: Given, running: Running) -> None:
+    """The server may have been away for that time, whenever it started."""
     conn, _ = await running()
     await is_gone(conn, given)
     await sweep(given)
-    [row] = await given.rows("select extract(epoch from flowfabric.clock() - pg_postmaster_start_time()) as up")
-    await given.time_passes(seconds=-float(row["up"]) + 10)
-    assert (await sweep(given)).moved == 0
-    [entry] = await given.rows("select lock_missing_since from flowfabric.workers")
-    assert entry["lock_missing_since"] is None
+    await given.time_passes(minutes=1)
 
-    await given.time_passes(seconds=5)
     assert (await sweep(given)).moved == 0
-    await given.time_passes(seconds=0.5)
-    assert (await sweep(given)).moved == 1
+    assert sum(await passes(given, 0.5)) == 1
+
+
+async def test_when_all_workers_lose_their_locks_together_none_is_an_orphan(given: Given, connect: Connect) -> None:
+    """A restart, a failover or a network failure: the first worker is back at once, others after 8 s."""
+    lost = [await connect() for _ in range(4)]
+    for number, conn in enumerate(lost):
+        await start(conn, f"w-{number}")
+    for conn in lost:
+        await is_gone(conn, given)
+    await start(await connect(), "w-0")
+
+    assert sum(await passes(given, 8)) == 0
+    for number in (1, 2):
+        await start(await connect(), f"w-{number}")
+    assert sum(await passes(given, 3)) == 0
+    assert sum(await passes(given, 6)) == 1
+    assert "w-3" not in [worker.instance for worker in (await workers.list_workers(given.conn)).items]
+
+
+async def test_a_worker_that_dies_while_others_stay_is_an_orphan_soon(given: Given, connect: Connect) -> None:
+    conns = [await connect() for _ in range(4)]
+    for number, conn in enumerate(conns):
+        await start(conn, f"w-{number}")
+    for conn in conns[:2]:  # half of them: not more than half
+        await is_gone(conn, given)
+    await sweep(given)
+
+    assert sum(await passes(given, 0.5)) == 0
+    assert sum(await passes(given, 0.5)) == 2
+
+
+async def test_a_dead_worker_that_has_been_replaced_is_an_orphan_soon(given: Given, connect: Connect) -> None:
+    dead = await connect()
+    await start(dead, "w-1")
+    await is_gone(dead, given)
+    assert sum(await passes(given, 10)) == 0  # the only worker: the server may have been away
+    await start(await connect(), "w-2")
+
+    assert sum(await passes(given, 1)) == 1
 
 
 @pytest.mark.parametrize("holds_lock", [False, True])
 async def test_a_process_that_never_held_its_lock_keeps_its_leases_until_they_expire(
     conn: Connection, given: Given, holds_lock: bool
 ) -> None:
-    await given.time_passes(minutes=1)
     await workers.register_worker(conn, "w", instance="w-1", lanes=["default"], holds_lock=holds_lock)
     await given.submitted()
     [claim] = await given.claim(worker="w", instance="w-1", lease=LONG)
 
     async with given.nothing_changes():
-        for _ in range(3):
-            assert (await sweep(given)).moved == 0
-            await given.time_passes(seconds=5)
+        assert sum(await passes(given, 20)) == 0
     await claims.renew(conn, claim.fence)
 
 
@@ -164,23 +201,21 @@ async def test_registering_again_while_the_lock_is_missing_keeps_the_promise(
     await is_gone(lost, given)
     await workers.register_worker(conn, "w", instance="w-1", lanes=["default"], holds_lock=True)
     await sweep(given)
-    await given.time_passes(seconds=0.5)
 
-    assert (await sweep(given)).moved == 1
+    assert sum(await passes(given, 1)) == 1
 
 
 async def test_the_lock_of_one_database_means_nothing_in_another(
-    given: Given, running: Running, server: object, empty_url: str
+    given: Given, running: Running, empty_url: str
 ) -> None:
     conn, _ = await running()
     elsewhere = await asyncpg.connect(empty_url)
-    [row] = await given.rows("select lock_key from flowfabric.workers")
+    [row] = await given.rows("select lock_key from flowfabric.workers where instance = 'w-1'")
     await elsewhere.execute(f"select pg_advisory_lock_shared({workers.LOCK_CLASS}, {row['lock_key']})")
     await is_gone(conn, given)
     await sweep(given)
-    await given.time_passes(seconds=0.5)
 
-    assert (await sweep(given)).moved == 1
+    assert sum(await passes(given, 1)) == 1
     await elsewhere.close()
 
 
@@ -190,23 +225,25 @@ async def test_locks_with_and_without_a_sign_are_recognised(given: Given, runnin
     keys = [row["lock_key"] for row in await given.rows("select lock_key from flowfabric.workers")]
 
     assert min(keys) < 0 < max(keys)
-    await sweep(given)
-    await given.time_passes(seconds=1)
-    assert (await sweep(given)).moved == 0
+    assert sum(await passes(given, 2)) == 0
 
 
-async def test_the_sweep_of_orphans_honours_its_limit_and_offset(given: Given, running: Running) -> None:
+async def test_the_sweep_of_orphans_honours_its_limit_and_offset(given: Given, connect: Connect) -> None:
     for number in range(3):
-        conn, _ = await running(f"w-{number}")
+        await start(await connect(), f"z-{number}")
+    for number in range(3):
+        conn = await connect()
+        await start(conn, f"w-{number}")
         await is_gone(conn, given)
     await sweep(given)
-    await given.time_passes(seconds=1)
+    await passes(given, 0.5)
+    await given.time_passes(seconds=0.3)
 
     first = await workers.return_orphans(given.conn, limit=1, passing=1)
     second = await workers.return_orphans(given.conn)
 
-    assert (first.moved, first.lanes) == (1, ["w-1"])
-    assert (second.moved, sorted(second.lanes)) == (2, ["w-0", "w-2"])
+    assert (first.moved, second.moved) == (1, 2)
+    assert await given.event("worker_expired") == {"reason": "connection_lost"}
 
 
 async def test_a_sweep_that_finds_no_orphan_writes_nothing(given: Given, running: Running) -> None:
@@ -215,3 +252,23 @@ async def test_a_sweep_that_finds_no_orphan_writes_nothing(given: Given, running
 
     assert (await sweep(given)).moved == 0
     assert await given.rows("select xmin::text, xmax::text from flowfabric.workers") == before
+
+
+async def test_a_locked_ticket_keeps_back_its_own_lease_only(given: Given, running: Running, connect: Connect) -> None:
+    conn, claim = await running()
+    await given.submitted(lane="w-1")
+    [locked] = await given.claim(lanes=["w-1"], worker="w", instance="w-1", lease=LONG)
+    await is_gone(conn, given)
+    await sweep(given)
+    await passes(given, 0.5)
+
+    async with (other := await connect()).transaction():
+        await executions.change_priority(other, locked.execution_id, 7, by="ops")
+        await given.time_passes(seconds=0.3)
+        swept = await sweep(given)
+        assert (swept.moved, swept.lanes) == (0, ["w-1"])
+        assert await given.state(claim.execution_id) is PublicState.WAITING
+
+    swept = await sweep(given)
+    assert (swept.moved, swept.lanes) == (1, ["w-1"])
+    assert await given.state(locked.execution_id) is PublicState.WAITING

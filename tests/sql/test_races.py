@@ -111,10 +111,10 @@ async def test_the_second_of_two_completions_gets_the_outcome_of_the_first(
 async def test_a_lease_that_is_being_reclaimed_cannot_be_renewed(race: Race, given: Given, fence: Fence) -> None:
     await given.time_passes(seconds=30)
 
-    refusal = await race.waits(claims.expire_leases, renew(fence))
-
-    assert isinstance(refusal, errors.LeaseLost)
-    assert refusal.fields == {"cause": "expired"}
+    assert (await race.passes(claims.expire_leases, renew(fence))).outcome == "locked"
+    with pytest.raises(errors.LeaseLost) as refused:
+        await claims.renew(given.conn, fence)
+    assert refused.value.fields == {"cause": "expired"}
     assert await state(given.conn, fence.execution_id) is PublicState.WAITING
     assert (await given.events(fence.execution_id))[2:] == ["lease_expired"]
 
@@ -266,7 +266,6 @@ async def test_a_hold_that_waited_for_a_claim_is_refused(race: Race, given: Give
 
 
 UNDER_A_LEASE: dict[str, Callable[[Fence], Call]] = {
-    "renew": renew,
     "complete": complete,
     "fail": fail,
     "delay": lambda fence: lambda conn: attempts.delay(conn, fence, timedelta(minutes=1)),
@@ -283,12 +282,29 @@ async def test_a_call_that_waited_for_a_change_without_effect_on_the_lease_succe
     assert (await executions.describe(given.conn, fence.execution_id)).priority == 7
 
 
-async def test_two_concurrent_renewals_of_one_lease_succeed(race: Race, given: Given, fence: Fence) -> None:
+async def test_a_renewal_skips_the_executions_that_another_transaction_has_locked(
+    race: Race, given: Given, fence: Fence
+) -> None:
+    other = await given.claimed(lane="other")
+    [before] = await given.rows("select expires_at from flowfabric.tickets where id = $1", fence.execution_id.uuid)
     await given.time_passes(seconds=5)
-    answer = await race.waits(renew(fence), renew(fence))
 
-    [row] = await given.rows("select expires_at from flowfabric.tickets")
-    assert answer.expires_at == row["expires_at"]
+    locked, renewed = await race.passes(prioritize(fence), lambda conn: claims.renew_many(conn, [fence, other.fence]))
+
+    assert (locked.outcome, locked.expires_at) == ("locked", before["expires_at"])
+    assert (renewed.outcome, renewed.expires_at) > ("renewed", other.expires_at)
+    assert (await claims.renew(given.conn, fence)).outcome == "renewed"
+
+
+async def test_a_renewal_of_a_locked_execution_whose_lease_has_ended_is_refused(
+    race: Race, given: Given, fence: Fence
+) -> None:
+    await claims.revoke(given.conn, fence.execution_id, by="ops")
+
+    async with race.one.transaction():
+        await prioritize(fence)(race.one)
+        with pytest.raises(errors.LeaseLost):
+            await claims.renew(race.two, fence)
 
 
 async def test_eight_concurrent_workers_claim_every_execution_exactly_once(connect: Connect, given: Given) -> None:

@@ -22,9 +22,8 @@ PATIENT = {"max_reclaim_count": 1_000}
 
 @pytest.fixture
 async def url(database_url: str, given: Given) -> str:
-    """A server that started a minute ago: in its first seconds it takes no worker for dead."""
+    """A database with the tables of the workload."""
     await given.conn.execute(TABLES)
-    await given.time_passes(minutes=1)
     return database_url
 
 

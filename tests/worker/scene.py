@@ -12,6 +12,7 @@ from typing import Any
 
 from flowfabric.app import App
 from flowfabric.app.tasks import Task
+from flowfabric.engine import workers
 from flowfabric.worker import Worker
 from tests.conftest import Server
 from tests.given import Given
@@ -19,6 +20,11 @@ from tests.given import until as until
 
 TIMEOUT = 30.0
 SECOND = {"lease": "1s", "drain": "1s"}
+# The sessions that hold the liveness lock of a worker.
+LIVENESS = f"""
+select l.pid from pg_locks l join pg_database d on d.oid = l.database
+where l.locktype = 'advisory' and l.classid = {workers.LOCK_CLASS} and l.granted and d.datname = current_database()
+"""
 
 
 @asynccontextmanager

@@ -3,15 +3,16 @@
 import asyncio
 import logging
 import threading
+from datetime import datetime, timedelta
 
 import pytest
 
 from flowfabric.app import App
-from flowfabric.engine import claims, workers
+from flowfabric.engine import claims, executions, workers
 from flowfabric.ids import ExecutionId
-from tests.conftest import Server
+from tests.conftest import Connect, Server
 from tests.given import Given
-from tests.worker.scene import SECOND, Gate, away, until, working
+from tests.worker.scene import LIVENESS, SECOND, Gate, away, cut, until, working
 
 
 class Held:
@@ -164,6 +165,72 @@ async def test_a_worker_without_its_database_stops_its_runs_when_their_leases_ex
         assert await app.execution(execution_id).result(20) == "done"
 
 
+async def test_a_worker_whose_connections_are_cut_keeps_its_leases(database_url: str, given: Given) -> None:
+    """Its liveness lock is lost with the connection; it takes the lock again long before the next renewal is due."""
+    app = App(url=database_url)
+    held = Held(app)
+
+    async with working(app, sweeps=True), asyncio.timeout(8):
+        execution_id = await held.begun()
+        for _ in range(3):
+            [before] = await given.rows(LIVENESS)
+            await cut(given)
+            await until(lambda before=before: _locked_anew(given, before["pid"]))
+        held.gate.open.set()
+        assert await app.execution(execution_id).result(20) == "done"
+
+    assert held.gate.came == 1
+    assert "lease_expired" not in await given.events(execution_id)
+
+
+async def test_a_locked_execution_does_not_stop_the_renewal_of_other_leases(
+    database_url: str, given: Given, connect: Connect
+) -> None:
+    """Its lock is held for longer than a lease, as by a handler that keeps a transaction open after `save_step`."""
+    app = App(url=database_url)
+    held = Held(app)
+
+    async with working(app, **SECOND, concurrency=3):
+        locked, *others = [execution.execution_id for execution in await held.task.submit_many([()] * 3)]
+        await until(lambda: held.gate.inside == 3)
+        async with (other := await connect()).transaction():
+            await executions.change_priority(other, locked, 7, by="ops")
+            await until(lambda: held.cancelled == 1)
+            await until(lambda: _renewed_twice(given, others))
+        held.gate.open.set()
+        assert [await app.execution(each).result(20) for each in others] == ["done", "done"]
+
+    assert held.cancelled == 1
+
+
+async def test_a_lease_that_could_not_be_renewed_is_renewed_as_soon_as_its_execution_is_unlocked(
+    database_url: str, given: Given, connect: Connect
+) -> None:
+    app = App(url=database_url)
+    held = Held(app)
+
+    async with working(app, lease="3s") as worker:  # renewed every second, and a locked one ten times as often
+        execution_id = await held.begun()
+        for _ in range(3):
+            before = (await given.ticket(execution_id))["expires_at"]
+            async with (other := await connect()).transaction():
+                await executions.change_priority(other, execution_id, 7, by="ops")
+                await until(lambda before=before: _beaten(given, worker.instance, before))
+            await until(lambda before=before: _renewed(given, execution_id, before))
+        held.gate.open.set()
+        assert await app.execution(execution_id).result(20) == "done"
+
+    assert held.cancelled == 0
+
+
+async def test_a_heartbeat_that_gets_no_answer_says_so(
+    database_url: str, given: Given, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(App(url=database_url), **SECOND), (other := await connect()).transaction():
+        await other.execute("lock table flowfabric.workers in access exclusive mode")
+        await until(lambda: "Postgres did not answer within 0.333333 s" in caplog.text)
+
+
 async def test_a_run_that_ended_during_an_outage_is_reported_afterwards(
     database_url: str, given: Given, server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,6 +266,27 @@ async def test_a_lease_is_released_once_its_run_is_reported(
 
 async def _registered(given: Given, instance: str) -> bool:
     return [each.instance for each in (await workers.list_workers(given.conn)).items] == [instance]
+
+
+async def _renewed_twice(given: Given, execution_ids: list[ExecutionId]) -> bool:
+    """Whether these leases end at least two seconds after they were claimed; each lasts one second."""
+    tickets = [await given.ticket(execution_id) for execution_id in execution_ids]
+    return all(ticket["expires_at"] - ticket["attempt_started_at"] > timedelta(seconds=2) for ticket in tickets)
+
+
+async def _renewed(given: Given, execution_id: ExecutionId, before: datetime) -> bool:
+    return bool((await given.ticket(execution_id))["expires_at"] > before)
+
+
+async def _beaten(given: Given, instance: str, expires_at: datetime) -> bool:
+    """Whether the worker has sent a heartbeat, and so renewed, since its lease of three seconds was extended."""
+    [row] = await given.rows("select beat_at from flowfabric.workers where instance = $1", instance)
+    return bool(row["beat_at"] > expires_at - timedelta(seconds=3))
+
+
+async def _locked_anew(given: Given, before: int) -> bool:
+    found = await given.rows(LIVENESS)
+    return bool(found) and found[0]["pid"] != before
 
 
 async def _swept(given: Given) -> bool:

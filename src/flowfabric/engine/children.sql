@@ -17,7 +17,6 @@ returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
     judged record;
     crowded uuid[];
 begin
@@ -29,7 +28,7 @@ begin
         find_children.names[f.item], find_children.occurrences[f.item], 0, 0))) as faults into judged
     from flowfabric._fenced(
         find_children.partitions, find_children.ids, find_children.lease_ids, find_children.epochs,
-        find_children.attempts, array_fill(1, array[cardinality(find_children.ids)]), 1, now) f;
+        find_children.attempts, array_fill(1, array[cardinality(find_children.ids)]), 1) f;
     crowded := array(
         select d.id from (select x.partition, x.id, count(*) as amount
                           from unnest(find_children.partitions, find_children.ids) as x (partition, id) group by 1, 2) d

@@ -45,7 +45,7 @@ returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
+    now timestamptz;
     judged record;
     fresh int[];
 begin
@@ -54,8 +54,9 @@ begin
                    save_step.names[f.item], save_step.occurrences[f.item], octet_length(save_step.results[f.item]),
                    save_step.result_limit)) as fault
         from flowfabric._fenced(save_step.partitions, save_step.ids, save_step.lease_ids, save_step.epochs,
-                                save_step.attempts, array_fill(1, array[cardinality(save_step.ids)]), 1, now,
+                                save_step.attempts, array_fill(1, array[cardinality(save_step.ids)]), 1,
                                 save_step.wait) f) x;
+    now := flowfabric.clock();
 
     with good as materialized (
         select save_step.partitions[j.item] as partition, save_step.ids[j.item] as id, save_step.names[j.item] as name,

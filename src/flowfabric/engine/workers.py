@@ -28,8 +28,8 @@ async def register_worker(
     """Register a worker instance with the lanes it serves and its capabilities; safe to repeat.
 
     With `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
-    if that connection is lost, its leases end within a second. Raises `InvalidWorker`, `InvalidLane`,
-    `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
+    if that connection is lost and the instance does not register again, its leases end after about a second.
+    Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
     """
     answer = await call.row(
         conn,
@@ -101,7 +101,11 @@ async def expire_workers(conn: Connection, *, limit: int = 500, passing: int = 0
 
 
 async def return_orphans(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """End the leases of instances whose lock has been missing for half a second, whatever their expiry."""
+    """End the leases of instances whose lock has been missing for about a second, whatever their expiry.
+
+    If more than half of all instances lose their locks together, the server or the network is the cause, and they have
+    15 seconds to register again. Tickets that another transaction has locked are left for the next pass.
+    """
     return await calls.sweep(conn, "return_orphans", limit, passing)
 
 

@@ -137,7 +137,10 @@ begin
         registered_at = case when outcome = 'registered' then now else w.registered_at end,
         lock_key = case when register_worker.holds_lock
                              and (w.lock_key is not null or key = any (flowfabric._held_locks())) then key end,
-        lock_missing_since = null
+        lock_missing_since = null, lock_checked_at = null,
+        -- A registered instance takes its lock again when it has lost the connection that held it.
+        lock_retaken_at = case when register_worker.holds_lock and old.lock_key is not null then now
+                               else w.lock_retaken_at end
     where w.instance = register_worker.instance;
     if outcome = 'registered'
        or (old.lanes, old.capabilities, old.namespace)
@@ -172,49 +175,8 @@ begin
     order by x.number;
 end $$;
 
--- Remove instances and end their leases, as expired or as revoked: all instances in one call, because tickets and
--- budgets are locked in key order. With 'revoked', leases that have already expired are skipped: the sweep counts them
--- as reclaims, and a revocation would not.
---
---   moves    active → runnable: pending_reclaim_attempt; over the reclaim cap → ended: failed
---   locks    the tickets it moves, in key order
---   emits    lease_revoked, lease_expired, execution_failed
---   returns  how many leases were ended, the lanes that have work again, the executions that ended
-create or replace function flowfabric._remove_instances(
-    instances text[], how flowfabric.lease_end, by text default null, reason text default null,
-    out moved int, out lanes text[], out ended text[])
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    now timestamptz := flowfabric.clock();
-    held record;
-begin
-    delete from flowfabric.workers w where w.instance = any (_remove_instances.instances);
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(distinct x.lane) as lanes into held
-    from (
-        select t.partition, t.id, t.lane from flowfabric.tickets t
-        where t.phase = 'active' and t.instance = any (_remove_instances.instances)
-          and (_remove_instances.how = 'expired' or t.expires_at > now)
-          -- A flow member over its reclaim cap would end; its sweep does that, because it locks the flow first.
-          and (_remove_instances.how = 'revoked' or t.flow is null or t.reclaims < (
-              select coalesce((e.policy ->> 'max_reclaim_count')::int, 10) from flowfabric.executions e
-              where e.partition = t.partition and e.id = t.id))
-        order by t.partition, t.id
-        for update) x;
-    moved := coalesce(cardinality(held.ids), 0);
-    if moved = 0 then
-        return;
-    end if;
-    if _remove_instances.how = 'revoked' then
-        perform flowfabric._end_leases(
-            held.partitions, held.ids, 'revoked', _remove_instances.by, _remove_instances.reason);
-        lanes := held.lanes;
-    else
-        select l.lanes, l.ended into lanes, ended from flowfabric._end_expired_leases(held.partitions, held.ids) l;
-    end if;
-end $$;
-
--- Declare an instance dead: remove it and revoke every lease it holds.
+-- Declare an instance dead: remove it and revoke every lease it holds. Leases that have already expired are skipped:
+-- their sweep counts them as a reclaim, and a revocation would not.
 --
 --   moves    active → runnable: pending_reclaim_attempt
 --   locks    the entry; the tickets of its leases, in key order
@@ -225,6 +187,9 @@ create or replace function flowfabric.mark_dead(
     instance text, by text, reason text default null, out outcome text, out revoked int, out lanes text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
+declare
+    now timestamptz;
+    held record;
 begin
     perform flowfabric._check_worker(mark_dead.instance, mark_dead.instance);
     if octet_length(mark_dead.reason) > 256 or mark_dead.reason ~ '[\u0001-\u001f\u007f-\u009f]' then
@@ -240,8 +205,18 @@ begin
         outcome := 'not_registered';
         return;
     end if;
-    select b.moved, b.lanes into revoked, lanes
-    from flowfabric._remove_instances(array[mark_dead.instance], 'revoked', mark_dead.by, mark_dead.reason) b;
+    delete from flowfabric.workers w where w.instance = mark_dead.instance;
+    perform from flowfabric.tickets t where t.phase = 'active' and t.instance = mark_dead.instance
+    order by t.partition, t.id for update;
+    now := flowfabric.clock();
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(distinct t.lane) as lanes into held
+    from flowfabric.tickets t
+    where t.phase = 'active' and t.instance = mark_dead.instance and t.expires_at > now;
+    if held.ids is not null then
+        perform flowfabric._end_leases(held.partitions, held.ids, 'revoked', mark_dead.by, mark_dead.reason);
+        revoked := cardinality(held.ids);
+        lanes := held.lanes;
+    end if;
     perform flowfabric._append('worker_marked_dead', mark_dead.instance, mark_dead.by,
                                jsonb_build_object('reason', mark_dead.reason, 'revoked', revoked));
     outcome := 'marked';
@@ -295,14 +270,87 @@ begin
     end loop;
 end $$;
 
--- Sweep: end the leases of instances that promised to hold their advisory lock and have not held it for half a second:
--- the process or its connection is gone. For 15 s after a server start no instance counts as dead, because every
--- instance loses its lock then.
+-- Compare the locks that instances promised to hold with those that are held. A missing lock usually means that a
+-- process has died: a live worker that lost its connection registers again within 800 ms. If more than half of all
+-- instances have lost their lock in the last 15 s, including those that hold it again, the server or the network was
+-- gone, and every instance has 15 s to register again.
+--
+--   returns  whether there is anything to do, and for how long a lock may be missing
+create or replace function flowfabric._missing_locks(
+    held int[], now timestamptz, out is_any boolean, out grace interval)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    select coalesce(bool_or(x.is_missing or x.lock_missing_since is not null), false),
+           case when 2 * count(*) filter (
+                    where x.is_missing or x.lock_retaken_at > _missing_locks.now - interval '15 s') > count(*)
+                then interval '15 s' else interval '800 ms' end
+    into is_any, grace
+    from (
+        select w.lock_missing_since, w.lock_retaken_at, h.key is null as is_missing
+        from flowfabric.workers w
+        left join (select distinct k as key from unnest(_missing_locks.held) k) h on h.key = w.lock_key
+        where w.lock_key is not null) x;
+end $$;
+
+-- End the leases of dead instances, and remove the instances. If another transaction has locked a ticket, its lease and
+-- its instance are left for the next pass. A flow member over its reclaim cap would end; that is left to
+-- expire_leases, which locks the flow first.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the entries it changes, skipping locked ones; the tickets of lost leases, in key order
+--   locks    the tickets it moves, in key order (skips locked ones)
 --   emits    worker_expired, lease_expired, execution_failed
---   returns  how many instances were found dead, the lanes that have work again, the executions that ended
+--   returns  how many instances were removed, the lanes that have work again, the executions that ended
+create or replace function flowfabric._remove_orphans(
+    instances text[], out moved int, out lanes text[], out ended text[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    lost record;
+    removed text[];
+begin
+    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into lost
+    from (
+        select t.partition, t.id from flowfabric.tickets t
+        where t.phase = 'active' and t.instance = any (_remove_orphans.instances)
+          and (t.flow is null or flowfabric._may_reclaim(t.partition, t.id, t.reclaims))
+        order by t.partition, t.id
+        for update skip locked) x;
+    if lost.ids is not null then
+        select l.lanes, l.ended into lanes, ended from flowfabric._end_expired_leases(lost.partitions, lost.ids) l;
+    end if;
+    with gone as (
+        delete from flowfabric.workers w
+        where w.instance = any (_remove_orphans.instances) and not exists (
+            select from flowfabric.tickets t
+            where t.phase = 'active' and t.instance = w.instance
+              and (t.flow is null or flowfabric._may_reclaim(t.partition, t.id, t.reclaims)))
+        returning w.instance
+    )
+    select array_agg(g.instance order by g.instance) into removed from gone g;
+    perform flowfabric._append('worker_expired', d.instance, detail => '{"reason": "connection_lost"}')
+    from unnest(removed) with ordinality as d (instance, number) order by d.number;
+    moved := coalesce(cardinality(removed), 0);
+end $$;
+
+-- Whether an execution may be reclaimed once more.
+--
+--   returns  true or false
+create or replace function flowfabric._may_reclaim(partition smallint, id uuid, reclaims int)
+returns boolean
+language sql stable as $$
+    select _may_reclaim.reclaims < coalesce((e.policy ->> 'max_reclaim_count')::int, 10) from flowfabric.executions e
+    where e.partition = _may_reclaim.partition and e.id = _may_reclaim.id
+$$;
+
+-- End the leases of instances that promised to hold their advisory lock and have not held it for the grace of
+-- _missing_locks: the process is gone. Only time in which the lock was checked counts: between two checks the server
+-- itself may have been away, so at most half the grace is counted there.
+--
+--   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
+--   locks    the entries it changes, then the tickets of lost leases, in key order (skips locked ones)
+--   emits    worker_expired, lease_expired, execution_failed
+--   returns  how many instances were removed as dead, the lanes that have work again, the executions that ended
 create or replace function flowfabric.return_orphans(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -310,31 +358,39 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     now timestamptz := flowfabric.clock();
     held int[] := flowfabric._held_locks();
-    is_early boolean := now < pg_postmaster_start_time() + interval '15 seconds';
+    missing record := flowfabric._missing_locks(held, now);
     entry record;
     dead text[] := '{}';
 begin
+    moved := 0;
+    if not missing.is_any then
+        return;
+    end if;
     for entry in
-        select w.instance, w.lock_missing_since, w.lock_key = any (held) or is_early as is_fine
+        select w.instance, w.lock_key = any (held) as is_held,
+               coalesce(w.lock_missing_since
+                        + greatest(now - w.lock_checked_at - missing.grace / 2, interval '0'), now) as since
         from flowfabric.workers w
         where w.lock_key is not null
-          and case when w.lock_key = any (held) or is_early then w.lock_missing_since is not null
-                   else coalesce(w.lock_missing_since, '-infinity') <= now - interval '500 ms' end
+          and case when w.lock_key = any (held) then w.lock_missing_since is not null
+                   else w.lock_missing_since is null or w.lock_missing_since <= now - missing.grace
+                        or w.lock_checked_at <= now - missing.grace / 5 end
         order by w.instance offset return_orphans.passing for update of w skip locked
     loop
-        if entry.is_fine then
-            update flowfabric.workers w set lock_missing_since = null where w.instance = entry.instance;
-        elsif entry.lock_missing_since is null then
-            update flowfabric.workers w set lock_missing_since = now where w.instance = entry.instance;
-        elsif cardinality(dead) < return_orphans.take then
+        if entry.is_held then
+            update flowfabric.workers w set lock_missing_since = null, lock_checked_at = null, lock_retaken_at = now
+            where w.instance = entry.instance;
+        elsif entry.since <= now - missing.grace and cardinality(dead) < return_orphans.take then
             dead := dead || entry.instance;
+        else
+            update flowfabric.workers w set lock_missing_since = entry.since, lock_checked_at = now
+            where w.instance = entry.instance;
         end if;
     end loop;
-    moved := cardinality(dead);
-    if moved > 0 then
-        select b.lanes, b.ended into lanes, ended from flowfabric._remove_instances(dead, 'expired') b;
-        perform flowfabric._append('worker_expired', d.instance, detail => '{"reason": "connection_lost"}')
-        from unnest(dead) with ordinality as d (instance, number) order by d.number;
+    if dead <> '{}' then
+        held := flowfabric._held_locks(); -- an instance may have taken its lock meanwhile
+        dead := array(select d from unnest(dead) d where flowfabric.worker_lock(d) <> all (held));
+        select r.moved, r.lanes, r.ended into moved, lanes, ended from flowfabric._remove_orphans(dead) r;
     end if;
 end $$;
 

@@ -116,9 +116,11 @@ class VerifiedGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """A renewed lease."""
+    """The answer to a renewal: when the lease expires."""
 
     expires_at: datetime
+    outcome: Literal["renewed", "locked"] = "renewed"
+    """`locked`: another transaction has locked the execution, so the lease was not extended; ask again soon."""
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):

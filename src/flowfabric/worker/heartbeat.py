@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
@@ -27,6 +27,7 @@ log = logging.getLogger("flowfabric.worker")
 LONGEST_INTERVAL = timedelta(seconds=10)
 LONGEST_LIFE = timedelta(minutes=10)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+SHORT_LIFE = 1.0  # seconds; after a connection that was lost sooner there is a pause
 STOP_TIMEOUT = 5.0
 
 
@@ -54,6 +55,7 @@ class Heartbeat:
         self._held: dict[UUID, tuple[Fence, float]] = {}
         self._guard = threading.Lock()
         self._stopping = False
+        self._has_beaten = False  # on the current connection
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake = asyncio.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="heartbeat", daemon=True)
@@ -94,43 +96,61 @@ class Heartbeat:
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
         watching = asyncio.create_task(self._watch())
-        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
         while not self._stopping:
             began = time.monotonic()
             try:
                 async with self._database.own_connection() as conn:
+                    conn.add_termination_listener(lambda _: self._wake.set())  # notice a lost connection immediately
                     await self._beat(conn)
             except Exception as error:
                 self._failed(error)
-            if not self._stopping:
-                if time.monotonic() - began > LONGEST_PAUSE:
-                    backoff.reset()
-                await backoff.wait()
+            await self._pause(backoff, time.monotonic() - began)
         watching.cancel()
+
+    async def _pause(self, backoff: Backoff, lived: float) -> None:
+        """Wait before the next connection: not at all if the lost one worked, because its liveness lock is lost too."""
+        has_beaten, self._has_beaten = self._has_beaten, False
+        if has_beaten:
+            backoff.reset()
+        if not self._stopping and (not has_beaten or lived < SHORT_LIFE):
+            await backoff.wait()
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, FlowFabricError) and not isinstance(error, Unavailable) and not self.registered.done():
             self.registered.set_exception(error)
         elif isinstance(error, Unavailable | TimeoutError):
-            log.warning("could not send the heartbeat of %s; reconnecting: %s", self._about.instance, error)
+            why = f"Postgres did not answer within {self._interval:g} s" if isinstance(error, TimeoutError) else error
+            log.warning("could not send the heartbeat of %s; reconnecting: %s", self._about.instance, why)
         else:
             log.exception("could not send the heartbeat of %s; reconnecting", self._about.instance)
 
     async def _beat(self, conn: Connection) -> None:
+        self._wake.clear()
         async with asyncio.timeout(self._interval):
             await self._register(conn)
         while not self._stopping:
             async with asyncio.timeout(self._interval):
-                await self._renew(conn)
+                locked = await self._renew(conn, self._fences())
                 [answer] = await workers.beat(conn, [self._about.instance])
                 if answer.outcome == "not_registered":
                     await self._register(conn)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._interval):
-                    await self._wake.wait()
-            self._wake.clear()
+            self._has_beaten = True
+            await self._wait(conn, locked)
         async with asyncio.timeout(STOP_TIMEOUT):
             await workers.unregister_worker(conn, self._about.instance)
+
+    async def _wait(self, conn: Connection, locked: Sequence[Fence]) -> None:
+        """Wait for the next renewal. Meanwhile renew the leases alone whose executions were locked."""
+        end = time.monotonic() + self._interval
+        while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left, self._interval / 10) if locked else left):
+                    await self._wake.wait()
+            if locked:
+                async with asyncio.timeout(self._interval):
+                    locked = await self._renew(conn, [fence for fence in locked if self.holds(fence)])
+        self._wake.clear()
 
     async def _register(self, conn: Connection) -> None:
         """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing."""
@@ -150,20 +170,27 @@ class Heartbeat:
         if not self.registered.done():
             self.registered.set_result(None)
 
-    async def _renew(self, conn: Connection) -> None:
+    def _fences(self) -> list[Fence]:
         with self._guard:
-            fences = [fence for fence, _ in self._held.values()]
+            return [fence for fence, _ in self._held.values()]
+
+    async def _renew(self, conn: Connection, fences: Sequence[Fence]) -> list[Fence]:
+        """Renew these leases, and return those whose executions were locked, for example by a handler's transaction."""
         if not fences:
-            return
+            return []
+        locked = []
         until = time.monotonic() + self._lease
         answers = await claims.renew_many(conn, fences, lease=self._about.lease)
         for fence, answer in zip(fences, answers, strict=True):
             if isinstance(answer, FlowFabricError):
                 self._drop(fence)
+            elif answer.outcome == "locked":
+                locked.append(fence)
             else:
                 with self._guard:
                     if fence.lease_id in self._held:
                         self._held[fence.lease_id] = fence, until
+        return locked
 
     async def _watch(self) -> None:
         """Drop leases that are about to expire by our own clock: an unavailable database cannot tell us."""

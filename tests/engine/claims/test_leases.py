@@ -1,6 +1,5 @@
 """Leases: renewing a lease, losing it, and making its execution claimable again."""
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -21,7 +20,6 @@ from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Completion, FailureReport, PublicState, Renewed, Revoked
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
-from tests.engine.executions.stored import blocked
 from tests.given import Given
 
 MINUTE = timedelta(minutes=1)
@@ -86,17 +84,6 @@ async def test_renewals_are_answered_in_order(conn: Connection, given: Given) ->
 
     assert [type(answer) for answer in answers] == [Renewed, ExecutionNotActive, ExecutionNotFound, Renewed, Renewed]
     assert await claims.renew_many(conn, []) == []
-
-
-async def test_a_renewal_that_waited_for_a_lock_still_counts(given: Given, connect: Connect) -> None:
-    claim = await given.claimed()
-    one, two = await connect(), await connect()
-    async with one.transaction():
-        await executions.change_priority(one, claim.execution_id, 5, by="ops")
-        renewal = asyncio.create_task(claims.renew(two, claim.fence, lease=MINUTE))
-        await blocked(given, two, renewal)
-
-    assert (await renewal).expires_at == (await given.ticket(claim.execution_id))["expires_at"] > claim.expires_at
 
 
 @pytest.mark.parametrize("is_swept", [False, True])

@@ -39,7 +39,6 @@ returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
     rounds int[] := flowfabric._rounds(complete.partitions, complete.ids);
     judged record;
 begin
@@ -66,7 +65,7 @@ begin
                         then flowfabric._result_fault(octet_length(r.result), r.encoding,
                                                       complete.result_limit) end as fault
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs,
-                                    complete.attempts, rounds, round, now, complete.wait) f
+                                    complete.attempts, rounds, round, complete.wait) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
             offset 0) x; -- `offset 0`: each item is checked once, not once per aggregate
         if round = 1 and 2 = any (rounds) then
@@ -115,7 +114,7 @@ returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
+    now timestamptz;
     rounds int[] := flowfabric._rounds(fail.partitions, fail.ids);
     judged record;
 begin
@@ -146,8 +145,9 @@ begin
                    coalesce(f.fault, flowfabric._failure_fault(
                        fail.classes[f.item], fail.categories[f.item], fail.retry_afters_ms[f.item])) as fault
             from flowfabric._fenced(fail.partitions, fail.ids, fail.lease_ids, fail.epochs, fail.attempts, rounds,
-                                    round, now, fail.wait) f
+                                    round, fail.wait) f
             offset 0) x;
+        now := flowfabric.clock();
         if round = 1 and 2 = any (rounds) then
             perform flowfabric._lock_reserved_budgets(fail.partitions, fail.ids);
         end if;
@@ -220,7 +220,8 @@ begin
                    coalesce(f.fault, flowfabric._delay_fault(
                        delay.delays_ms[f.item], delay.delays_until[f.item], now)) as fault
             from flowfabric._fenced(delay.partitions, delay.ids, delay.lease_ids, delay.epochs, delay.attempts, rounds,
-                                    round, now, delay.wait) f) x;
+                                    round, delay.wait) f) x;
+        now := flowfabric.clock(); -- again, after the locks
 
         return query
         with delayed as (

@@ -150,7 +150,7 @@ begin
             array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]);
         perform flowfabric._raise((flowfabric._lock_fenced(
             _lock_for_call.partition, _lock_for_call.id, _lock_for_call.lease_id, _lock_for_call.epoch,
-            _lock_for_call.attempt, _lock_for_call.now)).fault);
+            _lock_for_call.attempt)).fault);
     end if;
     select h.* into held from unnest(flowfabric._lock_budgets(flowfabric._budgets_to_lock(
         array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]), _lock_for_call.now)) h

@@ -194,7 +194,7 @@ end $$;
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  one fault per item, or null if the fence is valid or missing
 create or replace function flowfabric._fence_faults(
-    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], now timestamptz)
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[])
 returns jsonb[]
 language plpgsql as $$
 declare
@@ -209,7 +209,7 @@ begin
             select f.item, f.fault
             from flowfabric._fenced(
                 _fence_faults.partitions, _fence_faults.ids, _fence_faults.lease_ids, _fence_faults.epochs,
-                _fence_faults.attempts, rounds, 1, _fence_faults.now) f
+                _fence_faults.attempts, rounds, 1) f
             where f.fault is not null
         loop
             faults[judged.item] := judged.fault;
@@ -252,7 +252,7 @@ returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
+    now timestamptz;
     faults jsonb[];
     held flowfabric.budgets[];
     held_ids uuid[];
@@ -270,8 +270,8 @@ begin
     end if;
     perform flowfabric._lock_flows_for_breach(report_usage.budgets, report_usage.partitions, report_usage.ids);
     faults := flowfabric._fence_faults(
-        report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts,
-        now);
+        report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts);
+    now := flowfabric.clock();
     held := flowfabric._lock_budgets(
         flowfabric._budgets_to_lock(report_usage.budgets, report_usage.partitions, report_usage.ids), now);
     held_ids := array(select h.id from unnest(held) h);
@@ -286,7 +286,7 @@ begin
             faults[it.item],
             case when it.execution = any (acted) then (flowfabric._lock_fenced(
                 it.partition, it.execution, report_usage.lease_ids[it.item], report_usage.epochs[it.item],
-                report_usage.attempts[it.item], now)).fault end,
+                report_usage.attempts[it.item])).fault end,
             flowfabric._report_fault(it.given, it.key, it.execution, it.step, it.occurrence),
             case when place is null then flowfabric._no_budget_fault(it.budget) end);
         if verdict is null then

@@ -34,16 +34,29 @@ language sql stable as $$
     from (select (_fence_fault.ticket).*) t
 $$;
 
+-- The clock for a check in the middle of a statement that waits for locks. It is volatile and called in a subquery, so
+-- that it is read when the check needs it: after the locks, and once.
+--
+--   returns  the time
+create or replace function flowfabric._clock_under_locks()
+returns timestamptz
+language plpgsql as $$
+begin
+    return flowfabric.clock();
+end $$;
+
 -- Check a fence against the ticket at a ctid, which the caller has locked.
 --
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
 --   returns  the fault, or null if the fence is valid
-create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
+create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int)
 returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
 begin
-    return (select flowfabric._fence_fault(t, _fault_at.lease_id, _fault_at.epoch, _fault_at.attempt, _fault_at.now)
+    return (select flowfabric._fence_fault(t, _fault_at.lease_id, _fault_at.epoch, _fault_at.attempt, now)
             from flowfabric.tickets t where t.ctid = _fault_at.place);
 end $$;
 
@@ -153,8 +166,9 @@ begin
         order by r.item);
 end $$;
 
--- Lock the tickets of one round of a batch of fenced calls, and check each fence. Without `wait`, an item whose ticket
--- another transaction has locked is refused, so that the other items do not wait for it.
+-- Lock the tickets of one round of a batch of fenced calls, and check each fence: by the clock after the last lock, so
+-- that a call that waited longer than its lease is refused. Without `wait`, an item whose ticket another transaction
+-- has locked is refused, so that the other items do not wait for it.
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
@@ -163,48 +177,99 @@ end $$;
 --            statement that began before the lock does not see what the lock waited for
 create or replace function flowfabric._fenced(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int,
-    now timestamptz, wait boolean default true)
+    wait boolean default true)
 returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
     if not _fenced.wait then
         return query
-        select x.item::int, t.place,
-               case when t.is_held then null when t.place is null then flowfabric._absent_fault(x.partition, x.id)
-                    else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt, _fenced.now) end
-        from (
-            select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts,
-                                   _fenced.rounds)
+        select f.item, f.place,
+               case when f.place is null then
+                   flowfabric._absent_fault(_fenced.partitions[f.item], _fenced.ids[f.item]) else f.fault end
+        from flowfabric._try_fenced(
+            _fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts, _fenced.rounds,
+            _fenced.round, flowfabric.clock()) f;
+        return;
+    end if;
+    return query
+    select l.item, l.place,
+           case when l.held_until > (select flowfabric._clock_under_locks()) then null
+                when l.place is null then flowfabric._ended_fault(_fenced.partitions[l.item], _fenced.ids[l.item])
+                else flowfabric._fault_at(l.place, _fenced.lease_ids[l.item], _fenced.epochs[l.item],
+                                          _fenced.attempts[l.item]) end
+    from (
+        select x.item::int, t.place, t.held_until from (
+            select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs,
+                                   _fenced.attempts, _fenced.rounds)
                  with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
             where x.round = _fenced.round
             order by x.partition, x.id) x
         left join lateral (
             select t.ctid as place,
-                   t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt and t.phase = 'active'
-                       and t.expires_at > _fenced.now as is_held
+                   case when t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt
+                             and t.phase = 'active' then t.expires_at end as held_until
             from flowfabric.tickets t
             where t.partition = x.partition and t.id = x.id
-            for update skip locked) t on true;
-        return;
+            for update) t on true
+        order by 1) l; -- the sort takes all locks before the first fence is checked
+end $$;
+
+-- Check a fence against a ticket that another transaction has locked, as it was before that transaction.
+--
+--   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
+--   returns  the fault if the lease had already ended, or null: it depends on the other transaction
+create or replace function flowfabric._locked_fence_fault(
+    partition int, id uuid, lease_id uuid, epoch bigint, attempt int)
+returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _locked_fence_fault.partition and t.id = _locked_fence_fault.id;
+    if not found then
+        return flowfabric._ended_fault(_locked_fence_fault.partition, _locked_fence_fault.id);
     end if;
+    -- An expired lease may be in the middle of its renewal: the next call checks that.
+    return flowfabric._fence_fault(
+        ticket, _locked_fence_fault.lease_id, _locked_fence_fault.epoch, _locked_fence_fault.attempt, '-infinity');
+end $$;
+
+-- Lock those tickets of one round of a batch of fenced calls that nobody else has locked, and check each fence. Never
+-- waits.
+--
+--   locks    the tickets, in key order (skips locked ones)
+--   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
+--   returns  per item of the round the ticket's ctid, or the fault; neither for a ticket that another transaction has
+--            locked
+create or replace function flowfabric._try_fenced(
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], rounds int[], round int,
+    now timestamptz)
+returns table (item int, place tid, fault jsonb)
+language plpgsql rows 500 as $$
+#variable_conflict use_column
+begin
     return query
     select x.item::int, t.place,
-           case when t.is_held then null when t.place is null then flowfabric._ended_fault(x.partition, x.id)
-                else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt, _fenced.now) end
+           case when t.is_held then null
+                when t.place is null then
+                    flowfabric._locked_fence_fault(x.partition, x.id, x.lease_id, x.epoch, x.attempt)
+                else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt) end
     from (
-        select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts,
-                               _fenced.rounds)
+        select x.* from unnest(_try_fenced.partitions, _try_fenced.ids, _try_fenced.lease_ids, _try_fenced.epochs,
+                               _try_fenced.attempts, _try_fenced.rounds)
              with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
-        where x.round = _fenced.round
+        where x.round = _try_fenced.round
         order by x.partition, x.id) x
     left join lateral (
         select t.ctid as place,
                t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt and t.phase = 'active'
-                   and t.expires_at > _fenced.now as is_held
+                   and t.expires_at > _try_fenced.now as is_held
         from flowfabric.tickets t
         where t.partition = x.partition and t.id = x.id
-        for update) t on true;
+        for update skip locked) t on true;
 end $$;
 
 -- Lock the ticket of one fenced call, and check its fence.
@@ -213,19 +278,21 @@ end $$;
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  the ticket, and the fault when the fence is not valid
 create or replace function flowfabric._lock_fenced(
-    partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz, out ticket flowfabric.tickets,
-    out fault jsonb)
+    partition int, id uuid, lease_id uuid, epoch bigint, attempt int, out ticket flowfabric.tickets, out fault jsonb)
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    now timestamptz;
 begin
     select t.* into ticket from flowfabric.tickets t
     where t.partition = _lock_fenced.partition and t.id = _lock_fenced.id for update;
+    now := flowfabric.clock();
     if not found then
         fault := flowfabric._ended_fault(_lock_fenced.partition, _lock_fenced.id);
     elsif (ticket.lease_id = _lock_fenced.lease_id and ticket.epoch = _lock_fenced.epoch
            and ticket.attempt = _lock_fenced.attempt and ticket.phase = 'active'
-           and ticket.expires_at > _lock_fenced.now) is not true then
-        fault := flowfabric._fence_fault(ticket, _lock_fenced.lease_id, _lock_fenced.epoch, _lock_fenced.attempt,
-                                         _lock_fenced.now);
+           and ticket.expires_at > now) is not true then
+        fault := flowfabric._fence_fault(
+            ticket, _lock_fenced.lease_id, _lock_fenced.epoch, _lock_fenced.attempt, now);
     end if;
 end $$;

@@ -17,6 +17,7 @@ from flowfabric.postgres.driver import Connection
 async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(seconds=30)) -> Renewed:
     """Extend a lease; a renewal never shortens it.
 
+    Never waits: if another transaction has locked the execution, the answer is `locked` with the expiry as it is.
     Raises `LeaseLost`, `ExecutionNotActive`, `InvalidLease`.
     """
     return calls.only(await renew_many(conn, [fence], lease=lease))
@@ -25,7 +26,11 @@ async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(
 async def renew_many(
     conn: Connection, fences: Sequence[Fence], *, lease: timedelta = timedelta(seconds=30)
 ) -> list[Renewed | FlowFabricError]:
-    """Extend all leases of a process in one call; answers in the order of the fences. Raises `InvalidLease`."""
+    """Extend all leases of a process in one call; answers in the order of the fences.
+
+    Never waits: executions that other transactions have locked are answered with `locked`; ask again for those alone.
+    Raises `InvalidLease`.
+    """
     return await calls.each_fenced(conn, "renew", fences, calls.Act, Renewed, lease_ms=calls.span(lease, "lease"))
 
 

@@ -1,12 +1,13 @@
 -- Leases: renew, expire and revoke them, and make their executions claimable again.
 
--- Extend leases, many in one call. A renewal never shortens a lease.
+-- Extend leases, many in one call. A renewal never shortens a lease, and never waits: if another transaction has
+-- locked a ticket, its lease is not extended, and the caller asks again for it.
 --
---   locks    the tickets, in key order
+--   locks    the tickets, in key order (skips locked ones)
 --   emits    lease_renewed, for lanes that keep renewals
 --   refuses  invalid_lease; per item fence_required, partial_fence, lease_lost, execution_not_active,
 --            execution_not_found
---   returns  per item 'renewed' {expires_at}, or its refusal
+--   returns  per item 'renewed' or 'locked' {expires_at}, or its refusal
 create or replace function flowfabric.renew(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], lease_ms bigint default 30000)
 returns table (item int, outcome text, refusal text, detail text)
@@ -20,13 +21,14 @@ begin
     perform flowfabric._check_lease(renew.lease_ms);
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(f.item) filter (where f.fault is null) as items,
-               array_agg(f.place) filter (where f.fault is null) as places,
+        select array_agg(f.item) filter (where f.fault is null and f.place is not null) as items,
+               array_agg(f.place) filter (where f.fault is null and f.place is not null) as places,
                array_agg(f.item) filter (where f.fault is not null) as refused,
-               array_agg(f.fault) filter (where f.fault is not null) as faults
+               array_agg(f.fault) filter (where f.fault is not null) as faults,
+               array_agg(f.item) filter (where f.fault is null and f.place is null) as locked
         into checked
-        from flowfabric._fenced(renew.partitions, renew.ids, renew.lease_ids, renew.epochs, renew.attempts, rounds,
-                                round, now) f;
+        from flowfabric._try_fenced(renew.partitions, renew.ids, renew.lease_ids, renew.epochs, renew.attempts, rounds,
+                                    round, now) f;
 
         return query
         with renewed as (
@@ -51,6 +53,11 @@ begin
         )
         select r.item, 'renewed', null, jsonb_build_object('expires_at', r.expires_at)::text from renewed r
         left join noted n on true
+        union all
+        select x.item, 'locked', null, jsonb_build_object('expires_at', coalesce(
+            (select t.expires_at from flowfabric.tickets t
+             where t.partition = renew.partitions[x.item] and t.id = renew.ids[x.item]), now))::text
+        from unnest(checked.locked) as x (item)
         union all
         select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
         from unnest(checked.refused, checked.faults) as x (item, fault);

@@ -201,9 +201,9 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
     held record := flowfabric._lock_fenced(
-        suspend.partition, suspend.id, suspend.lease_id, suspend.epoch, suspend.attempt, now);
+        suspend.partition, suspend.id, suspend.lease_id, suspend.epoch, suspend.attempt);
+    now timestamptz := flowfabric.clock();
     made flowfabric.suspensions;
     begun record;
 begin

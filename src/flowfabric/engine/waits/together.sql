@@ -384,10 +384,10 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
     held record := flowfabric._lock_fenced(
         suspend_together.partition, suspend_together.id, suspend_together.lease_id, suspend_together.epoch,
-        suspend_together.attempt, now);
+        suspend_together.attempt);
+    now timestamptz := flowfabric.clock();
     made flowfabric.suspensions;
     given jsonb := suspend_together.wishes::jsonb;
     wish jsonb := given -> 0;

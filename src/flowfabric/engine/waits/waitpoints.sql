@@ -146,10 +146,10 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
     held record := flowfabric._lock_fenced(
         create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id, create_waitpoint.epoch,
-        create_waitpoint.attempt, now);
+        create_waitpoint.attempt);
+    now timestamptz := flowfabric.clock();
     known record;
     minted record;
 begin

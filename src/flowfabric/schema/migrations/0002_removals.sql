@@ -12,5 +12,7 @@ create table flowfabric.removals (
 create index removals_by_end on flowfabric.removals (ended_at) where remove_at is null;
 create index removals_by_date on flowfabric.removals (remove_at) where remove_at is not null;
 
--- The advisory lock that an instance holds while it lives, if any, and since when it has been missing.
-alter table flowfabric.workers add column lock_key int, add column lock_missing_since timestamptz;
+-- The advisory lock that an instance holds while it lives, if any; since when it has been missing, and when that was
+-- last checked; and when the instance took it again after it had lost it.
+alter table flowfabric.workers add column lock_key int, add column lock_missing_since timestamptz,
+    add column lock_checked_at timestamptz, add column lock_retaken_at timestamptz;
