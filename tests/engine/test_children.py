@@ -177,6 +177,7 @@ async def test_parents_and_children_that_end_together_do_not_deadlock(given: Giv
         await children.deliver_child_ends(two)
 
     await asyncio.wait_for(asyncio.gather(end_child(), end_parent()), 10)
+    await given.time_passes(seconds=1)  # the child may have been locked
     await children.deliver_child_ends(given.conn)
     assert await given.state(parent.execution_id) == "cancelled"
     assert await given.count("child_ends") == 0

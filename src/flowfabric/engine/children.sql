@@ -185,7 +185,7 @@ begin
     for gone in
         select c.ctid as place, c.* from flowfabric.child_ends c
         where c.parent is null and coalesce(c.retry_at, '-infinity') <= flowfabric.clock() order by c.at, c.execution
-        limit least(deliver_child_ends.take, 10) for update skip locked
+        limit least(deliver_child_ends.take, 100) for update skip locked
     loop
         exit when moved >= deliver_child_ends.take;
         orphans := flowfabric._cancel_orphans(

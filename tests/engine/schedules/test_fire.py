@@ -194,6 +194,7 @@ async def test_firing_does_not_wait_for_a_locked_previous_execution(
         await other.execute("select from flowfabric.tickets for update")
         assert (await sweep(conn)).moved == 1
 
+    await given.time_passes(seconds=1)
     assert (await sweep(conn)).moved == 1
     assert await fired(given) == [moment("2026-06-01 13:00"), moment("2026-06-01 14:00")]
 
