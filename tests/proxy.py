@@ -11,9 +11,9 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Link:
     """One connection through the proxy."""
 
-    def __init__(self, *, silent: bool) -> None:
+    def __init__(self, proxy: "Proxy", *, silent: bool) -> None:
+        self._proxy = proxy
         self.silent = silent  # nothing is forwarded any more, in either direction
-        self.mute = False  # answers are not forwarded any more, calls still are
         self.said = b""
         """What the client has sent."""
 
@@ -23,7 +23,9 @@ class Link:
             data = await source.read(65_536)
             if not answers:
                 self.said += data
-            if self.silent or (answers and self.mute):
+            if answers and self._proxy.is_lost(data):
+                self.silent = True
+            if self.silent:
                 await asyncio.Event().wait()
             if not data:
                 to.close()
@@ -47,6 +49,7 @@ class Proxy:
         )
         self._login = parts.netloc.rpartition("@")[0]
         self._name = parts.path
+        self._losing: bytes | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
         self.links: list[Link] = []
@@ -58,10 +61,20 @@ class Proxy:
         for link in self.links:
             link.silent = link.silent or but not in link.said
 
-    def mute(self) -> None:
-        """Lose the answers to every call on the connections that are open now; the calls still arrive."""
-        for link in self.links:
-            link.mute = True
+    def lose(self, words: bytes) -> None:
+        """Silence the connection on which the next answer with these words arrives, and do not forward the answer."""
+        self._losing = words
+
+    def is_lost(self, answer: bytes) -> bool:
+        if self._losing is None or self._losing not in answer:
+            return False
+        self._losing = None
+        return True
+
+    @property
+    def is_losing(self) -> bool:
+        """Whether the answer to lose has not come yet."""
+        return self._losing is not None
 
     async def run(self) -> asyncio.Server:
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -73,7 +86,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        link = Link(silent=self.dead)
+        link = Link(self, silent=self.dead)
         self.links.append(link)
         there, back = await self._upstream()
         try:
