@@ -23,6 +23,7 @@ T = TypeVar("T")
 SWEEP_CONNECTIONS = 2  # separate, so that no call waits for a sweep or meets a session that has only run sweeps
 # How many times as long as a call may take: one pass of a sweep, and one statement of a migration.
 SWEEPING, MIGRATING = 6, 360
+WATCH_INTERVAL, FAILED_PAUSE = 0.5, 5.0  # seconds between two looks at the embedded Postgres
 
 
 @asynccontextmanager
@@ -36,14 +37,28 @@ async def open_database(config: Config) -> AsyncIterator["Database"]:
             yield database
         return
     server = await asyncio.to_thread(embedded.start, config.data)
+    watching = asyncio.create_task(_restart_when_down(server), name="embedded Postgres: restart")
     try:
         async with Database(config, server.url()) as database:
             yield database
     finally:
+        watching.cancel()
         try:
             await asyncio.to_thread(server.stop)
         except RuntimeError:  # the process is exiting and starts no threads any more
             server.stop()
+
+
+async def _restart_when_down(server: embedded.Server) -> None:
+    """Start the embedded Postgres again when it was killed; no administrator does."""
+    while True:
+        await asyncio.sleep(WATCH_INTERVAL)
+        try:
+            if server.is_down():
+                await asyncio.to_thread(server.restart)
+        except (errors.EmbeddedUnavailable, OSError) as error:
+            log.warning("the embedded Postgres is down and cannot be started, retrying: %s", error)
+            await asyncio.sleep(FAILED_PAUSE)
 
 
 class Database:
