@@ -81,27 +81,38 @@ def _limited(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[A
 
     @wraps(method)
     async def limited(self: "OwnConnection", *args: Any, **options: Any) -> Any:
+        if self.called_at is not None:
+            return await method(self, *args, **options)  # part of a call, or refused because there is one already
+        self.called_at = self._loop.time()
+        if self.watch is None:
+            self.watch = self._loop.call_later(self.limit, self.drop_if_silent)
         try:
             return await method(self, *args, **options)
-        except TimeoutError:
-            self.terminate()
-            self.silent = True
-            limit = options.get("timeout") or self.limit
-            raise Silent(f"Postgres did not answer within {limit:g} s") from None
         except asyncio.CancelledError:
             self.terminate()
             raise
+        except Exception:
+            if self.silent:
+                raise Silent(f"Postgres did not answer within {self.limit:g} s") from None
+            raise
+        finally:
+            self.called_at = None
 
     return limited
 
 
 class OwnConnection(asyncpg.Connection):  # type: ignore[misc]
-    """A connection that we opened. Every call on it has a time limit, also the begin and end of a transaction."""
+    """A connection that we opened. Every call on it has a time limit, also the begin and end of a transaction.
 
-    __slots__ = ("limit", "session", "silent")
+    One timer watches all calls, because the driver's own limit would start and cancel a timer for every call.
+    """
+
+    __slots__ = ("called_at", "limit", "session", "silent", "watch")
 
     limit: float
     session: Session | None
+    called_at: float | None  # when the call in flight was made, on the clock of the event loop
+    watch: asyncio.TimerHandle | None
     silent: bool  # whether it was dropped because a call had no answer
 
     fetch = _limited(asyncpg.Connection.fetch)
@@ -109,6 +120,25 @@ class OwnConnection(asyncpg.Connection):  # type: ignore[misc]
     fetchval = _limited(asyncpg.Connection.fetchval)
     execute = _limited(asyncpg.Connection.execute)
     executemany = _limited(asyncpg.Connection.executemany)
+
+    def drop_if_silent(self) -> None:
+        """Drop the connection if the call in flight was made too long ago, else look again when it would be."""
+        self.watch = None
+        if self.called_at is None or self.is_closed():
+            return
+        left = self.called_at + self.limit - self._loop.time()
+        if left > 0:
+            self.watch = self._loop.call_later(left, self.drop_if_silent)
+        else:
+            self.silent = True
+            self.terminate()
+
+    def terminate(self) -> None:
+        """Close the connection without waiting for anything."""
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch = None
+        super().terminate()
 
     def transaction(self, **options: Any) -> "OwnTransaction":
         """Start a transaction with `async with`."""
@@ -133,12 +163,11 @@ async def connect(url: str, *, limits: Limits, pooler: bool) -> OwnConnection:
     conn = await asyncpg.connect(
         url,
         timeout=limits.connect,
-        command_timeout=limits.call,
         connection_class=OwnConnection,
         **({"statement_cache_size": 0} if pooler else {}),
     )
+    conn.limit, conn.session, conn.called_at, conn.watch, conn.silent = limits.call, None, None, None, False
     try:
-        conn.limit, conn.session, conn.silent = limits.call, None, False
         _watch_network(conn, limits.network)
         if pooler:
             await _learn_arrays(conn)
