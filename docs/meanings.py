@@ -246,6 +246,8 @@ PARAMETERS = {
     "Worker.namespace": "only executions in this namespace (tenant)",
     "children.find_children.asked": "the children that handlers submit",
     "claims.claim.partitions": "only executions in these partitions",
+    "claims.claim.request": "names this claim, so that it can be repeated; random by default",
+    "claims.claim.repeated": "whether a claim with this request was sent before and its reply was lost",
     "claims.issue_grant.partitions": "only executions in these partitions",
     "events.acknowledge.cursor": "the cursor of the last page that was handled",
     "events.read_events.cursor": "where to start",

@@ -39,6 +39,7 @@ INTERNAL = {
     "Clock.pass_until",
     "Context.asked",
     "Context.unasked",
+    "Database.closing",
     "Database.own_connection",
     "Engine.close",
     "Engine.give_back",

@@ -1,6 +1,7 @@
 """The house rules that a test can check. Exceptions are listed here, by name and with a reason."""
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
@@ -9,12 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from flowfabric import errors
 from flowfabric.app.executions import FAILURES
 from flowfabric.engine import lanes
-from flowfabric.postgres.driver import Connection
+from flowfabric.postgres.driver import Connection, OwnConnection
 from tests import sources
 from tests.provoked import NOT_PROVOKED, Provoked, judge
 from tests.sources import ENGINE, ROOT, SRC, TESTS, SqlFunction, shown
@@ -301,6 +303,23 @@ def test_python_holds_no_sql() -> None:
     assert _difference(found, set(SQL_IN_PYTHON)) == ""
 
 
+def test_every_call_to_postgres_has_a_time_limit() -> None:
+    """Connections are opened in one place, as a class whose calls are limited; no other call of theirs is awaited."""
+    opens = re.compile(r"\basyncpg\.connect\(|\bcreate_pool\(|\bopen_(?:unix_)?connection\(|\.sock_\w+\(")
+    opening = {shown(file): opens.findall(file.read_text()) for file in sources.python_files(SRC)}
+    assert {file: found for file, found in opening.items() if found} == {
+        "src/flowfabric/postgres/driver.py": ["asyncpg.connect("]
+    }
+    assert "connection_class=OwnConnection" in (SRC / "postgres" / "driver.py").read_text()
+
+    limited = {name for name, method in vars(OwnConnection).items() if asyncio.iscoroutinefunction(method)}
+    talking = {name for name, method in vars(asyncpg.Connection).items() if asyncio.iscoroutinefunction(method)}
+    awaited = {name for file in sources.python_files(SRC) for name in _awaited(file) if not name.startswith("_")}
+    awaited &= talking - {"close"}
+    assert awaited - limited == {"add_listener"}, "which uses `fetch`; only a pool awaits `close`, with its own limit"
+    assert {"fetch", "execute"} <= limited
+
+
 def test_migrations_are_numbered_without_a_gap() -> None:
     names = sorted(file.name for file in (SRC / "schema" / "migrations").glob("*.sql"))
 
@@ -449,6 +468,14 @@ def _public_functions(file: Path) -> Iterator[ast.AsyncFunctionDef | ast.Functio
 def _refusals() -> Iterator[type[errors.FlowFabricError]]:
     yield from errors.FlowFabricError.__subclasses__()
     yield from errors.by_code().values()
+
+
+def _awaited(file: Path) -> Iterator[str]:
+    """The names of the methods whose calls are awaited in a file."""
+    for node in ast.walk(sources.parsed(file)):
+        called = node.value.func if isinstance(node, ast.Await) and isinstance(node.value, ast.Call) else None
+        if isinstance(called, ast.Attribute):
+            yield called.attr
 
 
 def _strings(file: Path) -> Iterator[str]:

@@ -22,6 +22,7 @@ SECRET = {"url": URL_SHAPE, "secret": "use exactly 64 hexadecimal digits (32 byt
 # Shortest and longest value of the settings that are durations.
 DURATIONS = {
     "timeout": (timedelta(seconds=0.1), timedelta(hours=1)),
+    "call_timeout": (timedelta(seconds=0.1), timedelta(hours=1)),
     "retention": (timedelta(), timedelta(days=3_650)),
     "event_retention": (timedelta(), timedelta(days=3_650)),
     "subscription_timeout": (timedelta(), timedelta(days=1)),
@@ -50,6 +51,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     timeout: timedelta = timedelta(seconds=10)
     """How long a call waits for a connection, and how long a repeatable call is retried while Postgres is away."""
+
+    call_timeout: timedelta = timedelta(seconds=10)
+    """How long a call waits for its answer before its connection is dropped; sweeps wait six times as long."""
 
     payload_limit: Annotated[int, Meta(ge=1, le=1_073_741_823)] = 1_048_576
     """Largest payload, result or step result, in bytes."""

@@ -24,7 +24,7 @@ from flowfabric.engine import executions, routes
 from flowfabric.errors import SchemaBehind
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import Delivered, Options, ScheduleChange, SignalToSend
-from flowfabric.postgres.database import Database, open_database
+from flowfabric.postgres.database import MIGRATING, Database, open_database
 from flowfabric.postgres.driver import Connection
 from flowfabric.postgres.notify import Notifier
 from flowfabric.schema import migrate
@@ -134,7 +134,7 @@ class App:
     async def _open(self, opening: AsyncExitStack) -> Connections:
         database = await opening.enter_async_context(open_database(self.config))
         async with database.connection() as conn:
-            await self._prepare(conn)
+            await self._prepare(database, conn)
             options = [task.options for task in self.tasks.values()]
             lanes = await declarations.make(conn, self._declared, options, self.config)
             for each in options:
@@ -152,18 +152,21 @@ class App:
         opening.push_async_callback(client.close)
         return Connections(database, notifier, log, waiters, follower, client, opening.pop_all())
 
-    async def _prepare(self, conn: Connection) -> None:
+    async def _prepare(self, database: Database, conn: Connection) -> None:
         """Migrate an embedded database that is behind this release; your own database is only checked."""
         try:
             await migrate.check(conn, self.config)
         except SchemaBehind:
             if self.config.url is not None:
                 raise
-            await migrate.migrate(conn, self.config)
+            async with database.own_connection(MIGRATING) as patient:
+                await migrate.migrate(patient, self.config)
 
     async def __aexit__(self, *exc: object) -> None:
+        opened = self._opened
         try:
-            await self._opened.close.aclose()
+            async with opened.database.closing():
+                await opened.close.aclose()
         finally:
             self._connections = None
 

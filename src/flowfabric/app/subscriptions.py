@@ -42,13 +42,16 @@ class EventLog:
         self._notified = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] | None = None
+        self._closed = True
 
     async def __aenter__(self) -> Self:
+        self._closed = False
         self._stop_listening = self._notifier.listen(lambda _: self._notified.set())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         """End every subscription with `ShuttingDown`."""
+        self._closed = True
         if self._stop_listening is not None:
             self._stop_listening()
             self._stop_listening = None
@@ -56,8 +59,7 @@ class EventLog:
             self._watching.cancel()
             await asyncio.wait([self._watching])
         self._wake(_shutting_down())
-        async with self._turn:
-            await self._connection.aclose()
+        await self._connection.aclose()  # not in turn: a call in flight may never be answered, and fails now
 
     @property
     def waiting_count(self) -> int:
@@ -148,14 +150,20 @@ class EventLog:
             return answer
 
     async def _reading(self) -> Connection:
-        if self._stop_listening is None:
-            raise _shutting_down()
+        self._refuse_if_closed()
         if self._conn is None or self._conn.is_closed():
             await self._connection.aclose()
             self._conn = await self._connection.enter_async_context(self._database.own_connection())
+            if self._closed:
+                await self._connection.aclose()
+            self._refuse_if_closed()
             self._horizon = 0  # this may be another server, whose horizon is lower
             await commit_asynchronously(self._database, self._conn)
         return self._conn
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise _shutting_down()
 
 
 class Subscription:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -12,7 +13,7 @@ from flowfabric import errors
 from flowfabric.config import URL_SHAPE, Config
 from flowfabric.postgres import driver, embedded
 from flowfabric.postgres.backoff import Backoff
-from flowfabric.postgres.driver import DRIVER, UNFIT, Connection
+from flowfabric.postgres.driver import DRIVER, UNFIT, Connection, Limits, OwnConnection, Session
 from flowfabric.postgres.pool import Closing, Pool
 
 log = logging.getLogger("flowfabric.postgres")
@@ -20,6 +21,9 @@ log = logging.getLogger("flowfabric.postgres")
 T = TypeVar("T")
 
 SWEEP_CONNECTIONS = 2  # separate, so that no call waits for a sweep or meets a session that has only run sweeps
+# How many times as long as a call may take: one pass of a sweep, and one statement of a migration.
+SWEEPING, MIGRATING = 6, 360
+WATCH_INTERVAL, FAILED_PAUSE = 0.5, 5.0  # seconds between two looks at the embedded Postgres
 
 
 @asynccontextmanager
@@ -33,14 +37,28 @@ async def open_database(config: Config) -> AsyncIterator["Database"]:
             yield database
         return
     server = await asyncio.to_thread(embedded.start, config.data)
+    watching = asyncio.create_task(_restart_when_down(server), name="embedded Postgres: restart")
     try:
         async with Database(config, server.url()) as database:
             yield database
     finally:
+        watching.cancel()
         try:
             await asyncio.to_thread(server.stop)
         except RuntimeError:  # the process is exiting and starts no threads any more
             server.stop()
+
+
+async def _restart_when_down(server: embedded.Server) -> None:
+    """Start the embedded Postgres again when it was killed; no administrator does."""
+    while True:
+        await asyncio.sleep(WATCH_INTERVAL)
+        try:
+            if server.is_down():
+                await asyncio.to_thread(server.restart)
+        except (errors.EmbeddedUnavailable, OSError) as error:
+            log.warning("the embedded Postgres is down and cannot be started, retrying: %s", error)
+            await asyncio.sleep(FAILED_PAUSE)
 
 
 class Database:
@@ -49,13 +67,15 @@ class Database:
     def __init__(self, config: Config, url: str) -> None:
         self.config = config
         self._timeout = config.timeout.total_seconds()
+        self._call_timeout = config.call_timeout.total_seconds()
         self._url = url
         self._pool: Pool[Any] | None = None
         self._aside: Pool[Any] | None = None
+        self._silent: list[Session] = []
 
     async def __aenter__(self) -> Self:
         self._pool = Pool(self._connect, self.config.pool_size)
-        self._aside = Pool(self._connect, SWEEP_CONNECTIONS)
+        self._aside = Pool(partial(self._connect, SWEEPING), SWEEP_CONNECTIONS)
         try:
             self._pool.give_back(await self._pool.borrow(self._timeout))
         except ValueError:
@@ -69,11 +89,27 @@ class Database:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close the connections when those in use are back, or after the setting `timeout`."""
-        for pool in (self._aside, self._pool):
-            if pool is not None:
-                with suppress(TimeoutError, *DRIVER):
-                    async with asyncio.timeout(self._timeout):
-                        await pool.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await asyncio.gather(*(pool.close() for pool in self._pools), return_exceptions=True)
+
+    @asynccontextmanager
+    async def closing(self) -> AsyncIterator[None]:
+        """Limit how long calls in flight may keep the block waiting: after the setting `timeout` all of them fail."""
+        given_up = asyncio.get_running_loop().call_later(self._timeout, self._abandon)
+        try:
+            yield
+        finally:
+            given_up.cancel()
+
+    def _abandon(self) -> None:
+        log.warning("the database has not answered for %g s while this process closes; giving up", self._timeout)
+        for pool in self._pools:
+            pool.abandon()
+
+    @property
+    def _pools(self) -> list[Pool[Any]]:
+        return [pool for pool in (self._aside, self._pool) if pool is not None]
 
     @asynccontextmanager
     async def connection(self, *, aside: bool = False) -> AsyncIterator[Connection]:
@@ -87,7 +123,16 @@ class Database:
                 conn.terminate()
             raise
         finally:
+            if conn.silent:
+                self._distrust(conn)
             pool.give_back(conn)
+
+    def _distrust(self, silent: OwnConnection) -> None:
+        """Drop the idle connections too: they went the same way. The next call ends the session on the server."""
+        for pool in self._pools:
+            pool.drop_idle()
+        if silent.session is not None:
+            self._silent.append(silent.session)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -96,10 +141,13 @@ class Database:
             yield conn
 
     @asynccontextmanager
-    async def own_connection(self) -> AsyncIterator[Connection]:
-        """Open a connection outside the pool, for long use: listening, reading the log, renewing leases."""
+    async def own_connection(self, patience: float = 1) -> AsyncIterator[Connection]:
+        """Open a connection outside the pool, for long use: listening, reading the log, renewing leases.
+
+        Its calls may take `patience` times as long as the setting `call_timeout`.
+        """
         try:
-            conn = await self._connect()
+            conn = await self._connect(patience)
         except DRIVER as error:
             raise errors.DatabaseUnavailable(f"could not connect{self._where()}: {self._why(error)}") from error
         try:
@@ -113,16 +161,17 @@ class Database:
     ) -> T:
         """Run an operation on a pooled connection; with `aside`, on one of those that only sweeps use.
 
-        With `repeat`, which is for operations that may safely happen twice, a lost connection is retried with growing
-        pauses for as long as the setting `timeout` allows.
+        With `repeat`, which is for operations that may safely happen twice, an operation whose connection was lost or
+        did not answer is retried with growing pauses, for as long as the setting `timeout` allows after that.
         """
-        end = time.monotonic() + (self._timeout if repeat else 0.0)
+        end: float | None = None if repeat else 0.0
         backoff = Backoff(0.05, 2.0, jitter=0.5)
         while True:
             try:
                 async with self.connection(aside=aside) as conn:
                     return await operation(conn)
             except errors.DatabaseUnavailable as error:
+                end = time.monotonic() + self._timeout if end is None else end
                 if time.monotonic() + backoff.current > end:
                     raise
                 pause = backoff.next()
@@ -133,16 +182,32 @@ class Database:
         if pool is None or pool.is_closing:
             raise errors.ShuttingDown("the connections of this process are closed; repeat the call in another process")
         try:
-            return pool, await pool.borrow(self._timeout)
+            conn = await pool.borrow(self._timeout)
         except Closing as error:
             raise errors.ShuttingDown(
                 "the connections of this process were closed during the call; repeat the call in another process"
             ) from error
         except DRIVER as error:
             raise errors.DatabaseUnavailable(f"no connection available: {self._why(error, pool)}") from error
+        if self._silent:
+            await self._end_silent(pool, conn)
+        return pool, conn
 
-    async def _connect(self) -> Any:
-        return await driver.connect(self._url, timeout=self._timeout, pooler=self.config.pooler)
+    async def _end_silent(self, pool: Pool[Any], conn: OwnConnection) -> None:
+        """End sessions that did not answer, before a call is repeated: they may hold locks, or still be at work."""
+        try:
+            with driver.translated(conn):
+                while self._silent:
+                    await driver.end_session(conn, self._silent.pop())
+        except errors.DatabaseUnavailable as error:
+            log.debug("could not end a session that does not answer; Postgres will: %s", error.message)
+        except BaseException:
+            pool.give_back(conn)
+            raise
+
+    async def _connect(self, patience: float = 1) -> OwnConnection:
+        limits = Limits(self._timeout, patience * self._call_timeout, self._call_timeout)
+        return await driver.connect(self._url, limits=limits, pooler=self.config.pooler)
 
     def _where(self) -> str:
         host = urlsplit(self._url).hostname  # nothing else of the URL: a badly escaped password can look like a port

@@ -1,12 +1,16 @@
 """The driver: the only module that imports asyncpg. Connects, and turns what Postgres reports into our own errors."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Protocol
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from datetime import datetime
+from functools import wraps
+from typing import Any, NamedTuple, Protocol
 
 import asyncpg
 import msgspec
+from asyncpg.transaction import Transaction
 
 from flowfabric import errors
 
@@ -23,6 +27,7 @@ class Connection(Protocol):
     def is_closed(self) -> bool: ...
     async def add_listener(self, channel: str, callback: Callable[..., None]) -> None: ...
     def add_termination_listener(self, callback: Callable[..., object]) -> None: ...
+    def remove_termination_listener(self, callback: Callable[..., object]) -> None: ...
 
 
 ARRAYS = ("bool", "int2", "int4", "int8", "float8", "text", "uuid", "bytea", "timestamptz", "interval", "jsonb")
@@ -44,22 +49,135 @@ PREVENTED = (
     asyncpg.LockNotAvailableError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+PROBES = 3  # unanswered keepalive probes after which a connection is lost
 UNFIT = (*LOST, asyncpg.ReadOnlySQLTransactionError)  # the next caller could not use this connection either
 
 
-async def connect(url: str, *, timeout: float, pooler: bool) -> Any:  # noqa: ASYNC109 - the driver's own limit
+class Silent(asyncpg.PostgresConnectionError):  # type: ignore[misc]
+    """Postgres did not answer a call within its time limit, so the connection was dropped."""
+
+
+class Session(NamedTuple):
+    """A session of the server: process ids are used again, but not with the same start."""
+
+    pid: int
+    started_at: datetime
+
+
+class Limits(NamedTuple):
+    """Time limits of a connection, in seconds."""
+
+    connect: float  # for opening it
+    call: float  # for every call on it
+    network: float  # for a packet to be acknowledged by the other machine
+
+
+def _limited(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Drop the connection if the call has no answer within the limit, or is cancelled.
+
+    Nothing more may be sent on it: the answer may still come, or never. The driver would wait for it before the next
+    call, and before it rolls a transaction back.
+    """
+
+    @wraps(method)
+    async def limited(self: "OwnConnection", *args: Any, **options: Any) -> Any:
+        if self.called_at is not None:
+            return await method(self, *args, **options)  # part of a call, or refused because there is one already
+        self.called_at = self._loop.time()
+        if self.watch is None:
+            self.watch = self._loop.call_later(self.limit, self.drop_if_silent)
+        try:
+            return await method(self, *args, **options)
+        except asyncio.CancelledError:
+            self.terminate()
+            raise
+        except Exception:
+            if self.silent:
+                raise Silent(f"Postgres did not answer within {self.limit:g} s") from None
+            raise
+        finally:
+            self.called_at = None
+
+    return limited
+
+
+class OwnConnection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection that we opened. Every call on it has a time limit, also the begin and end of a transaction.
+
+    One timer watches all calls, because the driver's own limit would start and cancel a timer for every call.
+    """
+
+    __slots__ = ("called_at", "limit", "session", "silent", "watch")
+
+    limit: float
+    session: Session | None
+    called_at: float | None  # when the call in flight was made, on the clock of the event loop
+    watch: asyncio.TimerHandle | None
+    silent: bool  # whether it was dropped because a call had no answer
+
+    fetch = _limited(asyncpg.Connection.fetch)
+    fetchrow = _limited(asyncpg.Connection.fetchrow)
+    fetchval = _limited(asyncpg.Connection.fetchval)
+    execute = _limited(asyncpg.Connection.execute)
+    executemany = _limited(asyncpg.Connection.executemany)
+
+    def drop_if_silent(self) -> None:
+        """Drop the connection if the call in flight was made too long ago, else look again when it would be."""
+        self.watch = None
+        if self.called_at is None or self.is_closed():
+            return
+        left = self.called_at + self.limit - self._loop.time()
+        if left > 0:
+            self.watch = self._loop.call_later(left, self.drop_if_silent)
+        else:
+            self.silent = True
+            self.terminate()
+
+    def terminate(self) -> None:
+        """Close the connection without waiting for anything."""
+        if self.watch is not None:
+            self.watch.cancel()
+            self.watch = None
+        super().terminate()
+
+    def transaction(self, **options: Any) -> "OwnTransaction":
+        """Start a transaction with `async with`."""
+        self._check_open()
+        return OwnTransaction(self, **{"isolation": None, "readonly": False, "deferrable": False, **options})
+
+
+class OwnTransaction(Transaction):  # type: ignore[misc]
+    """A transaction that raises what the block raised, also if the connection was dropped: nothing is to be undone."""
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or not self._connection.is_closed():
+            await super().__aexit__(kind, error, trace)
+
+
+async def connect(url: str, *, limits: Limits, pooler: bool) -> OwnConnection:
     """Open a connection and prepare its session for our calls.
 
     Behind a transaction-mode pooler every transaction may run in another session, so nothing may stay prepared:
     without its statement cache the driver prepares and runs a call before it releases the session.
     """
-    conn = await asyncpg.connect(url, timeout=timeout, **({"statement_cache_size": 0} if pooler else {}))
+    conn = await asyncpg.connect(
+        url,
+        timeout=limits.connect,
+        connection_class=OwnConnection,
+        **({"statement_cache_size": 0} if pooler else {}),
+    )
+    conn.limit, conn.session, conn.called_at, conn.watch, conn.silent = limits.call, None, None, None, False
     try:
-        await (_learn_arrays(conn) if pooler else _turn_off_jit(conn))
+        _watch_network(conn, limits.network)
+        if pooler:
+            await _learn_arrays(conn)
+        else:
+            conn.session = await _prepare_session(conn, limits.network)
     except BaseException:
         conn.terminate()
         raise
-    return conn
+    own: OwnConnection = conn
+    return own
 
 
 async def fetch(conn: Connection, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
@@ -77,12 +195,21 @@ async def fetch(conn: Connection, statement: str, arguments: Sequence[object]) -
     return await conn.fetch(statement, *arguments)
 
 
-async def closed(conn: Connection) -> None:
-    """Wait until the connection is closed, by either side."""
+async def closed(conn: Connection, seconds: float) -> bool:
+    """Wait until the connection is closed, by either side, but no longer than that; return whether it is closed."""
     ended = asyncio.Event()
-    conn.add_termination_listener(lambda _: ended.set())
-    if not conn.is_closed():
-        await ended.wait()
+
+    def end(_: object) -> None:
+        ended.set()
+
+    conn.add_termination_listener(end)
+    try:
+        if not conn.is_closed():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), seconds)
+    finally:
+        conn.remove_termination_listener(end)
+    return conn.is_closed()
 
 
 def session_pid(conn: Any) -> int:
@@ -156,13 +283,54 @@ def _is_closed(conn: Connection) -> bool:
         return True  # it belongs to a caller's pool, which has taken it back
 
 
-async def _turn_off_jit(conn: Any) -> None:
-    """Turn off JIT compilation, which takes longer than any of our statements runs.
+def _watch_network(conn: Any, seconds: float) -> None:
+    """Let the kernel close the connection if the other machine stops acknowledging packets."""
+    own = conn._transport.get_extra_info("socket")
+    if own is None or own.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle, between = max(int(seconds), 1), max(int(seconds / PROBES), 1)
+    options = {
+        "TCP_KEEPIDLE": idle,
+        "TCP_KEEPALIVE": idle,  # the name on macOS
+        "TCP_KEEPINTVL": between,
+        "TCP_KEEPCNT": PROBES,
+        "TCP_USER_TIMEOUT": int(seconds * 1_000),
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):
+            with suppress(OSError):
+                own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    Before Postgres 18 the planner overestimates statements that read a small table whole, because our functions turn
-    sequential scans off, and compiles them.
+
+async def _prepare_session(conn: Any, seconds: float) -> Session:
+    """Turn off JIT compilation, and let the server end the session soon if this process or its machine is gone.
+
+    JIT compilation takes longer than any of our statements runs. Before Postgres 18 the planner overestimates
+    statements that read a small table whole, because our functions turn sequential scans off, and compiles them.
     """
-    await conn.fetch("select set_config('jit', 'off', false)")
+    settings = {
+        "jit": "off",
+        "tcp_keepalives_idle": max(int(seconds), 1),
+        "tcp_keepalives_interval": max(int(seconds / PROBES), 1),
+        "tcp_keepalives_count": PROBES,
+        "tcp_user_timeout": int(seconds * 1_000),
+    }
+    listed = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
+    [row] = await conn.fetch(
+        f"select {listed}, "  # noqa: S608 - our own names and numbers
+        # While a statement runs, look whether the client has closed the connection; other systems refuse the setting.
+        "case when version() ~ '(linux|darwin)' then set_config('client_connection_check_interval', '1s', false) end, "
+        "s.pid, s.backend_start from pg_stat_get_activity(pg_backend_pid()) s"
+    )
+    return Session(row["pid"], row["backend_start"])
+
+
+async def end_session(conn: Connection, session: Session) -> None:
+    """End a session that no longer answers, and wait a second for it: it may hold locks that a repeated call needs."""
+    await conn.fetch(
+        "select pg_terminate_backend(s.pid, 1000) from pg_stat_get_activity($1) s where s.backend_start = $2", *session
+    )
 
 
 async def _learn_arrays(conn: Any) -> None:

@@ -157,9 +157,12 @@ class Place(NamedTuple):
 class Server:
     """A running embedded Postgres that this process uses until `stop`."""
 
-    def __init__(self, place: Place, postmaster: Postmaster, users: int, password: str | None) -> None:
+    def __init__(
+        self, place: Place, postmaster: Postmaster, users: int, password: str | None, chosen: Mapping[str, str]
+    ) -> None:
         self.binaries = place.binaries
         self._place = place
+        self._chosen = chosen
         self._postmaster = postmaster
         self._users: int | None = users
         self._password = password
@@ -184,6 +187,20 @@ class Server:
                 _leave(self._place, users)
         except FileNotFoundError:  # the data directory was deleted; the server notices within a minute and ends
             os.close(users)
+
+    def is_down(self) -> bool:
+        """Whether the server has ended although this process still uses it."""
+        return self._users is not None and self._place.cluster.exists() and not self._place.runs()
+
+    def restart(self) -> None:
+        """Start the server again after it was killed, unless another process has done so.
+
+        It has the same URL. Raises `EmbeddedUnavailable`.
+        """
+        with _gate(self._place.data):
+            if self.is_down():
+                logger.warning("the embedded Postgres in %s has ended; starting it again", self._place.data)
+                _launch(self._place, self._chosen)
 
     def __enter__(self) -> Self:
         return self
@@ -213,7 +230,7 @@ def start(data: Path, *, durable: bool = True, port: int | None = None, settings
         except BaseException:
             _leave(place, users)
             raise
-    return Server(place, postmaster, users, password)
+    return Server(place, postmaster, users, password, chosen)
 
 
 def is_made(data: Path) -> bool:

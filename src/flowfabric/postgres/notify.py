@@ -123,7 +123,10 @@ class Notifier:
     async def _listen(self, conn: Connection) -> None:
         await conn.add_listener(CHANNEL, self._received)
         self._deliver(Notification())
-        await driver.closed(conn)
+        every = self._database.config.call_timeout.total_seconds()
+        while not await driver.closed(conn, every):
+            # A connection that went silent looks like one without news, so ask now and then.
+            await call.builtin(conn, "now")
 
     def _received(self, _conn: Connection, _pid: int, _channel: str, payload: object) -> None:
         try:

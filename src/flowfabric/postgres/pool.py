@@ -20,6 +20,8 @@ class Lendable(Protocol):
 
 C = TypeVar("C", bound=Lendable)
 
+CLOSING_TIME = 1.0  # seconds to take leave of the server, which frees its sessions a little earlier
+
 
 class Closing(ConnectionError):
     """The pool is closing and lends no more connections."""
@@ -77,11 +79,23 @@ class Pool(Generic[C]):
             while self._lent:
                 self._all_back.clear()
                 await self._all_back.wait()
-            while self._idle:
-                await self._idle.pop().close()
+            async with asyncio.timeout(CLOSING_TIME):
+                await asyncio.gather(*(conn.close() for conn in self._idle), return_exceptions=True)
         finally:
-            for conn in (*self._lent, *self._idle):
-                conn.terminate()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Stop lending, and close all connections immediately, those in use as well."""
+        self.is_closing = True
+        while self._waiting:
+            self._offer(None)
+        for conn in (*self._lent, *self._idle):
+            conn.terminate()
+
+    def drop_idle(self) -> None:
+        """Close the idle connections, because there is reason to believe that they are lost."""
+        while self._idle:
+            self._drop(self._idle.pop())
 
     def _take_idle(self) -> C | None:
         while self._idle:

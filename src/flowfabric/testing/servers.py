@@ -13,7 +13,7 @@ from pathlib import Path
 from flowfabric.config import Config
 from flowfabric.errors import DatabaseUnavailable
 from flowfabric.postgres import call, embedded
-from flowfabric.postgres.database import Database
+from flowfabric.postgres.database import MIGRATING, Database
 from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 from flowfabric.testing import clock
@@ -146,7 +146,7 @@ def _stopped_if_killed(data: Path) -> Iterator[None]:
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Connection]:
-    async with Database(Config(), url).own_connection() as conn:
+    async with Database(Config(), url).own_connection(MIGRATING) as conn:
         yield conn
 
 

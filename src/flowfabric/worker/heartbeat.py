@@ -84,10 +84,11 @@ class Heartbeat:
         with self._guard:
             self._held.update((fence.lease_id, (fence, until)) for fence in fences)
 
-    def release(self, fence: Fence) -> None:
-        """Stop renewing this lease."""
+    def release(self, fence: Fence) -> float | None:
+        """Stop renewing this lease, and return when it expires, on the monotonic clock; `None` if it is not held."""
         with self._guard:
-            self._held.pop(fence.lease_id, None)
+            held = self._held.pop(fence.lease_id, None)
+        return None if held is None else held[1]
 
     def holds(self, fence: Fence) -> bool:
         """Whether this instance has the lease, as far as it knows."""

@@ -63,7 +63,7 @@ SOON = timedelta(seconds=5)
 class Reports:
     """The calls a worker makes under its leases. If the database is unavailable, they retry while the lease lasts."""
 
-    def __init__(self, app: App, *, holds: Callable[[Fence], bool], due: Callable[[datetime], None]) -> None:
+    def __init__(self, app: App, leased: LeasedCalls, *, due: Callable[[datetime], None]) -> None:
         self._app = app
         self._due = due
         limit = app.config.payload_limit
@@ -72,7 +72,7 @@ class Reports:
         self._fail = self._batch(partial(attempts.fail_many, wait=False))
         self._delay = self._batch(partial(attempts.delay_many, wait=False))
         self._save = self._batch(partial(steps.save_step_many, result_limit=limit, wait=False))
-        self._leased = LeasedCalls(app, holds)
+        self._leased = leased
         self._children = Children(app, self._leased)
         self._budgets = Budgets(app, self._leased, self._notify_ended)
         self._timers: set[asyncio.Task[None]] = set()

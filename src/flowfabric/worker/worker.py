@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -15,13 +16,15 @@ from flowfabric import durations
 from flowfabric.app import App
 from flowfabric.app.tasks import Task
 from flowfabric.engine import claims
-from flowfabric.errors import Fenced, FlowFabricError, InvalidLease, Unavailable
+from flowfabric.errors import DatabaseUnavailable, Fenced, FlowFabricError, InvalidLease, Unavailable
 from flowfabric.handler.context import Context
 from flowfabric.model import Claim, Fence, Swept
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.notify import Notification
 from flowfabric.sweeps import run_sweeps, sweeps
 from flowfabric.worker.claiming import Pauses, Position, Prefetched
 from flowfabric.worker.heartbeat import Heartbeat, Registration
+from flowfabric.worker.leased import LeasedCalls
 from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, Postponed, run
@@ -34,6 +37,7 @@ FULL_TASK_DELAY = timedelta(seconds=1)
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(hours=1)
 CANCEL_TIMEOUT = 5.0  # seconds for a cancelled handler to end
 MOST_REPORTING = 2_000
+DECLARE_PAUSES = 0.1, 5.0
 
 
 class Worker:
@@ -80,6 +84,7 @@ class Worker:
         self._position = Position()
         self._pauses = Pauses()
         self._full = False
+        self._unanswered: UUID | None = None  # the request of a claim whose reply did not arrive
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
 
@@ -111,19 +116,33 @@ class Worker:
             lease=self.lease,
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._lose)
-        self._reports = Reports(self._app, holds=self._heartbeat.holds, due=self._pauses.due)
+        lease = self.lease.total_seconds()
+        self._leased = LeasedCalls(self._app, self._heartbeat, lease=lease, lose=self._lose)
+        self._reports = Reports(self._app, self._leased, due=self._pauses.due)
         stop_listening = self._app.notifier.listen(self._notified)
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
-            await self._app.declare_schedules()
+            await self._declare_schedules()
             await self._until_registered()
-            await self._claim_until_stopped()
+            await self._work()
             await self._drain()
         finally:
             stop_listening()
             sweeping.cancel()
             await self._leave()
+
+    async def _declare_schedules(self) -> None:
+        """Create or change the schedules that the app declares; retry while the database is unavailable."""
+        backoff = Backoff(*DECLARE_PAUSES)
+        while not self._stopping.is_set():
+            try:
+                await self._app.declare_schedules()
+                return
+            except DatabaseUnavailable as error:
+                log.warning("could not declare schedules, retrying in %g s: %s", backoff.current, error.message)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), backoff.next())
 
     async def _until_registered(self) -> None:
         """Wait until this instance is registered, so that if the process dies its claims are noticed immediately."""
@@ -143,6 +162,18 @@ class Worker:
     def _notify_swept(self, swept: Swept) -> None:
         self._app.notifier.send(lanes=swept.lanes)
         self._app.notify_ended(swept.ended)
+
+    async def _work(self) -> None:
+        """Claim until stopped. A claim in flight then has a few seconds, because its reply may never arrive."""
+        claiming = asyncio.create_task(self._claim_until_stopped(), name="claim")
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((claiming, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([claiming], timeout=CANCEL_TIMEOUT)
+        finally:
+            stopping.cancel()
+            if not claiming.cancel():
+                claiming.result()
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():
@@ -165,9 +196,13 @@ class Worker:
         return min(idle + ahead, 1_000)
 
     async def _claim(self, room: int) -> int:
-        """Claim up to `room` executions; none if the database is unavailable."""
+        """Claim up to `room` executions; none if the database is unavailable.
+
+        A claim that failed may have taken executions, so the next one repeats its request and gets them.
+        """
         asked_at = time.monotonic()
         last = self._position.last()
+        request, self._unanswered = self._unanswered, self._unanswered or uuid4()
         try:
             taken = await self._app.database.run(
                 lambda conn: claims.claim(
@@ -181,6 +216,8 @@ class Worker:
                     after_route=self._position.route,
                     namespace=self.namespace,
                     last=last,
+                    request=self._unanswered,
+                    repeated=request is not None,
                 )
             )
         except Unavailable as error:
@@ -191,6 +228,7 @@ class Worker:
         except Exception:
             log.exception("could not claim for %s; retrying", self.instance)
             return 0
+        self._unanswered = None
         self._position.moved(taken, time.monotonic() - asked_at, from_front=last is None)
         if taken:
             self._heartbeat.add((claim.fence for claim in taken), asked_at)
@@ -221,7 +259,7 @@ class Worker:
         self._reporting.add(running)
         self._prefetched.ended()
         self._fill()
-        if self._heartbeat.holds(claim.fence):
+        if self._leased.holds(claim.fence):
             await self._reports.report(claim, outcome)
 
     def _ended(self, claim: Claim, name: str, running: asyncio.Task[None]) -> None:
@@ -274,23 +312,31 @@ class Worker:
 
     async def _drain(self) -> None:
         """Requeue the claims that have not started, and let running handlers finish within the drain time."""
-        await self._requeue(self._prefetched.empty())
+        releasing = asyncio.create_task(self._requeue(self._prefetched.empty()))
         left = {running for _, running in self._running.values()} | self._reporting
         if left:
             log.info("%s is stopping; waiting up to %g s for %d runs", self.instance, self._drain_time, len(left))
             await asyncio.wait(left, timeout=self._drain_time)
+        await asyncio.wait([releasing], timeout=CANCEL_TIMEOUT)
 
     async def _leave(self) -> None:
-        """Cancel the runs that are left, requeue them, and unregister."""
+        """Cancel the runs that are left, requeue them, and unregister: all of it within a limit, without a database."""
         self._stopping.set()
         left = dict(self._running)
         for _, running in left.values():
             running.cancel()
         if ending := {running for _, running in left.values()} | self._reporting:
             await asyncio.wait(ending, timeout=CANCEL_TIMEOUT)
-        await self._requeue([*(claim for claim, _ in left.values()), *self._prefetched.empty()])
-        await asyncio.to_thread(self._heartbeat.stop)
-        await self._reports.close()
+        try:
+            # Long enough to notice that a connection is silent and to use another one.
+            async with asyncio.timeout(self._app.config.call_timeout.total_seconds() + CANCEL_TIMEOUT):
+                await self._requeue([*(claim for claim, _ in left.values()), *self._prefetched.empty()])
+                await asyncio.to_thread(self._heartbeat.stop)
+                await self._reports.close()
+        except TimeoutError:
+            log.warning(
+                "%s stops without the database; what it held runs elsewhere when the leases have expired", self.instance
+            )
         self._threads.close()
 
     async def _requeue(self, unfinished: Sequence[Claim]) -> list[Claim]:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.cli.conftest import Run
-from tests.worker.scene import TIMEOUT, ends, written
+from tests.worker.scene import TIMEOUT, ends, until, written
 
 SOURCE = """
 from flowfabric import App
@@ -95,6 +95,22 @@ async def test_a_signal_ends_it_and_its_postgres(
 
     assert code == 0, err
     assert not (tmp_path / ".flowfabric" / "cluster" / "postmaster.pid").exists()
+
+
+async def test_it_starts_its_postgres_again_when_that_is_killed(
+    dev: asyncio.subprocess.Process, ff: Run, tmp_path: Path
+) -> None:
+    await lines(dev, 7)
+    assert (await ff("submit", "hello", '{"name": "world"}', "--wait")).code == 0
+    pid_file = tmp_path / ".flowfabric" / "cluster" / "postmaster.pid"
+    killed = pid_file.read_text().splitlines()[0]
+    os.kill(int(killed), signal.SIGKILL)
+
+    await until(lambda: pid_file.exists() and pid_file.read_text().splitlines()[:1] != [killed])
+    assert (await ff("submit", "hello", '{"name": "again"}', "--wait")).out == '"hello again"\n'
+    dev.terminate()
+    assert (await ends(dev))[0] == 0
+    assert not pid_file.exists()
 
 
 async def test_it_uses_the_database_at_the_url(tmp_path: Path, empty_url: str, ff: Run) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from flowfabric.app import App
-from flowfabric.cli.commands.worker import new_worker, run, stop_on_signals, worker_options
+from flowfabric.cli.commands.worker import new_worker, opened, run, stop_on_signals, worker_options
 from flowfabric.cli.connection import app_at
 from flowfabric.cli.load_app import load_app
 from flowfabric.cli.options import json_option, url_option
@@ -36,7 +36,7 @@ def dev(app: str, url: str | None, as_json: bool, **options: Any) -> None:
 
 
 async def _develop(app: App, place: str, *, as_json: bool, **options: Any) -> None:
-    async with app:
+    async with opened(app):
         worker = new_worker(app, **options)
         stop_on_signals(worker.stop)
         working = asyncio.create_task(worker.run())

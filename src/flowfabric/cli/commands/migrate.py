@@ -7,7 +7,7 @@ from flowfabric.cli.options import json_option, url_option
 from flowfabric.cli.output import print_result, run_async
 from flowfabric.cli.tables import spinner
 from flowfabric.config import Config
-from flowfabric.postgres.database import open_database
+from flowfabric.postgres.database import MIGRATING, open_database
 from flowfabric.schema.migrate import check as check_version
 from flowfabric.schema.migrate import last_migration
 from flowfabric.schema.migrate import migrate as migrate_database
@@ -29,7 +29,7 @@ async def migrate(check: bool, url: str | None, as_json: bool) -> None:
     if check:
         require_database(config)
     with spinner("migrating"):
-        async with open_database(config) as database, database.connection() as conn:
+        async with open_database(config) as database, database.own_connection(MIGRATING) as conn:
             applied = await (check_version(conn, config) if check else migrate_database(conn, config)) or []
     lines = [f"applied {migration.name}" for migration in applied] or [f"up to date at migration {last_migration()}"]
     print_result(

@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import click
@@ -17,9 +18,14 @@ from flowfabric.cli.load_app import load_app
 from flowfabric.cli.options import decorated, duration, json_option, url_option, words
 from flowfabric.cli.output import print_result
 from flowfabric.cli.processes import supervise
+from flowfabric.errors import DatabaseUnavailable
 from flowfabric.ids import shown
+from flowfabric.postgres.backoff import Backoff
 from flowfabric.worker import Worker
 
+log = logging.getLogger("flowfabric.cli")
+
+CONNECT_PAUSES = 0.5, 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -88,7 +94,7 @@ def run(coroutine: Any) -> None:
 
 async def work(app: App, *, as_json: bool, with_parent: bool = False, **options: Any) -> None:
     """Run a worker until a signal stops it, and print a line as soon as it is ready."""
-    async with app:
+    async with opened(app):
         worker = new_worker(app, **options)
         stop_on_signals(worker.stop)
         if with_parent:
@@ -99,6 +105,25 @@ async def work(app: App, *, as_json: bool, with_parent: bool = False, **options:
             await working
         finally:
             announcing.cancel()
+
+
+@asynccontextmanager
+async def opened(app: App) -> AsyncIterator[None]:
+    """Open the app; while the database is unavailable, say why and try again, because a worker waits for it."""
+    backoff = Backoff(*CONNECT_PAUSES, jitter=0.2)
+    while True:
+        try:
+            await app.__aenter__()
+        except DatabaseUnavailable as error:
+            pause = backoff.next()
+            log.warning("cannot start yet, retrying in %.1f s: %s", pause, error.message)
+            await asyncio.sleep(pause)
+        else:
+            break
+    try:
+        yield
+    finally:
+        await app.__aexit__(None, None, None)
 
 
 def new_worker(app: App, *, no_sweeps: bool, **options: Any) -> Worker:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -25,13 +26,18 @@ async def claim(
     namespace: str | None = None,
     partitions: Collection[int] | None = None,
     last: Claim | None = None,
+    request: UUID | None = None,
+    repeated: bool = False,
 ) -> list[Claim]:
     """Take up to `take` executions under a lease; an empty list when nothing is open to this worker.
 
     Strict priority; at equal priority routes take turns, starting after `after_route` (pass the route served last);
     within a route the oldest execution first. With `last`, the last claim of this worker, a claim starts after it if
-    only its route has work; leave it out now and then, because executions that committed late may lie before it. If the
-    reply is lost, the leases expire and the executions are claimed again. Raises `InvalidWorker`,
+    only its route has work; leave it out now and then, because executions that committed late may lie before it.
+
+    Give each claim a new `request`. If its reply is lost, repeat it with the same request and `repeated=True`: the
+    instance gets the same leases again, without `journal` and `resumed_by`, or new ones if the first call took none.
+    Without a repeat those leases expire and the executions are claimed again. Raises `InvalidWorker`,
     `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
     """
     taken = await call.rows(
@@ -48,6 +54,8 @@ async def claim(
         partitions=None if partitions is None else list(partitions),
         last_priority=None if last is None else last.priority,
         last_created=None if last is None else last.created_at,
+        request=request or uuid4(),
+        repeated=repeated,
     )
     return await _with_inputs(conn, [read_claim(row) for row in taken])
 

@@ -4,10 +4,14 @@
 -- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total; the rest is
 -- read on demand.
 --
+-- A lease id is the id of the request with the position of the ticket as its last 12 digits, so that a repeated request
+-- finds its leases without an index or a column for it.
+--
 --   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it resumes after a wait
 --   emits    lease_acquired
 --   returns  what a worker needs to run them, in the order of the tickets
-create or replace function flowfabric._lease(places tid[], worker text, instance text, lease interval, now timestamptz)
+create or replace function flowfabric._lease(
+    places tid[], worker text, instance text, lease interval, now timestamptz, request uuid default gen_random_uuid())
 returns table (
     partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea,
     encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz,
@@ -39,7 +43,8 @@ begin
     return query
     with leased as (
         update flowfabric.tickets t
-        set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(),
+        set phase = 'active', reason = 'none', attempt_state = 'running_attempt',
+            lease_id = (left(_lease.request::text, 24) || lpad(to_hex(c.number), 12, '0'))::uuid,
             worker = _lease.worker, instance = _lease.instance, expires_at = _lease.now + _lease.lease,
             lease_end = null, due_at = null, eligibility = 'eligible_now', grant_kid = null, grant_worker = null,
             grant_instance = null, suspension = null, epoch = t.epoch + 1,
@@ -137,6 +142,9 @@ end $$;
 -- priority and creation time of its last execution, it gets executions created after that one, if there are any. It
 -- must omit them from time to time, to get executions that committed late.
 --
+-- A worker that got no answer repeats the claim with the same request and `repeated`: it gets the leases of the first
+-- call again, and only if there are none, new ones.
+--
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline →
 --            ended
 --   locks    the tickets it takes, skipping locked ones; the quotas of their routes
@@ -146,7 +154,8 @@ end $$;
 create or replace function flowfabric.claim(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
     lease_ms bigint default 30000, after_route int default 0, namespace text default null,
-    partitions int[] default null, last_priority int default null, last_created timestamptz default null)
+    partitions int[] default null, last_priority int default null, last_created timestamptz default null,
+    request uuid default gen_random_uuid(), repeated boolean default false)
 returns table (
     partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text,
     payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
@@ -158,14 +167,65 @@ declare
     chosen tid[];
 begin
     perform flowfabric._check_lease(claim.lease_ms);
+    if claim.repeated then
+        return query
+        select l.* from flowfabric._lease_again(claim.request, claim.instance, claim.lanes,
+                                                claim.lease_ms * interval '1 ms', flowfabric.clock()) l;
+        if found then
+            return;
+        end if;
+    end if;
     chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take,
                                      claim.after_route, claim.namespace, claim.partitions, claim.last_priority,
                                      claim.last_created);
     if cardinality(chosen) > 0 then
         return query
         select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms',
-                                          flowfabric.clock()) l;
+                                          flowfabric.clock(), claim.request) l;
     end if;
+end $$;
+
+-- Extend the leases that an earlier claim with the same request has given to this instance. They come without their
+-- journals and without what resumed them; both can be read on demand.
+--
+--   locks    the tickets it extends (skips locked ones)
+--   returns  what a worker needs to run them, in the order of the first claim; no rows when it holds none of them
+create or replace function flowfabric._lease_again(
+    request uuid, instance text, lanes text[], lease interval, now timestamptz)
+returns table (
+    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea,
+    encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz,
+    resumed boolean, expires_at timestamptz, attempt_deadline timestamptz, deadline_at timestamptz, policy text,
+    route int, created_at timestamptz, resumed_by text, journal text)
+language plpgsql
+set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    first uuid := left(_lease_again.request::text, 24) || '000000000000';
+    last uuid := left(_lease_again.request::text, 24) || 'ffffffffffff';
+begin
+    return query
+    with held as materialized (
+        select t.ctid as place from flowfabric.tickets t
+        where t.phase = 'active' and t.instance = _lease_again.instance and t.lane = any (_lease_again.lanes)
+          and t.lease_id between first and last and t.expires_at > _lease_again.now
+        order by t.partition, t.id
+        for update skip locked
+    ), extended as (
+        update flowfabric.tickets t set expires_at = greatest(t.expires_at, _lease_again.now + _lease_again.lease)
+        from held h where t.ctid = h.place
+        returning t.*
+    )
+    select x.partition::int, x.id, e.flow, e.task, r.namespace, x.lane, x.priority::int, e.tags::text, e.payload,
+           coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text, x.attempt_started_at,
+           x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at, e.policy::text, x.route,
+           x.created_at, null::text, null::text
+    from extended x
+    cross join lateral (
+        select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy
+        from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+    cross join lateral (select r.namespace from flowfabric.routes r where r.id = x.route offset 0) r
+    order by x.lease_id;
 end $$;
 
 -- Choose and lock the tickets that a worker may be given now, and end those whose deadline has passed.
