@@ -55,7 +55,7 @@ async def connect(url: str, *, timeout: float, pooler: bool) -> Any:  # noqa: AS
     """
     conn = await asyncpg.connect(url, timeout=timeout, **({"statement_cache_size": 0} if pooler else {}))
     try:
-        await (_learn_arrays(conn) if pooler else _turn_off_jit(conn))
+        await (_learn_arrays(conn) if pooler else _set_up(conn))
     except BaseException:
         conn.terminate()
         raise
@@ -156,13 +156,14 @@ def _is_closed(conn: Connection) -> bool:
         return True  # it belongs to a caller's pool, which has taken it back
 
 
-async def _turn_off_jit(conn: Any) -> None:
-    """Turn off JIT compilation, which takes longer than any of our statements runs.
+async def _set_up(conn: Any) -> None:
+    """Turn off JIT compilation, which takes longer than any of our statements runs, and mark the session as our own.
 
     Before Postgres 18 the planner overestimates statements that read a small table whole, because our functions turn
-    sequential scans off, and compiles them.
+    sequential scans off, and compiles them. In a session marked as our own, whose transactions are short, events get
+    their ids as they are written; in any other, when the transaction commits.
     """
-    await conn.fetch("select set_config('jit', 'off', false)")
+    await conn.fetch("select set_config('jit', 'off', false), set_config('flowfabric.direct', 'on', false)")
 
 
 async def _learn_arrays(conn: Any) -> None:
