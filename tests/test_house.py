@@ -44,6 +44,7 @@ CANNOT_HAPPEN = {
         ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
         "a schedule does not submit to a flow",
     ),
+    "set_edge_group": {"execution_not_found": "a member of a flow that it has locked; retention removes whole flows"},
     "_submit_members": {
         **dict.fromkeys(["flow_not_found", "flow_already_terminal"], "the flow was just created"),
         "wrong_partition": "it passes the partition of the flow",

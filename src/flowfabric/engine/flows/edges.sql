@@ -266,8 +266,7 @@ $$;
 --   moves    group – → pending
 --   locks    the flow; the member's ticket, if there is one; its record
 --   emits    edge_group_set
---   refuses  flow_not_found, flow_already_terminal, invalid_edge_group, invalid_dependency, edge_group_already_fixed,
---            execution_not_found
+--   refuses  flow_not_found, flow_already_terminal, invalid_edge_group, invalid_dependency, edge_group_already_fixed
 --   returns  'set', or 'already_set' when the group has this policy
 create or replace function flowfabric.set_edge_group(
     partition int, flow uuid, downstream_partition int, downstream uuid, policy text)
