@@ -60,7 +60,7 @@ async def follow_and_be_killed(log: EventLog, cursor: str, seen: list[Event], ev
 
     for _ in range(KILLS):
         before, task = len(seen), asyncio.create_task(follow())
-        await until(lambda before=before: len(seen) >= before + every)  # type: ignore[misc]
+        await until(lambda before=before: len(seen) >= before + every)
         task.cancel()
         await asyncio.wait([task])
         cursor = seen[-1].cursor

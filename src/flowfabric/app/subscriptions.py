@@ -12,7 +12,6 @@ from typing import Self, TypeVar
 
 from flowfabric import ids
 from flowfabric.engine import events
-from flowfabric.engine.events.horizon import watch_log
 from flowfabric.errors import DatabaseUnavailable, ShuttingDown, StreamDisconnected
 from flowfabric.model import Event, EventFilter
 from flowfabric.postgres.backoff import Backoff
@@ -119,7 +118,7 @@ class EventLog:
         while self.waiting_count:
             self._notified.clear()
             try:
-                horizon, last_id = await self.call(watch_log, "")
+                horizon, last_id = await self.call(events.watch_log, "")
             except Exception as error:
                 self._wake(self._waiting | self._waiting_for_one, error)
                 return
