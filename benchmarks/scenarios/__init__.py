@@ -72,6 +72,7 @@ SCENARIOS: list[Scenario] = [
     parked.scenario,
     events.delivery,
     events.delivery_beside_open,
+    events.delivery_beside_caller,
     events.follow,
     events.follow_beside_open,
     log_cost.without,

@@ -45,12 +45,23 @@ async def unrelated(ground: Ground, is_open: bool) -> AsyncIterator[None]:
         yield
 
 
-def delivering(beside_open: bool) -> Callable[[Ground], Awaitable[int]]:
+@asynccontextmanager
+async def caller(ground: Ground, submissions: int) -> AsyncIterator[None]:
+    """A caller's transaction that has submitted so many executions and stays open."""
+    async with ground.raw() as conn:
+        await executions.submit(conn, SUBMISSION)  # creates the lane and the route, for which others would wait
+        async with conn.transaction():
+            await executions.submit_many(conn, [SUBMISSION] * submissions)
+            yield
+
+
+def delivering(beside_open: bool, submissions: int = 0) -> Callable[[Ground], Awaitable[int]]:
     """Append one event after the other to an otherwise idle log."""
 
     async def run(ground: Ground) -> int:
         async with (
             unrelated(ground, beside_open),
+            caller(ground, submissions),
             ground.database() as database,
             database.connection() as conn,
             following(database) as (hints, log),
@@ -110,6 +121,15 @@ delivery_beside_open = Scenario(
     name="events_delivery_open",
     about="the same beside an open transaction that writes elsewhere",
     run=delivering(True),
+    unit="ms, p50",
+    figure="delivery_p50_ms",
+    less_is_better=True,
+    against={delivery.name: None},
+)
+delivery_beside_caller = Scenario(
+    name="events_delivery_caller",
+    about="the same beside a caller's open transaction with 1,000 submissions",
+    run=delivering(False, 1_000),
     unit="ms, p50",
     figure="delivery_p50_ms",
     less_is_better=True,

@@ -200,6 +200,9 @@ async def of_events(conn: asyncpg.Connection, execution_id: ExecutionId) -> None
     await events.acknowledge(conn, "billing", page.cursor)
     # events.advance_horizon
     newest = await events.advance_horizon(conn)
+    # events.watch_log
+    horizon_id, last_id = await events.watch_log(conn)
+    print(f"{last_id - horizon_id} event ids cannot be read yet")
     # events.extend_events
     await events.extend_events(conn)
     # events.trim_events

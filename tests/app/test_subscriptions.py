@@ -11,7 +11,7 @@ import pytest
 
 from flowfabric.app.subscriptions import EventLog, Subscription
 from flowfabric.config import Config
-from flowfabric.engine import events, executions
+from flowfabric.engine import events, executions, holds
 from flowfabric.errors import (
     CursorExpired,
     InvalidBody,
@@ -26,12 +26,12 @@ from flowfabric.model import EventFilter, Outcome
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 from tests.conftest import SOAK, Connect, Server
-from tests.engine.events.log import RANGE, append, append_many, begin, jump
-from tests.given import Given
+from tests.engine.events.log import RANGE, append, append_many, begin, jump, write_directly
+from tests.given import Given, submission
 
 HERE = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
 MANY = 499 if SOAK else 200
-READS = f"{HERE} and (query like '%read_events(%' or query like '%advance_horizon(%')"
+READS = f"{HERE} and (query like '%read_events(%' or query like '%watch_log(%')"
 
 
 @asynccontextmanager
@@ -109,6 +109,7 @@ async def test_an_event_waits_for_a_slower_writer_with_a_smaller_id_and_a_result
     log: EventLog, connect: Connect, given: Given
 ) -> None:
     slow, reader = await connect(), await connect()
+    await write_directly(slow)
     subscription = await log.subscribe()
     held = await begin(slow)
     first = await append(slow)
@@ -120,6 +121,44 @@ async def test_an_event_waits_for_a_slower_writer_with_a_smaller_id_and_a_result
     assert not task.done()
     await held.commit()
     assert [*await task, *await take(subscription, 3)] == list(range(first, first + 4))
+
+
+async def test_a_subscriber_of_one_execution_waits_for_no_other_writer(
+    log: EventLog, connect: Connect, given: Given
+) -> None:
+    slow = await connect()
+    await write_directly(slow)
+    execution_id = await given.submitted()
+    subscription = await log.subscribe(filter=events.timeline(execution_id))
+    everything = await log.subscribe()
+    held = await begin(slow)
+    first = await append(slow)
+    task, other = await waiting(log, subscription), await waiting(log, everything)
+    await holds.hold(given.conn, execution_id, by="ops")
+
+    assert await task == [first + 1]
+    task = await waiting(log, subscription)
+    await holds.unhold(given.conn, execution_id, by="ops")
+    assert await task == [first + 2]
+    assert not other.done()
+    await held.rollback()
+    assert await other == [first + 1]
+
+
+async def test_an_open_transaction_of_a_caller_delays_no_subscriber(
+    log: EventLog, connect: Connect, given: Given
+) -> None:
+    caller = await connect()
+    await given.submitted()
+    subscription = await log.subscribe()
+    held = await begin(caller)
+    await executions.submit_many(caller, [submission()] * (1_000 if SOAK else 100))
+    task = await waiting(log, subscription)
+    written = await append(given.conn)
+
+    assert await task == [written]
+    await held.commit()
+    assert await take(subscription, 100) == list(range(written + 1, written + 101))
 
 
 async def test_a_lost_connection_is_reopened_without_a_gap(log: EventLog, conn: asyncpg.Connection) -> None:

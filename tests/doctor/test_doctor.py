@@ -18,6 +18,7 @@ from flowfabric.sweeps import run_each, sweeps
 from tests import sources
 from tests.conftest import Connect
 from tests.engine.budgets.scene import make
+from tests.engine.events.log import write_directly
 from tests.engine.stuck import everything_stuck
 from tests.engine.waits.scene import waiting
 from tests.given import Given, submission
@@ -123,6 +124,7 @@ async def test_a_transaction_is_given_a_minute(conn: Connection, connect: Connec
 
 async def test_a_writer_that_holds_back_the_log_is_found(conn: Connection, connect: Connect) -> None:
     writer = await connect()
+    await write_directly(writer)
     transaction = writer.transaction()
     await transaction.start()
     await executions.submit(writer, submission())

@@ -19,6 +19,7 @@ from flowfabric.postgres import embedded
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 from tests.conftest import SOAK, Connect, Server
+from tests.engine.events.log import write_directly
 from tests.given import Given, submission, until
 
 WRITERS = 32
@@ -108,6 +109,8 @@ async def test_followers_of_many_writers_miss_nothing(database: Database, connec
         ]
         tasks = [asyncio.create_task(follower) for follower in followers]
         conns = [await connect() for _ in range(WRITERS)]
+        for conn in conns:
+            await write_directly(conn)
         await asyncio.gather(*(write(conn, COUNT // WRITERS, written, n) for n, conn in enumerate(conns)))
         written.sort()
         expected = {
@@ -130,6 +133,7 @@ async def test_cursors_go_on_in_a_restored_dump_and_new_events_come_after_them(
     if server.binaries is None:
         pytest.skip("needs pg_dump of the embedded Postgres")
     conn, open_writer = given.conn, await connect()
+    await write_directly(open_writer)
     old = [await given.submitted() for _ in range(3)]
     page = await events.read_events(conn, events.OLDEST, EventFilter(kinds=["execution_submitted"]), limit=1)
     await events.acknowledge(conn, "billing", page.cursor)

@@ -38,7 +38,9 @@ class EventLog:
         self._failed_at = 0.0
         self._failure: DatabaseUnavailable | None = None
         self._horizon = 0
+        self._backoff = Backoff(SHORTEST_PAUSE, LONGEST_PAUSE)
         self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting_for_one: set[asyncio.Future[None]] = set()  # for an event of one execution
         self._notified = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._stop_listening: Callable[[], None] | None = None
@@ -58,13 +60,13 @@ class EventLog:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
-        self._wake(_shutting_down())
+        self._wake(self._waiting | self._waiting_for_one, _shutting_down())
         await self._connection.aclose()  # not in turn: a call in flight may never be answered, and fails now
 
     @property
     def waiting_count(self) -> int:
         """How many subscribers have seen every event and wait for more."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._waiting_for_one)
 
     async def subscribe(self, cursor: str = "", filter: EventFilter = EVERYTHING) -> "Subscription":  # noqa: A002
         """Follow the log from a cursor; an empty cursor means from the moment of this call.
@@ -91,12 +93,17 @@ class EventLog:
                     ) from error
             await backoff.wait()
 
-    async def wait_beyond(self, cursor: str) -> None:
-        """Wait until the horizon of the log is beyond this cursor."""
+    async def wait_beyond(self, cursor: str, *, of_one: bool = False) -> None:
+        """Wait until the horizon of the log is beyond this cursor.
+
+        A subscriber to one execution (`of_one`) also returns while events are missing below the last id: it reads
+        beyond the horizon, so its next event may be there already.
+        """
         if self._horizon > (ids.decode_event_cursor(cursor) or 0):
             return
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.add(moved)
+        waiting = self._waiting_for_one if of_one else self._waiting
+        waiting.add(moved)
         if self._watching is None or self._watching.done():
             self._watching = asyncio.create_task(self._watch(), name="event log: watch")
         try:
@@ -104,37 +111,39 @@ class EventLog:
         except StreamDisconnected as error:
             raise StreamDisconnected(error.message, cursor=cursor) from error
         finally:
-            self._waiting.discard(moved)
-            if not self._waiting:
+            waiting.discard(moved)
+            if not self.waiting_count:
                 self._notified.set()  # nobody waits any more, so `_watch` may end
 
     async def _watch(self) -> None:
         """Advance the horizon for all waiting subscribers and wake them; a notification cuts a polling pause short."""
-        backoff = Backoff(SHORTEST_PAUSE, LONGEST_PAUSE)
-        while self._waiting:
+        while self.waiting_count:
             self._notified.clear()
             try:
-                horizon = await self.call(events.advance_horizon, "")
+                horizon, last_id = await self.call(events.watch_log, "")
             except Exception as error:
-                self._wake(error)
+                self._wake(self._waiting | self._waiting_for_one, error)
                 return
             if horizon > self._horizon:
                 self._horizon = horizon
-                backoff.reset()
-                self._wake()
+                self._backoff.reset()
+                self._wake(self._waiting | self._waiting_for_one)
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._notified.wait(), backoff.next())
-                backoff.reset()
+                await asyncio.wait_for(self._notified.wait(), self._backoff.next())
+                self._backoff.reset()
+            if horizon < last_id:
+                self._wake(self._waiting_for_one)
 
-    def _wake(self, error: Exception | None = None) -> None:
-        for moved in self._waiting:
+    def _wake(self, waiting: set[asyncio.Future[None]], error: Exception | None = None) -> None:
+        for moved in [*waiting]:
             if not moved.done():
                 if error is None:
                     moved.set_result(None)
                 else:
                     moved.set_exception(error)
-        self._waiting.clear()
+            self._waiting.discard(moved)
+            self._waiting_for_one.discard(moved)
 
     async def _try(self, operation: Callable[[Connection], Awaitable[T]], asked_at: float) -> T:
         async with self._turn:
@@ -196,7 +205,7 @@ class Subscription:
         if not page.events:
             self.cursor = page.cursor
             if not page.more:
-                await self._log.wait_beyond(page.cursor)
+                await self._log.wait_beyond(page.cursor, of_one=self._filter.execution_id is not None)
 
 
 def _shutting_down() -> ShuttingDown:

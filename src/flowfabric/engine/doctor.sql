@@ -90,7 +90,8 @@ begin
     return jsonb_build_object(
         'at', now, 'pid', pg_backend_pid(), 'clock_offset_s', extract(epoch from now - clock_timestamp()),
         'has_key', has_key, 'unread_count', greatest(last_id - horizon_id, 0),
-        'log_room', (select count(*) * size - last_id % size from generate_series(last_id / size, last_id / size + 16) r
+        'log_room', (select greatest(count(*) * size - last_id % size, 0)
+                     from generate_series(last_id / size, last_id / size + 16) r
                      where to_regclass(format('flowfabric.events_%s', r)) is not null),
         'overdue', (select coalesce(jsonb_agg(jsonb_build_object(
                                'sweep', o.sweep, 'since', o.oldest_at, 'late_s', extract(epoch from now - o.oldest_at),

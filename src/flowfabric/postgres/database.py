@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from flowfabric import errors
 from flowfabric.config import URL_SHAPE, Config
-from flowfabric.postgres import driver, embedded
+from flowfabric.postgres import call, driver, embedded
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.driver import DRIVER, UNFIT, Connection, Limits, OwnConnection, Session
 from flowfabric.postgres.pool import Closing, Pool
@@ -136,8 +136,12 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """Borrow a connection with an open transaction: the calls on it happen together or not at all."""
+        """Borrow a connection with an open transaction: the calls on it happen together or not at all.
+
+        Its events get their ids when it commits, so that it delays no reader of the log however long it is open.
+        """
         async with self.connection() as conn, conn.transaction():
+            await call.builtin(conn, "set_config", setting_name="flowfabric.direct", new_value="", is_local=True)
             yield conn
 
     @asynccontextmanager

@@ -311,6 +311,7 @@ async def _prepare_session(conn: Any, seconds: float) -> Session:
     """
     settings = {
         "jit": "off",
+        "flowfabric.direct": "on",  # events of our own calls take their ids at once; see engine/events/append.sql
         "tcp_keepalives_idle": max(int(seconds), 1),
         "tcp_keepalives_interval": max(int(seconds / PROBES), 1),
         "tcp_keepalives_count": PROBES,

@@ -64,7 +64,7 @@ begin
 end $$;
 
 -- Drop the functions that were removed or whose signature changed, because `create or replace` can do neither, and
--- store the new list.
+-- store the new list. The function of a trigger stays: the trigger depends on it, and its signature never changes.
 --
 --   returns  how many were dropped
 create or replace function flowfabric._prepare_functions(names text[], signatures text[], version text, digest text)
@@ -79,7 +79,7 @@ begin
         select f.name from flowfabric.functions f
         left join unnest(_prepare_functions.names, _prepare_functions.signatures) as n (name, signature)
             on n.name = f.name
-        where n.signature is distinct from f.signature
+        where n.signature is distinct from f.signature and coalesce(n.signature, '') not like '%returns trigger'
     loop
         execute format('drop function if exists flowfabric.%I', old);
         dropped := dropped + 1;

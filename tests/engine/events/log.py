@@ -17,6 +17,16 @@ async def append(conn: Connection, kind: str = "lane_paused", subject: str = "re
     return int(row["id"])
 
 
+async def write(conn: Connection, subject: str = "reports") -> None:
+    """Append an event whose id is not known before the commit."""
+    await conn.fetch("select flowfabric._append('lane_paused', $1)", subject)
+
+
+async def write_directly(conn: Connection) -> None:
+    """Make this session one of our own, in which events get their ids as they are written."""
+    await conn.execute("set flowfabric.direct = on")
+
+
 async def append_many(conn: Connection, count: int) -> None:
     await conn.fetch("select flowfabric._append('lane_paused', 'reports') from generate_series(1, $1)", count)
 

@@ -33,8 +33,8 @@ async def test_events_of_one_call_have_ids_in_the_order_given(conn: Connection, 
     assert [row["execution"] for row in stored] == executions
 
 
-async def test_a_writer_holds_the_lock_of_the_log_until_its_transaction_ends(connect: Connect) -> None:
-    writer, other = await connect(), await connect()
+async def test_a_writer_holds_the_lock_of_the_log_until_its_transaction_ends(connect_directly: Connect) -> None:
+    writer, other = await connect_directly(), await connect_directly()
     transaction = writer.transaction()
     await transaction.start()
     assert await writers(other) == []
@@ -45,8 +45,8 @@ async def test_a_writer_holds_the_lock_of_the_log_until_its_transaction_ends(con
     assert await writers(other) == []
 
 
-async def test_writers_do_not_wait_for_each_other(connect: Connect) -> None:
-    one, other = await connect(), await connect()
+async def test_writers_do_not_wait_for_each_other(connect_directly: Connect) -> None:
+    one, other = await connect_directly(), await connect_directly()
     async with one.transaction(), other.transaction():
         await append(one)
         await append(other)
@@ -55,8 +55,8 @@ async def test_writers_do_not_wait_for_each_other(connect: Connect) -> None:
         assert len(await writers(one)) == 2
 
 
-async def test_rolling_back_a_savepoint_keeps_the_lock_of_events_written_before_it(connect: Connect) -> None:
-    writer, other = await connect(), await connect()
+async def test_rolling_back_a_savepoint_keeps_the_lock_of_events_written_before_it(connect_directly: Connect) -> None:
+    writer, other = await connect_directly(), await connect_directly()
     async with writer.transaction():
         await append(writer)
         inner = writer.transaction()

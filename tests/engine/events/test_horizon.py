@@ -13,12 +13,12 @@ from flowfabric.ids import encode_event_cursor
 from flowfabric.postgres import embedded
 from flowfabric.schema import migrate
 from tests.conftest import Connect
-from tests.engine.events.log import append, append_many, begin, horizon, ids_of, jump, writers
+from tests.engine.events.log import append, append_many, begin, horizon, ids_of, jump, write_directly, writers
 
 
-async def test_larger_ids_wait_for_a_writer_that_has_not_ended(connect: Connect) -> None:
+async def test_larger_ids_wait_for_a_writer_that_has_not_ended(connect_directly: Connect) -> None:
     """A reader never skips an event that commits late."""
-    slow, other = await connect(), await connect()
+    slow, other = await connect_directly(), await connect_directly()
     transaction = await begin(slow)
     first = await append(slow)
     for _ in range(1_000):
@@ -32,8 +32,8 @@ async def test_larger_ids_wait_for_a_writer_that_has_not_ended(connect: Connect)
     assert ids_of([*page.events, *rest.events]) == list(range(first, first + 1_001))
 
 
-async def test_an_open_transaction_without_events_delays_no_reader(connect: Connect) -> None:
-    unrelated, writer = await connect(), await connect()
+async def test_an_open_transaction_without_events_delays_no_reader(connect_directly: Connect) -> None:
+    unrelated, writer = await connect_directly(), await connect_directly()
     await writer.execute("create table bills (amount int)")
     async with unrelated.transaction():
         await unrelated.execute("insert into bills values (1)")
@@ -45,7 +45,8 @@ async def test_an_open_transaction_without_events_delays_no_reader(connect: Conn
         assert await events.advance_horizon(writer) == last
 
 
-async def test_a_rolled_back_gap_is_skipped_immediately_without_other_writers(conn: asyncpg.Connection) -> None:
+async def test_a_rolled_back_gap_is_skipped_immediately_without_other_writers(connect_directly: Connect) -> None:
+    conn = await connect_directly()
     transaction = await begin(conn)
     await append_many(conn, 3)
     await transaction.rollback()
@@ -62,8 +63,8 @@ async def test_the_horizon_of_an_empty_log_is_before_its_first_event(conn: async
     assert ids_of((await events.read_events(conn, events.OLDEST)).events) == [1]
 
 
-async def test_a_gap_is_skipped_once_its_writers_have_ended_while_others_write(connect: Connect) -> None:
-    one, two, reader = await connect(), await connect(), await connect()
+async def test_a_gap_is_skipped_once_its_writers_have_ended_while_others_write(connect_directly: Connect) -> None:
+    one, two, reader = await connect_directly(), await connect_directly(), await connect_directly()
     lost, late = await begin(one), await begin(two)
     await append(one)
     await append(two)
@@ -80,8 +81,8 @@ async def test_a_gap_is_skipped_once_its_writers_have_ended_while_others_write(c
     assert await events.advance_horizon(reader) == fourth
 
 
-async def test_a_writer_is_identified_by_its_transaction_not_its_connection(connect: Connect) -> None:
-    writer, reader = await connect(), await connect()
+async def test_a_writer_is_identified_by_its_transaction_not_its_connection(connect_directly: Connect) -> None:
+    writer, reader = await connect_directly(), await connect_directly()
     lost = await begin(writer)
     await append(writer)
     mark = await append(reader)
@@ -94,8 +95,8 @@ async def test_a_writer_is_identified_by_its_transaction_not_its_connection(conn
     await again.rollback()
 
 
-async def test_the_horizon_does_not_wait_for_writers_after_the_mark(connect: Connect) -> None:
-    one, two, reader = await connect(), await connect(), await connect()
+async def test_the_horizon_does_not_wait_for_writers_after_the_mark(connect_directly: Connect) -> None:
+    one, two, reader = await connect_directly(), await connect_directly(), await connect_directly()
     first = await begin(one)
     await append(one)
     mark = await append(reader)
@@ -111,8 +112,8 @@ async def test_the_horizon_does_not_wait_for_writers_after_the_mark(connect: Con
     assert await events.advance_horizon(reader) == last
 
 
-async def test_one_mark_settles_all_gaps_below_it(connect: Connect) -> None:
-    slow, writer = await connect(), await connect()
+async def test_one_mark_settles_all_gaps_below_it(connect_directly: Connect) -> None:
+    slow, writer = await connect_directly(), await connect_directly()
     held = await begin(slow)
     await append(slow)
     for _ in range(10):
@@ -126,8 +127,8 @@ async def test_one_mark_settles_all_gaps_below_it(connect: Connect) -> None:
     assert await events.advance_horizon(writer) == last
 
 
-async def test_events_before_a_gap_can_be_read(connect: Connect) -> None:
-    slow, writer = await connect(), await connect()
+async def test_events_before_a_gap_can_be_read(connect_directly: Connect) -> None:
+    slow, writer = await connect_directly(), await connect_directly()
     await append_many(writer, 5)
     held = await begin(slow)
     await append(slow)
@@ -139,8 +140,10 @@ async def test_events_before_a_gap_can_be_read(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
-async def test_a_caller_with_an_older_snapshot_never_moves_the_horizon(connect: Connect, isolation: str) -> None:
-    slow, old = await connect(), await connect()
+async def test_a_caller_with_an_older_snapshot_never_moves_the_horizon(
+    connect_directly: Connect, isolation: str
+) -> None:
+    slow, old = await connect_directly(), await connect_directly()
     late = await begin(slow)
     await append(slow)
     async with old.transaction(isolation=isolation):
@@ -153,8 +156,8 @@ async def test_a_caller_with_an_older_snapshot_never_moves_the_horizon(connect: 
     assert await events.advance_horizon(slow) == last + 1
 
 
-async def test_a_read_only_session_reads_as_far_as_others_have_moved_the_horizon(connect: Connect) -> None:
-    writer, reader = await connect(), await connect()
+async def test_a_read_only_session_reads_as_far_as_others_have_moved_the_horizon(connect_directly: Connect) -> None:
+    writer, reader = await connect_directly(), await connect_directly()
     await append(writer)
     await reader.execute("set default_transaction_read_only = on")
     assert await events.advance_horizon(reader) == 0
@@ -173,8 +176,8 @@ async def test_ids_lost_in_a_crash_are_skipped(conn: asyncpg.Connection) -> None
     assert ids_of((await events.read_events(conn, events.OLDEST)).events) == [1, 34]
 
 
-async def test_one_process_moves_the_horizon_and_the_others_use_its_current_value(connect: Connect) -> None:
-    one, other = await connect(), await connect()
+async def test_one_process_moves_the_horizon_and_the_others_use_its_current_value(connect_directly: Connect) -> None:
+    one, other = await connect_directly(), await connect_directly()
     await append(one)
     async with one.transaction():
         assert await events.advance_horizon(one) == 1
@@ -183,9 +186,9 @@ async def test_one_process_moves_the_horizon_and_the_others_use_its_current_valu
     assert await events.advance_horizon(other) == 1
 
 
-async def test_concurrent_moves_never_move_the_horizon_back_or_too_far(connect: Connect) -> None:
-    slow, writer = await connect(), await connect()
-    movers = [await connect() for _ in range(8)]
+async def test_concurrent_moves_never_move_the_horizon_back_or_too_far(connect_directly: Connect) -> None:
+    slow, writer = await connect_directly(), await connect_directly()
+    movers = [await connect_directly() for _ in range(8)]
     held = await begin(slow)
     first = await append(slow)
 
@@ -224,6 +227,7 @@ async def test_a_writer_prepared_for_two_phase_commit_is_waited_for_over_a_resta
     with start() as running:
         writer, reader = await asyncpg.connect(running.url()), await asyncpg.connect(running.url())
         await migrate.migrate(reader, Config())
+        await write_directly(writer)
         await writer.execute("begin; select flowfabric._append('lane_paused', 'reports')")
         last = await append(reader)
         assert await events.advance_horizon(reader) == last - 2

@@ -12,7 +12,7 @@ from flowfabric.errors import CursorExpired
 from flowfabric.ids import encode_event_cursor
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
-from tests.engine.events.log import RANGE, append, begin, ids_of, jump
+from tests.engine.events.log import RANGE, append, begin, ids_of, jump, write
 from tests.engine.executions.stored import blocked
 from tests.given import Given
 
@@ -22,7 +22,8 @@ LOCKED = "select count(*) from pg_locks where pid = pg_backend_pid() and relatio
 
 async def ranges(given: Given) -> list[int]:
     found = await given.rows(
-        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'flowfabric.events'::regclass"
+        "select inhrelid::regclass::text as name from pg_inherits where inhparent = 'flowfabric.events'::regclass "
+        "and inhrelid::regclass::text ~ '[0-9]$'"
     )
     return sorted(int(row["name"].rpartition("_")[2]) for row in found)
 
@@ -70,8 +71,8 @@ async def test_concurrent_calls_create_each_range_once(connect: Connect, given: 
     assert await ranges(given) == list(range(27))
 
 
-async def test_no_writer_waits_while_ranges_are_created(connect: Connect) -> None:
-    writer, other = await connect(), await connect()
+async def test_no_writer_waits_while_ranges_are_created(connect_directly: Connect) -> None:
+    writer, other = await connect_directly(), await connect_directly()
     async with writer.transaction(), other.transaction():
         await append(writer)
         await jump(writer, 10 * RANGE)
@@ -133,8 +134,8 @@ async def test_a_range_with_a_younger_event_anywhere_is_kept_whole(conn: Connect
     assert await ranges(given) == list(range(17))
 
 
-async def test_a_range_that_is_not_below_the_horizon_is_kept(connect: Connect, given: Given) -> None:
-    slow, writer = await connect(), await connect()
+async def test_a_range_that_is_not_below_the_horizon_is_kept(connect_directly: Connect, given: Given) -> None:
+    slow, writer = await connect_directly(), await connect_directly()
     held = await begin(slow)
     await append(slow)
     await two_old_ranges(writer)
@@ -262,3 +263,63 @@ async def test_the_timeline_of_an_execution_older_than_the_log_is_marked_truncat
     assert (cut.truncated, list(cut.events)) == (True, [])
     assert not (await events.read_events(conn, events.OLDEST, events.timeline(young))).truncated
     assert not (await events.read_events(conn, events.OLDEST)).truncated
+
+
+async def test_events_are_written_read_and_trimmed_when_no_range_was_created_in_time(
+    conn: Connection, given: Given
+) -> None:
+    await append(conn)
+    await jump(conn, 17 * RANGE - 2)
+    late = [await append(conn) for _ in range(3)]
+    execution_id = await given.submitted()
+    page = await events.read_events(conn, encode_event_cursor(17 * RANGE - 3))
+    assert ids_of(page.events) == [*late, *range(17 * RANGE + 2, 17 * RANGE + 4)]
+    resumed = await events.read_events(conn, encode_event_cursor(late[-1]))
+    assert ids_of(resumed.events) == ids_of(page.events)[3:]
+    assert len((await events.read_events(conn, page.events[2].cursor, events.timeline(execution_id))).events) == 1
+
+    assert (await events.extend_events(conn)).moved == 16  # not the current one, which events_rest has begun
+    await jump(conn, 18 * RANGE - 1)
+    await append(conn)
+    await given.time_passes(days=8)
+    assert (await events.trim_events(conn)).moved == 18
+    assert [row["id"] for row in await given.rows("select id from flowfabric.events")] == [18 * RANGE]
+    with pytest.raises(CursorExpired):
+        await events.read_events(conn, encode_event_cursor(late[-1]))
+
+
+async def test_ranges_are_created_late_only_while_no_writer_has_an_id(connect_directly: Connect, given: Given) -> None:
+    writer = await connect_directly()
+    await jump(given.conn, 20 * RANGE)
+    async with writer.transaction():
+        await append(writer)
+        assert (await events.extend_events(given.conn)).moved == 0
+
+    assert (await events.extend_events(given.conn)).moved == 16
+    assert await ranges(given) == [*range(17), *range(21, 37)]
+
+
+async def test_extending_gives_up_while_a_reader_has_the_whole_log_open(connect: Connect, given: Given) -> None:
+    reader = await connect()
+    await jump(given.conn, 5 * RANGE)
+    async with reader.transaction():
+        await reader.fetch("select from flowfabric.events limit 1")
+        assert (await events.extend_events(given.conn)).moved == 0
+
+    assert (await events.extend_events(given.conn)).moved == 5
+
+
+async def test_a_timeline_is_truncated_even_if_the_last_event_dropped_is_older(connect: Connect, given: Given) -> None:
+    """An event that was written long before its commit may be the last one of a range."""
+    caller = await connect()
+    transaction = await begin(caller)
+    await write(caller)
+    await given.time_passes(hours=1)
+    execution_id = await given.submitted()
+    await jump(given.conn, RANGE - 2)
+    await transaction.commit()
+    await append(given.conn)
+    await given.time_passes(days=8)
+
+    assert (await events.trim_events(given.conn)).moved == 1
+    assert (await events.read_events(given.conn, events.OLDEST, events.timeline(execution_id))).truncated

@@ -38,8 +38,8 @@ async def test_the_empty_cursor_returns_no_events_and_the_end_of_the_log(conn: C
     assert ids_of((await events.read_events(conn, now.cursor)).events) == [4, 5]
 
 
-async def test_the_empty_cursor_misses_no_event_of_an_open_transaction(connect: Connect) -> None:
-    slow, reader = await connect(), await connect()
+async def test_the_empty_cursor_misses_no_event_of_an_open_transaction(connect_directly: Connect) -> None:
+    slow, reader = await connect_directly(), await connect_directly()
     held = await begin(slow)
     late = await append(slow)
     await append(reader)
@@ -265,8 +265,8 @@ async def test_a_named_consumer_never_moves_back(conn: Connection) -> None:
     assert await events.get_acknowledged(conn, "billing") == encode_event_cursor(4)
 
 
-async def test_a_named_consumer_cannot_acknowledge_beyond_the_horizon(connect: Connect, given: Given) -> None:
-    slow, conn = await connect(), await connect()
+async def test_a_named_consumer_cannot_acknowledge_beyond_the_horizon(connect_directly: Connect, given: Given) -> None:
+    slow, conn = await connect_directly(), await connect_directly()
     async with slow.transaction():
         first = await append(slow)
         last = await append(conn)

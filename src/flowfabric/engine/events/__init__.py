@@ -1,6 +1,6 @@
 """Events: one log of every change, to read from any cursor and to follow."""
 
-from flowfabric.engine.events.horizon import advance_horizon
+from flowfabric.engine.events.horizon import advance_horizon, watch_log
 from flowfabric.engine.events.ranges import extend_events, trim_events
 from flowfabric.engine.events.read import OLDEST, acknowledge, get_acknowledged, read_events
 from flowfabric.engine.events.views import completions, lease_history, operator_acts, signal_deliveries, timeline
@@ -18,4 +18,5 @@ __all__ = [
     "signal_deliveries",
     "timeline",
     "trim_events",
+    "watch_log",
 ]

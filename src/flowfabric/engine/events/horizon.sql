@@ -109,3 +109,14 @@ begin
     where (h.id, h.mark) is distinct from (known.id, known.mark) or h.mark is not null and h.holders <> known.holders;
     return known.id;
 end $$;
+
+-- Move the horizon as far as possible, and say whether every event can be read.
+--
+--   locks    the horizon; skips when another process is moving it
+--   returns  the horizon, and then the highest event id taken; if they are equal, no event is missing
+create or replace function flowfabric.watch_log(out horizon_id bigint, out last_id bigint)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+begin
+    horizon_id := flowfabric.advance_horizon();
+    last_id := flowfabric._last_taken_id();
+end $$;

@@ -8,13 +8,17 @@ returns void
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
+    size constant bigint := 1000000;
+    range_start constant bigint := (least(_check_cursor.after, 4611686018427387904) + 1) / size * size;
     known flowfabric.horizon;
 begin
     select h.* into known from flowfabric.horizon h;
     if _check_cursor.after < known.oldest - 1 and _check_cursor.after > 0
        -- In an older snapshot the horizon row does not show that a partition has been dropped since.
        or _check_cursor.after between 1 and known.id - 1
-          and to_regclass(format('flowfabric.events_%s', (_check_cursor.after + 1) / 1000000)) is null then
+          and to_regclass(format('flowfabric.events_%s', range_start / size)) is null
+          and not exists (select from flowfabric.events_rest e
+                          where e.id >= range_start and e.id < range_start + size) then
         perform flowfabric._refuse('cursor_expired', format(
             'the cursor is at event %s, but retention has removed events after it; start again with the oldest event',
             _check_cursor.after), jsonb_build_object('oldest', known.oldest));
@@ -22,7 +26,8 @@ begin
 end $$;
 
 -- Read the log. One call scans at most 5,000 ids, or 16 partitions when reading one execution. The position it returns
--- is after everything it scanned, even when no event matched the filter.
+-- is after everything it scanned, even when no event matched the filter. The events of one execution are read beyond
+-- the horizon: their ids are taken while its ticket or record is locked, so none appears below one that is visible.
 --
 --   refuses  invalid_limit, cursor_expired
 --   returns  events in order, each with the position after it; then a last row that holds only the position after the
@@ -38,18 +43,21 @@ language plpgsql as $$
 declare
     known flowfabric.horizon;
     amount int := flowfabric._page(read_events.take) - 1;
+    log_end bigint;
     look_end bigint;
     last_id bigint;
     found_count int := 0;
 begin
     select h.* into known from flowfabric.horizon h;
-    look_end := greatest(least(read_events.after, known.id), known.oldest - 1)
-                + case when read_events.execution is null then 5000 else 16000000 end;
-    look_end := least(look_end, known.id);
-    if read_events.after < known.id and amount > 0 then
+    log_end := case when read_events.execution is null then known.id
+                    else greatest(known.id, flowfabric._last_taken_id()) end;
+    look_end := flowfabric._look_end(greatest(least(read_events.after, known.id), known.oldest - 1), known.id, log_end,
+                                     read_events.execution is not null);
+    if read_events.after < log_end and amount > 0 then
         for id, at, kind, partition, execution_uuid, flow_uuid, subject, namespace_name, lane_name, tags, actor, detail
         in
-            execute flowfabric._events_query(read_events.after, look_end, amount, read_events.execution is not null)
+            execute flowfabric._events_query(
+                greatest(read_events.after, known.oldest - 1), look_end, amount, read_events.execution is not null)
             using read_events.namespace, read_events.tag_key, read_events.tag_value, read_events.lane,
                   read_events.kinds, read_events.partitions, read_events.execution, read_events.flow, read_events.by,
                   read_events.acts
@@ -63,10 +71,10 @@ begin
     perform flowfabric._check_cursor(read_events.after);
     id := case
         when read_events.after is null then known.id
-        when amount = 0 or read_events.after >= known.id then read_events.after
+        when amount = 0 or read_events.after >= log_end then read_events.after
         when found_count = amount then last_id
-        else look_end end;
-    more := id < known.id;
+        else greatest(last_id, read_events.after, least(look_end, known.id)) end;
+    more := case when found_count = amount then id < log_end else greatest(id, look_end) < log_end end;
     truncated := exists (
         select from flowfabric.executions e
         where e.partition = any (read_events.partitions::smallint[]) and e.id = read_events.execution
@@ -75,6 +83,19 @@ begin
     namespace_name := null; lane_name := null; tags := null; actor := null; detail := null;
     return next;
 end $$;
+
+-- How far one call scans the log. Below the horizon the scan of one execution stops after 16 partitions. Beyond it, the
+-- scan reads all, because a position there is only safe after an event that was found.
+--
+--   returns  the last id to scan
+create or replace function flowfabric._look_end(start bigint, horizon_id bigint, log_end bigint, of_one boolean)
+returns bigint
+language sql immutable as $$
+    select case
+        when not _look_end.of_one then least(_look_end.start + 5000, _look_end.horizon_id)
+        when _look_end.start + 16000000 < _look_end.horizon_id then _look_end.start + 16000000
+        else _look_end.log_end end
+$$;
 
 -- Build the query that scans the log. The bounds are literals in it, so that the planner opens only the partitions
 -- between them.

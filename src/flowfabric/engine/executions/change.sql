@@ -65,6 +65,32 @@ begin
     return 'cancelled';
 end $$;
 
+-- Lock an execution whether or not it has ended, so that nothing else can change it or append an event about it: first
+-- its ticket, then its record. If it was replayed between the two, the new ticket is locked last.
+--
+--   locks    the ticket, if there is one; the record
+--   refuses  execution_not_found
+--   returns  the record
+create or replace function flowfabric._lock_whole(partition int, id uuid)
+returns flowfabric.executions
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    asked flowfabric.executions;
+    has_ticket boolean;
+begin
+    perform from flowfabric.tickets t where t.partition = _lock_whole.partition and t.id = _lock_whole.id for update;
+    has_ticket := found;
+    select e.* into asked from flowfabric.executions e
+    where e.partition = _lock_whole.partition and e.id = _lock_whole.id for update;
+    if not found then
+        perform flowfabric._refuse_missing(_lock_whole.partition, _lock_whole.id);
+    elsif asked.outcome is null and not has_ticket then
+        perform from flowfabric.tickets t where t.partition = asked.partition and t.id = asked.id for update;
+    end if;
+    return asked;
+end $$;
+
 -- Change an execution's priority within its lane. Takes effect at the next claim.
 --
 --   locks    the ticket

@@ -55,7 +55,7 @@ $$;
 
 -- Set, change or (with a null value) remove a tag of an execution, even after the execution has ended.
 --
---   locks    the record
+--   locks    the ticket, if there is one; the record
 --   emits    tag_set
 --   refuses  execution_not_found, invalid_tag_key, invalid_tag
 --   returns  'set', 'removed', or 'noop' if nothing changed
@@ -65,18 +65,14 @@ returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    record_at timestamptz;
+    asked flowfabric.executions;
     old_tags jsonb;
     new_tags jsonb;
 begin
     perform flowfabric._raise(coalesce(flowfabric._tag_key_fault(set_tag.key),
                                        flowfabric._tag_value_fault(set_tag.key, set_tag.value)));
-    select e.created_at, coalesce(e.tags, '{}') into record_at, old_tags from flowfabric.executions e
-    where e.partition = set_tag.partition and e.id = set_tag.id for update;
-    if not found then
-        perform flowfabric._refuse_missing(set_tag.partition, set_tag.id);
-    end if;
-
+    asked := flowfabric._lock_whole(set_tag.partition, set_tag.id);
+    old_tags := coalesce(asked.tags, '{}');
     new_tags := case when set_tag.value is null then old_tags - set_tag.key
                      else old_tags || jsonb_build_object(set_tag.key, set_tag.value) end;
     if new_tags = old_tags then
@@ -89,7 +85,8 @@ begin
     delete from flowfabric.tags t
     where t.partition = set_tag.partition and t.execution = set_tag.id and t.key = set_tag.key;
     insert into flowfabric.tags (partition, execution, key, value, created_at)
-    select set_tag.partition, set_tag.id, set_tag.key, set_tag.value, record_at where set_tag.value is not null;
+    select set_tag.partition, set_tag.id, set_tag.key, set_tag.value, asked.created_at
+    where set_tag.value is not null;
     perform flowfabric._append_about('tag_set', set_tag.partition, set_tag.id, set_tag.by,
                                      jsonb_build_object('key', set_tag.key, 'value', set_tag.value));
     return case when set_tag.value is null then 'removed' else 'set' end;

@@ -118,7 +118,7 @@ end $$;
 
 -- Make an execution a member of a flow in the same partition. The execution may be in any state.
 --
---   locks    the flow; the ticket
+--   locks    the flow; the ticket, if there is one; the record
 --   emits    flow_member_added
 --   refuses  flow_not_found, flow_already_terminal, wrong_partition, execution_not_found, execution_already_in_flow,
 --            flow_too_large
@@ -130,19 +130,14 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     home flowfabric.flows;
-    asked record;
+    asked flowfabric.executions;
 begin
     home := flowfabric._lock_open_flow(add_execution.partition, add_execution.flow);
     if add_execution.execution_partition <> home.partition then
         perform flowfabric._raise(flowfabric._partition_fault(
             add_execution.execution_partition, add_execution.execution, home.partition));
     end if;
-    perform from flowfabric.tickets t where t.partition = home.partition and t.id = add_execution.execution for update;
-    select e.flow into asked from flowfabric.executions e
-    where e.partition = home.partition and e.id = add_execution.execution for update;
-    if not found then
-        perform flowfabric._refuse_missing(home.partition, add_execution.execution);
-    end if;
+    asked := flowfabric._lock_whole(home.partition, add_execution.execution);
     outcome := 'already_member';
     if asked.flow is distinct from home.id then
         perform flowfabric._raise(case

@@ -283,7 +283,7 @@ $$;
 -- Set the policy for all edges into a member. Possible only before the member's first edge.
 --
 --   moves    group – → pending
---   locks    the flow
+--   locks    the flow; the member's ticket, if there is one; its record
 --   emits    edge_group_set
 --   refuses  flow_not_found, flow_already_terminal, invalid_edge_group, invalid_dependency, edge_group_already_fixed
 --   returns  'set', or 'already_set' if the group has this policy
@@ -315,6 +315,7 @@ begin
             format('the edge group already has the policy %s; set the policy before the first edge', there),
             jsonb_build_object('policy', there));
     end if;
+    perform flowfabric._lock_whole(home.partition, set_edge_group.downstream); -- it orders the events of the member
     insert into flowfabric.edge_groups (partition, flow, downstream, kind, needed, cancels)
     values (home.partition, home.id, set_edge_group.downstream, wanted ->> 'kind',
             case wanted ->> 'kind' when 'any_of' then 1 when 'quorum' then (wanted ->> 'k')::int end,

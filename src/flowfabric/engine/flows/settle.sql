@@ -247,7 +247,7 @@ begin
     where t.ctid = x.place;
 end $$;
 
--- Append an event about the edge group of each unfinished member.
+-- Append an event about the edge group of each unfinished member. The caller has locked the tickets.
 --
 --   emits    edge_group_satisfied, edge_group_impossible
 create or replace function flowfabric._note_groups(kind text, groups flowfabric.edge_groups[])

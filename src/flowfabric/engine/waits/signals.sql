@@ -170,7 +170,7 @@ language sql stable as $$
                     jsonb_build_object('digest', encode(_signal_note.digest, 'hex'), 'note', _signal_note.note)) end
 $$;
 
--- Append an event for each delivered signal, with its effect.
+-- Append an event for each delivered signal, with its effect. The caller has locked the tickets.
 --
 --   emits    signal_delivered
 create or replace function flowfabric._note_signals(

@@ -186,11 +186,17 @@ create table flowfabric.idempotency_keys (
 
 create index idempotency_keys_lapsed on flowfabric.idempotency_keys (expires_at);
 
--- The log. Ids are taken under the shared lock of _append, so that a reader can tell when a gap is final.
+-- The log. Ids are taken under the shared lock of _lock_log, so that a reader can tell when a gap is final. The
+-- sessions of our own pool, which have the setting flowfabric.direct, take them as they write. In every other session
+-- an event is a draft until its transaction commits (_number_events), so that an open transaction delays no reader.
 create sequence flowfabric.event_ids cache 1;
 
+create unlogged sequence flowfabric.draft_ids minvalue 4611686018427387904 cache 1;
+
 create table flowfabric.events (
-    id        bigint not null default nextval('flowfabric.event_ids'),
+    id        bigint not null default case when current_setting('flowfabric.direct', true) = 'on'
+                                           then nextval('flowfabric.event_ids')
+                                           else nextval('flowfabric.draft_ids') end,
     at        timestamptz not null,
     route     int,
     partition smallint,
@@ -203,6 +209,15 @@ create table flowfabric.events (
     detail    jsonb,
     primary key (id)
 ) partition by range (id);
+
+-- Drafts, which only the transaction that wrote them can see: no transaction commits with drafts. Their ids are above
+-- all others, so that the transaction reads its own events in order.
+create unlogged table flowfabric.events_drafts partition of flowfabric.events
+    for values from (4611686018427387904) to (maxvalue)
+    with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Events whose range was not created in time, because no sweep and no migration ran. Normally empty.
+create table flowfabric.events_rest partition of flowfabric.events default;
 
 create index events_by_execution on flowfabric.events (execution, id) where execution is not null;
 

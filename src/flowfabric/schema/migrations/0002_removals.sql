@@ -9,6 +9,10 @@ create table flowfabric.removals (
     remove_at timestamptz -- its own retention; null: the default retention, counted from ended_at
 );
 
+-- For a publication: without a key, logical replication identifies a row by all its columns. A key would cost every end
+-- another index entry.
+alter table flowfabric.removals replica identity full;
+
 create index removals_by_end on flowfabric.removals (ended_at) where remove_at is null;
 create index removals_by_date on flowfabric.removals (remove_at) where remove_at is not null;
 

@@ -22,6 +22,8 @@ create table flowfabric.child_ends (
     after_id         uuid
 );
 
+alter table flowfabric.child_ends replica identity full; -- as removals
+
 create index child_ends_of_children on flowfabric.child_ends (at, execution) where parent is not null;
 create index child_ends_of_parents on flowfabric.child_ends (at, execution) where parent is null;
 
