@@ -214,7 +214,7 @@ async def test_a_session_of_our_own_pool_writes_directly(database: Database) -> 
 
 
 async def test_behind_a_pooler_every_event_waits_for_its_commit(database_url: str) -> None:
-    conn = await driver.connect(database_url, driver.Limits(10, 10, 10), pooler=True)
+    conn = await driver.connect(database_url, limits=driver.Limits(10, 10, 10), pooler=True)
     async with conn.transaction():
         await write(conn)
         assert await drafts(conn) == 1
