@@ -62,8 +62,9 @@ language sql immutable as $$
                                   _signal_to_judge.source_identity)
 $$;
 
--- The signals that have arrived at the waitpoints of an open suspension. If the suspension is bound, only the signals
--- that carry the digest of its `about`.
+-- The signals that have arrived at the waitpoints of an open suspension. A decision of an authenticated person counts
+-- if it was made on this question, or before any question and not about something else. If the suspension is bound,
+-- only the signals that carry the digest of its `about` count.
 --
 --   returns  the signals in the form that `_judge` takes, in order of arrival
 create or replace function flowfabric._arrived_signals(suspension flowfabric.suspensions)
@@ -76,9 +77,11 @@ begin
             flowfabric._signal_to_judge(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
         from (select w.id, w.key from flowfabric.waitpoints w where w.suspension = suspension.id offset 0) w
         cross join lateral (
-            select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest
+            select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest, s.question
             from flowfabric.signals s where s.waitpoint = w.id offset 0) s
-        where not suspension.bind or s.digest = suspension.about_digest);
+        where (not suspension.bind or s.digest = suspension.about_digest)
+          and (s.source_type <> 'operator' or s.question = flowfabric._question(suspension.id, suspension.about_digest)
+               or s.question is null and coalesce(s.digest = suspension.about_digest, true)));
 end $$;
 
 -- Validate the fields of a signal, from any sender.
