@@ -187,6 +187,8 @@ declare
     covered text[];
     seen record;
     chosen tid[];
+    late record;
+    skips_late boolean := false;
 begin
     perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes,
                                     _take_ready.capabilities, _take_ready.take);
@@ -237,10 +239,14 @@ begin
     end if;
     for pass in 1 .. 100 loop
         chosen := flowfabric._choose(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions,
-                                     _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
-        -- Tickets past their deadline are replaced by others; if there are very many, the next claim continues. Ending
-        -- them may have locked more than quotas, so later passes do not wait for locks.
-        exit when not seen.is_late or cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now, pass = 1) = 0;
+                                     _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1, skips_late);
+        exit when not seen.is_late or skips_late or cardinality(chosen) = 0;
+        -- Tickets past their deadline are ended and replaced by others. Ending them may have locked more than quotas,
+        -- so later passes do not wait for locks. What such a pass cannot end is left out of the last pass, and so are
+        -- the others if there are very many: the sweep ends them.
+        late := flowfabric._expire_chosen(chosen, now, pass = 1);
+        exit when late.ended = 0 and late.remaining = 0;
+        skips_late := late.remaining > 0 or pass = 99;
     end loop;
     return chosen;
 end $$;
@@ -252,24 +258,30 @@ end $$;
 --   moves    runnable → ended: expired
 --   locks    the budgets of their reservations, in key order
 --   emits    execution_expired
---   returns  how many tickets it ended
-create or replace function flowfabric._expire_chosen(places tid[], now timestamptz, may_wait boolean)
-returns int
+--   returns  how many tickets it ended, and how many remain among the chosen
+create or replace function flowfabric._expire_chosen(
+    places tid[], now timestamptz, may_wait boolean, out ended int, out remaining int)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     late record;
 begin
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
-        select t.partition, t.id, t.deadline_at, t.flow
-        from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
-        offset 0) x -- by ctid, not by the index on deadlines
-    where x.deadline_at <= _expire_chosen.now and x.flow is null
-      and (_expire_chosen.may_wait or flowfabric._budgets_at_stake('{}', array[x.partition], array[x.id]) = '{}');
-    if late.ids is not null then
+    select array_agg(x.partition) filter (where x.is_free) as partitions,
+           array_agg(x.id) filter (where x.is_free) as ids, count(*) filter (where not x.is_free) as remaining
+    into late from (
+        select x.partition, x.id, x.flow is null and (_expire_chosen.may_wait or flowfabric._budgets_at_stake(
+                   '{}', array[x.partition], array[x.id]) = '{}') as is_free
+        from (
+            select t.partition, t.id, t.deadline_at, t.flow
+            from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
+            offset 0) x -- by ctid, not by the index on deadlines
+        where x.deadline_at <= _expire_chosen.now
+        offset 0) x;
+    ended := coalesce(cardinality(late.ids), 0);
+    remaining := late.remaining;
+    if ended > 0 then
         perform flowfabric._expire(late.partitions, late.ids);
     end if;
-    return coalesce(cardinality(late.ids), 0);
 end $$;
 
 -- Refuse invalid arguments of a claim.
