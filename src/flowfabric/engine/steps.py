@@ -49,7 +49,7 @@ async def read_journal(
 def _act(step: Step) -> Act:
     values = {
         "names": check_text(step.name, "step name"),
-        "occurrences": step.occurrence,
+        "occurrences": calls.expect(int, step.occurrence, "occurrence"),
         "results": step.result,
         "dues_at": step.due_at,
         "encodings": None if step.encoding == "json" else check_text(step.encoding, "encoding"),
