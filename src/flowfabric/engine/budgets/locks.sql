@@ -197,14 +197,16 @@ begin
 end $$;
 
 -- Lock the budgets in which executions have open reservations, for a call that ends the executions in several steps.
+-- The budgets that the call names are locked with them: in two steps, two calls could lock the same budgets crosswise.
 --
 --   locks    the budgets, in key order
-create or replace function flowfabric._lock_at_stake(partitions int[], executions uuid[])
+create or replace function flowfabric._lock_at_stake(partitions int[], executions uuid[], named uuid[] default '{}')
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    at_stake uuid[] := flowfabric._budgets_at_stake('{}', _lock_at_stake.partitions, _lock_at_stake.executions);
+    at_stake uuid[] := flowfabric._budgets_at_stake(
+        _lock_at_stake.named, _lock_at_stake.partitions, _lock_at_stake.executions);
 begin
     perform from flowfabric.budgets b where b.id = any (at_stake) order by b.partition + 0, b.id for update;
 end $$;

@@ -57,10 +57,12 @@ end $$;
 
 -- Lock the flows of executions that a call may end, before the call locks their tickets. A caller that knows the flows
 -- (one per item) passes them, and pays nothing when there are none. If an end may cancel other members, their tickets
--- are locked here together with the tickets of the call, then the budgets in which any of them has reservations.
+-- are locked here together with the tickets of the call, then the budgets in which any of them has reservations,
+-- together with the `budgets` that the call names.
 --
 --   locks    the flows, in key order; the tickets, in key order; the budgets of their reservations, in key order
-create or replace function flowfabric._lock_for_end(partitions int[], ids uuid[], flows uuid[] default null)
+create or replace function flowfabric._lock_for_end(
+    partitions int[], ids uuid[], flows uuid[] default null, budgets uuid[] default '{}')
 returns void
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -93,7 +95,8 @@ begin
             order by x.partition, x.id) x
         cross join lateral (
             select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-        perform flowfabric._lock_at_stake(stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids);
+        perform flowfabric._lock_at_stake(
+            stake.partitions || _lock_for_end.partitions, stake.ids || _lock_for_end.ids, _lock_for_end.budgets);
     end if;
 end $$;
 
@@ -110,7 +113,8 @@ begin
     if exists (
         select from flowfabric.budgets b
         where b.id = any (_lock_flows_at_stake.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
-        perform flowfabric._lock_for_end(_lock_flows_at_stake.partitions, _lock_flows_at_stake.ids);
+        perform flowfabric._lock_for_end(_lock_flows_at_stake.partitions, _lock_flows_at_stake.ids,
+                                         budgets => _lock_flows_at_stake.budgets);
     end if;
 end $$;
 
