@@ -2,7 +2,8 @@
 
 -- Lease locked tickets and log it. A ticket past its deadline is skipped and left to the sweep; tickets beyond 16 MiB
 -- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total; the rest is
--- read on demand.
+-- read on demand. The lease begins when everything else has been read, so that a slow answer does not use it up. `now`
+-- is the time at which the tickets were chosen.
 --
 --   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it resumes after a wait
 --   emits    lease_acquired
@@ -20,6 +21,7 @@ declare
     rare record;
     journals text[];
     resumptions text[];
+    leased_at timestamptz;
 begin
     select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
            bool_or(t.is_counted) as is_counted into rare
@@ -36,16 +38,17 @@ begin
         perform flowfabric._admit_places(_lease.places, _lease.now);
     end if;
     perform flowfabric._lock_log();
+    leased_at := flowfabric.clock();
     return query
     with leased as (
         update flowfabric.tickets t
         set phase = 'active', reason = 'none', attempt_state = 'running_attempt', lease_id = gen_random_uuid(),
-            worker = _lease.worker, instance = _lease.instance, expires_at = _lease.now + _lease.lease,
+            worker = _lease.worker, instance = _lease.instance, expires_at = leased_at + _lease.lease,
             lease_end = null, due_at = null, eligibility = 'eligible_now', grant_kid = null, grant_worker = null,
             grant_instance = null, suspension = null, epoch = t.epoch + 1,
-            started_at = coalesce(t.started_at, _lease.now), attempt = t.attempt + (not c.resumed)::int,
+            started_at = coalesce(t.started_at, leased_at), attempt = t.attempt + (not c.resumed)::int,
             attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
-            attempt_started_at = case when c.resumed then t.attempt_started_at else _lease.now end,
+            attempt_started_at = case when c.resumed then t.attempt_started_at else leased_at end,
             attempt_deadline = c.attempt_deadline, attempt_left = null,
             attempt_type = case t.attempt_state
                 when 'pending_first_attempt' then 'initial' when 'pending_retry_attempt' then 'retry'
@@ -57,7 +60,7 @@ begin
             select p.place, p.number, t.instance, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                    t.attempt_state = 'attempt_interrupted' as resumed,
                    -- The remaining time in seconds: an interval with days in it changes its length at a clock change.
-                   _lease.now + case
+                   leased_at + case
                        when t.attempt_state = 'attempt_interrupted'
                        then extract(epoch from t.attempt_left) * interval '1 second'
                        else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
@@ -78,7 +81,7 @@ begin
                   c.instance as previous_instance
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
-        select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
+        select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
                     'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch,
                     'attempt', l.attempt, 'attempt_type', l.attempt_type, 'resumed', l.resumed)
                 || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
