@@ -416,6 +416,9 @@ async def of_waits(
     await waits.deliver_approval(conn, suspended_id, "publish", "approve", by="ada", digest=shown)
     # waits.resume
     await waits.resume(conn, suspended_id, by="ops", note="answered by phone")
+    # waits.read_signals
+    if claim.resumed_by is not None and claim.resumed_by.more:
+        signals = await waits.read_signals(conn, claim.execution_id, claim.resumed_by.suspension_id)
     # waits.list_suspended
     page = await waits.list_suspended(conn, reason_code="waiting_for_approval")
     # waits.list_waits

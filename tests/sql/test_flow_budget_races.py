@@ -1,4 +1,4 @@
-"""When a sweep ends a member, the reservations of all affected members are released in key order."""
+"""When an end affects several members of a flow, the budgets of all of them are locked together, in key order."""
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -10,7 +10,7 @@ from flowfabric.engine import attempts, budgets, children, claims, executions, f
 from flowfabric.model import ChildToSubmit, Claim, EdgePolicy, Suspension
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
-from tests.engine.budgets.scene import figures
+from tests.engine.budgets.scene import figures, spend
 from tests.engine.flows.scene import graph
 from tests.given import Given, submission
 from tests.sql.test_budget_races import Race, crossing, in_key_order
@@ -18,6 +18,7 @@ from tests.sql.test_budget_races import Race, crossing, in_key_order
 SOON, LATER = timedelta(minutes=30), timedelta(hours=1)
 Prepare = Callable[[Given, Claim], Awaitable[Any]]
 Sweep = Callable[[Connection], Awaitable[Any]]
+Spend = Callable[[Connection, str, Claim], Awaitable[Any]]
 
 
 async def nothing(given: Given, claim: Claim) -> None:
@@ -73,3 +74,28 @@ async def test_a_sweep_that_ends_a_member_locks_the_budgets_of_all_affected_memb
     assert await flow.state("c") == "cancelled"
     assert await flow.state("b") == "skipped"
     assert [await figures(given.conn, budget) for budget in (first, last)] == [(1, 0, 0)] * 2
+
+
+SPENDING: dict[str, Spend] = {
+    "report": lambda conn, budget, claim: spend(conn, 1, budget, fence=claim.fence),
+    "reserve": lambda conn, budget, claim: budgets.reserve(conn, budget, {"tokens": 1}, fence=claim.fence),
+}
+
+
+@pytest.mark.parametrize("name", SPENDING)
+async def test_spending_of_a_member_locks_the_budgets_of_its_siblings_together_with_the_named_one(
+    given: Given, connect: Connect, name: str
+) -> None:
+    flow = await graph(given.conn, "a", "b", "c")
+    await flows.set_edge_group(given.conn, flow.flow_id, flow["b"], EdgePolicy("quorum", 2))
+    await flow.link("a", "b")
+    await flow.link("c", "b")
+    first, last = await in_key_order(given.conn, 2, on_hard_limit="fail")
+    sibling, claim = await flow.claim("c", lease=LATER), await flow.claim("a", lease=LATER)
+    await budgets.reserve(given.conn, last, {"tokens": 5}, fence=sibling.fence, ttl=LATER)
+
+    done = await crossing(
+        Race(given, await connect(), await connect()), first, last, lambda conn: SPENDING[name](conn, first, claim)
+    )
+
+    assert done.outcome in ("ok", "reserved")

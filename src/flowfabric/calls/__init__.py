@@ -2,6 +2,7 @@
 
 from flowfabric.calls.arguments import about, expect, json_text, span, span_or_moment, under, words
 from flowfabric.calls.items import MOST_BYTES, MOST_ITEMS, Act, each, each_fenced, only, read_answers, sweep
+from flowfabric.calls.signals import read_signals
 
 __all__ = [
     "MOST_BYTES",
@@ -14,6 +15,7 @@ __all__ = [
     "json_text",
     "only",
     "read_answers",
+    "read_signals",
     "span",
     "span_or_moment",
     "sweep",

@@ -1,7 +1,8 @@
 """Arguments of calls, checked first: a value that Postgres or the driver rejects would fail the whole batch."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import TypeVar
 
 import msgspec
@@ -24,11 +25,28 @@ def under(fence: Fence) -> dict[str, object]:
 
 
 def json_text(value: object, what: str) -> str:
-    """Encode a value as JSON that Postgres can store. Raises `InvalidText`."""
+    """Encode a value as JSON that Postgres can store.
+
+    Raises `InvalidText`, and `InvalidBody` for NaN and infinity, which would be written as null.
+    """
     text = msgspec.json.encode(value).decode()
+    if "null" in text and not all(map(isfinite, _floats(msgspec.to_builtins(value)))):
+        raise InvalidBody(f"{what} contains NaN or infinity, which JSON cannot hold; use finite numbers", field=what)
     if "\\u0000" in text:
         raise InvalidText(f"{what} contains U+0000, which Postgres cannot store; remove it")
     return text
+
+
+def _floats(value: object) -> Iterator[float]:
+    match value:
+        case float():
+            yield value
+        case Mapping():
+            for part in value.values():
+                yield from _floats(part)
+        case list() | tuple():
+            for part in value:
+                yield from _floats(part)
 
 
 def words(given: object, what: str) -> str:

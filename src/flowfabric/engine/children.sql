@@ -132,7 +132,7 @@ begin
             flowfabric._id(a.child_partition, a.child), 'appended_to_waitpoint', null, null, null,
             case when a.outcome = 'success' then a.result_encoding end,
             case when a.outcome = 'success' then a.result
-                 else convert_to(a.failure::text, 'UTF8') end)::flowfabric.signals as signal
+                 else convert_to(a.failure::text, 'UTF8') end, null)::flowfabric.signals as signal
         from asked a
         cross join lateral (select coalesce(max(g.number), 0) as number from flowfabric.signals g
                             where g.partition = a.partition and g.execution = a.execution) last

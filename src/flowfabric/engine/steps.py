@@ -1,6 +1,9 @@
 """Steps: named results that a handler saves, and the journal that a run reads at its start."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import msgspec
 
 from flowfabric import calls
 from flowfabric.calls import Act
@@ -11,6 +14,14 @@ from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 RESULT_LIMIT = 1_048_576
+
+
+class _Page(msgspec.Struct):
+    """A page of a journal; `unread` are the waits whose signals are too large for it, by their place in the page."""
+
+    entries: Sequence[JournalEntry]
+    more: bool
+    unread: Mapping[int, UUID]
 
 
 async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_LIMIT) -> Saved:
@@ -44,16 +55,21 @@ async def read_journal(
     more = begun is None or begun.more
     while more:
         place = {"after_name": entries[-1].name, "after_occurrence": entries[-1].occurrence} if entries else {}
-        journal = call.read(Journal, await call.value(conn, "read_journal", **calls.about(execution_id), **place))
-        entries += journal.entries
-        more = journal.more
+        page = call.read(_Page, await call.value(conn, "read_journal", **calls.about(execution_id), **place))
+        for number, entry in enumerate(page.entries):
+            if number in page.unread:
+                entry = msgspec.structs.replace(
+                    entry, signals=await calls.read_signals(conn, execution_id, page.unread[number])
+                )
+            entries.append(entry)
+        more = page.more
     return entries
 
 
 def _act(step: Step) -> Act:
     values = {
         "names": check_text(step.name, "step name"),
-        "occurrences": step.occurrence,
+        "occurrences": calls.expect(int, step.occurrence, "occurrence"),
         "results": step.result,
         "dues_at": step.due_at,
         "encodings": None if step.encoding == "json" else check_text(step.encoding, "encoding"),

@@ -102,9 +102,10 @@ begin
 end $$;
 
 -- Read the journal that a handler starts with when it runs again: saved steps, sleeps and completed waits, by name and
--- occurrence. Keyset pagination; a page stops at 1 MiB of results.
+-- occurrence. Keyset pagination; a page stops at 1 MiB. A wait whose signals do not fit into a page comes without them:
+-- `read_signals` returns them.
 --
---   returns  {entries: [{kind, name, occurrence, …}], more}
+--   returns  {entries: [{kind, name, occurrence, …}], more, unread: {place of the entry: its suspension}}
 create or replace function flowfabric.read_journal(
     partition int, id uuid, after_name text default '', after_occurrence int default 0)
 returns text
@@ -116,38 +117,42 @@ begin
     -- Sizes first: only the entries of this page are read and encoded.
     with entries as (
         select s.name collate "C" as name, s.occurrence, null::uuid as suspension,
-               coalesce(octet_length(s.result), 0) + 200 as bytes
+               coalesce(octet_length(s.result), 0) / 3 * 4 + 200 as bytes
         from flowfabric.steps s
         where s.partition = read_journal.partition and s.execution = read_journal.id
           and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
         union all
-        select s.name collate "C", s.occurrence, s.id, 1000 + case when s.child is null then 0 else coalesce((
-            select sum(octet_length(g.payload)) from unnest(s.satisfiers) as x (id)
-            cross join lateral flowfabric._signal(s.partition, s.execution, x.id) g), 0)::int end
+        select s.name collate "C", s.occurrence, s.id,
+               500 + flowfabric._signals_bytes(s.partition, s.execution, s.satisfiers)
         from flowfabric.suspensions s
         where s.partition = read_journal.partition and s.execution = read_journal.id
           and s.name is not null and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)
           and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
     ), measured as (
-        select e.*, sum(e.bytes) over (order by e.name, e.occurrence) as size,
+        select e.*, e.suspension is not null and e.bytes > 1048576 as is_unread,
+               sum(case when e.suspension is not null and e.bytes > 1048576 then 500 else e.bytes end)
+                   over (order by e.name, e.occurrence) as size,
                row_number() over (order by e.name, e.occurrence) as place
         from entries e
     )
     select jsonb_build_object(
         'entries', coalesce(jsonb_agg(flowfabric._journal_entry(
-                                read_journal.partition, read_journal.id, m.name, m.occurrence, m.suspension)
+                                read_journal.partition, read_journal.id, m.name, m.occurrence, m.suspension,
+                                not m.is_unread)
                                       order by m.place)
                             filter (where m.size <= 1048576 or m.place = 1), '[]'),
-        'more', coalesce(bool_or(m.size > 1048576 and m.place > 1), false))
+        'more', coalesce(bool_or(m.size > 1048576 and m.place > 1), false),
+        'unread', coalesce(jsonb_object_agg(m.place - 1, m.suspension)
+                           filter (where m.is_unread and (m.size <= 1048576 or m.place = 1)), '{}'))
     into journal from measured m;
     return journal::text;
 end $$;
 
--- Build one journal entry: of a wait if `suspension` is given, else of a step or a sleep.
+-- Build one journal entry: of a wait if `suspension` is given, with or without its signals, else of a step or a sleep.
 --
 --   returns  {kind, name, occurrence, …}
 create or replace function flowfabric._journal_entry(
-    partition int, execution uuid, name text, occurrence int, suspension uuid)
+    partition int, execution uuid, name text, occurrence int, suspension uuid, with_signals boolean)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -165,17 +170,49 @@ begin
         select jsonb_build_object(
             'kind', case when s.is_sleep then 'sleep' else 'wait' end, 'name', s.name, 'occurrence', s.occurrence,
             'by', s.ended_by, 'due_at', case when s.is_sleep then coalesce(s.timeout_at, s.ended_at) end,
-            'signals', flowfabric._signals_text(s.partition, s.execution, s.satisfiers)::jsonb)
+            'signals', flowfabric._signals_text(
+                s.partition, s.execution, case when _journal_entry.with_signals then s.satisfiers end)::jsonb)
         from flowfabric.suspensions s
         where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution
           and s.id = _journal_entry.suspension);
 end $$;
 
--- Read the journals of claimed executions that ran before, up to 1 MiB in total, and the end of their last wait, by the
--- row addresses (ctid) of their tickets. A journal that does not fit is read on demand.
+-- Measure what a claim may return for executions that ran before, by the row addresses (ctid) of their tickets. Only
+-- lengths are read. An execution that alone exceeds 1 MiB takes no room from the others.
+--
+--   returns  per ticket its last wait, and whether the signals of that wait and the journal fit into 1 MiB each,
+--            together with those of the tickets before it
+create or replace function flowfabric._measure_journals(places tid[])
+returns table (
+    number bigint, partition smallint, id uuid, wait uuid, ended_by text, satisfiers uuid[], signals_fit boolean,
+    journal_fits boolean)
+language sql stable as $$
+    select p.number, t.partition, t.id, w.id, w.ended_by, w.satisfiers,
+           b.signals <= 1048576 and sum(case when b.signals <= 1048576 then b.signals end)
+               over (order by p.number) <= 1048576,
+           b.journal <= 1048576 and sum(case when b.journal <= 1048576 then b.journal end)
+               over (order by p.number) <= 1048576
+    from unnest(_measure_journals.places) with ordinality as p (place, number)
+    cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
+    left join lateral (
+        select w.id, w.ended_by, w.satisfiers from flowfabric.suspensions w
+        where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w on true
+    cross join lateral (
+        select flowfabric._signals_bytes(t.partition, t.id, w.satisfiers) as signals, coalesce((
+            select sum(coalesce(octet_length(s.result), 0) / 3 * 4 + 60) from flowfabric.steps s
+            where s.partition = t.partition and s.execution = t.id), 0) + coalesce((
+            select sum(flowfabric._signals_bytes(c.partition, c.execution, c.satisfiers))
+            from flowfabric.suspensions c
+            where c.partition = t.partition and c.execution = t.id and c.name is not null), 0) as journal
+        offset 0) b
+    where t.attempt_state <> 'pending_first_attempt'
+$$;
+
+-- Read what a claim returns for executions that ran before, by the row addresses (ctid) of their tickets: their
+-- journals, and what ended the last wait, up to 1 MiB each in total. What does not fit is read on demand.
 --
 --   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit; and
---            {suspension_id, by, signals}, null if the execution did not wait
+--            {suspension_id, by, signals, more}, without signals if they do not fit, null if the execution did not wait
 create or replace function flowfabric._read_journals(places tid[], out journals text[], out resumptions text[])
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -184,11 +221,11 @@ declare
     room int := 1048576;
 begin
     for run in
-        select p.number, case when w.id is not null then
-                   '{"suspension_id":"' || w.id::text || '","by":' || to_json(w.ended_by)::text || ',"signals":['
-                       || g.signals || ']}' end as resumption,
-               -- Sizes first: a journal that does not fit is neither read nor encoded.
-               case when sum(b.bytes) over (order by p.number) <= 1048576 then '{"more":false,"entries":[' || coalesce((
+        select t.number, case when t.wait is not null then
+                   '{"suspension_id":"' || t.wait::text || '","by":' || to_json(t.ended_by)::text || case
+                       when t.signals_fit then ',"signals":[' || g.signals || ']}' else ',"more":true}' end
+                   end as resumption,
+               case when t.journal_fits then '{"more":false,"entries":[' || coalesce((
                    select string_agg('{"name":' || to_json(e.name)::text || ',"occurrence":' || e.occurrence::text
                                      || e.entry || '}', ',' order by e.name, e.occurrence)
                    from (
@@ -204,7 +241,7 @@ begin
                                        ',"due_at":' || to_json(coalesce(s.timeout_at, s.ended_at))::text, '')
                                    else ',"kind":"wait"' end
                               || coalesce(',"by":' || to_json(s.ended_by)::text, '')
-                              || ',"signals":[' || case when s.id = w.id then g.signals else (
+                              || ',"signals":[' || case when s.id = t.wait and t.signals_fit then g.signals else (
                                   select coalesce(string_agg(flowfabric._signal_text(a), ','), '')
                                   from unnest(s.satisfiers) as x (id)
                                   cross join lateral flowfabric._signal(s.partition, s.execution, x.id) a) end || ']'
@@ -212,27 +249,15 @@ begin
                        where s.partition = t.partition and s.execution = t.id and s.name is not null
                          and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)) e), '')
                    || ']}' end as journal
-        from unnest(_read_journals.places) with ordinality as p (place, number)
-        cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
-        left join lateral (
-            select w.* from flowfabric.suspensions w
-            where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w on true
+        from flowfabric._measure_journals(_read_journals.places) t
         cross join lateral (
             select coalesce(string_agg(flowfabric._signal_text(a), ','), '') as signals
-            from unnest(w.satisfiers) as x (id)
-            cross join lateral flowfabric._signal(w.partition, w.execution, x.id) a) g
-        cross join lateral (
-            select coalesce(sum(coalesce(octet_length(s.result), 0) + 60), 0) + coalesce((
-                select sum(octet_length(a.payload))
-                from flowfabric.suspensions c cross join lateral unnest(c.satisfiers) as x (id)
-                cross join lateral flowfabric._signal(c.partition, c.execution, x.id) a
-                where c.partition = t.partition and c.execution = t.id and c.child is not null), 0) as bytes
-            from flowfabric.steps s where s.partition = t.partition and s.execution = t.id) b
-        where t.attempt_state <> 'pending_first_attempt'
-        order by p.number
+            from unnest(case when t.signals_fit then t.satisfiers end) as x (id)
+            cross join lateral flowfabric._signal(t.partition, t.id, x.id) a) g
+        order by t.number
     loop
         resumptions[run.number] := run.resumption;
-        room := room - coalesce(octet_length(run.journal), 1048577);
+        room := room - coalesce(octet_length(run.journal), 0);
         journals[run.number] := case when room >= 0 then run.journal end;
     end loop;
 end $$;

@@ -31,6 +31,8 @@ class Resumed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     suspension_id: UUID
     by: str
     signals: Sequence[Signal] = ()
+    more: bool = False
+    """Whether the signals did not fit into the claim; `waits.read_signals` returns them."""
 
 
 class BoundWaitpoint(msgspec.Struct, frozen=True, kw_only=True):

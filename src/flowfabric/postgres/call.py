@@ -70,7 +70,9 @@ def read(kind: type[T], text: str) -> T:
 
 
 def take(limit: int) -> int:
-    """Clamp a limit to what a page may hold; SQL refuses numbers below 0."""
+    """Clamp a limit to what a page may hold; SQL refuses numbers below 0. Raises `InvalidLimit` for other types."""
+    if not isinstance(limit, int):
+        raise errors.InvalidLimit(f"limit {limit!r:.82} is invalid; use a whole number")
     return max(min(limit, LONGEST_PAGE), -LONGEST_PAGE)
 
 

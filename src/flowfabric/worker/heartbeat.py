@@ -94,6 +94,11 @@ class Heartbeat:
         """Whether this instance has the lease, as far as it knows."""
         return fence.lease_id in self._held
 
+    def left(self, fence: Fence) -> float:
+        """How many seconds of the lease are left by our own clock; none if it is not held."""
+        _, until = self._held.get(fence.lease_id, (None, 0.0))
+        return max(until - time.monotonic(), 0.0)
+
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
         watching = asyncio.create_task(self._watch())

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from flowfabric.app import App
 from flowfabric.app.tasks import ChildCall, Task
-from flowfabric.engine import attempts, clock, flows, steps, waits
+from flowfabric.engine import attempts, claims, clock, flows, steps, waits
 from flowfabric.errors import (
     DatabaseUnavailable,
     ExecutionNotActive,
@@ -224,6 +224,10 @@ class Reports:
         return await self._leased.run(
             claim, lambda conn: waits.create_waitpoint(conn, claim.fence, key, expires_in=expires_in)
         )
+
+    async def renew(self, claim: Claim, lease: timedelta) -> None:
+        """Renew the lease of a claim. Raises `LeaseLost`."""
+        await self._leased.run(claim, lambda conn: claims.renew(conn, claim.fence, lease=lease))
 
     async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
         """Read the journal of earlier runs; empty in the first run."""

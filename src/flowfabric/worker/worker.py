@@ -292,9 +292,17 @@ class Worker:
             return await self._run_now(task, claim)
 
     async def _run_now(self, task: Task[..., Any], claim: Claim) -> Outcome:
+        if self._heartbeat.left(claim.fence) < self.lease.total_seconds() / 2:
+            await self._renew(claim)
         journal = await self._reports.read_journal(claim)
         complete = await self._reports.read_inputs(claim, task.arguments.names)
         return await run(task, complete, Context(self._reports, claim, journal), self._threads)
+
+    async def _renew(self, claim: Claim) -> None:
+        """Renew a lease before its run starts, because its claim took so long to arrive."""
+        asked_at = time.monotonic()
+        await self._reports.renew(claim, self.lease)
+        self._heartbeat.add([claim.fence], asked_at)
 
     def _lose(self, fence: Fence) -> None:
         """Cancel a run whose lease is lost. If it has already ended, the engine refuses its report."""

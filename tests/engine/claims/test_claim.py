@@ -288,15 +288,14 @@ async def test_executions_past_their_deadline_are_ended_and_others_are_claimed_i
         assert await given.events(execution_id) == ["execution_submitted", "execution_expired"]
 
 
-async def test_a_claim_that_finds_too_many_expired_executions_continues_with_the_next_call(given: Given) -> None:
+async def test_a_claim_that_finds_very_many_expired_executions_leaves_the_rest_to_the_sweep(given: Given) -> None:
     batch = [submission(deadline=timedelta(minutes=1), priority=1) for _ in range(150)]
     await executions.submit_many(given.conn, batch)
     good = await given.submitted()
     await given.time_passes(minutes=1)
 
-    assert await given.claim() == []
     assert [claim.execution_id for claim in await given.claim()] == [good]
-    assert await given.count("tickets") == 1
+    assert 1 < await given.count("tickets") < 100
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\tb", "a\x7f", "a|b", "a\u00a0b", "x" * 257, "ä" * 129])

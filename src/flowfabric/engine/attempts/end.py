@@ -125,7 +125,7 @@ def _delay(delay: Delay) -> Act:
         "delays_ms": span,
         "delays_until": moment,
         "names": name,
-        "occurrences": delay.occurrence,
+        "occurrences": calls.expect(int, delay.occurrence, "occurrence"),
         "reasons": delay.reason and kept_text(str(delay.reason)),
     }
     return Act(delay.fence, values)

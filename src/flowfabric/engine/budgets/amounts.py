@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from uuid import UUID
 
 import msgspec
@@ -73,4 +74,5 @@ def _plain(amount: object) -> object:
         return max(min(amount, MOST + 1), -1)
     if isinstance(amount, float) and amount.is_integer():
         return _plain(int(amount))
-    return amount if isinstance(amount, float) else "not a number"
+    # NaN and infinity too: JSON would write them as null, which is no limit and no amount.
+    return amount if isinstance(amount, float) and isfinite(amount) else "not a number"

@@ -84,8 +84,8 @@ declare
     known flowfabric.budgets;
 begin
     perform flowfabric._check_by(create_budget.by);
-    wanted.hard_limits := jsonb_strip_nulls(create_budget.hard_limits::jsonb);
-    wanted.soft_limits := jsonb_strip_nulls(create_budget.soft_limits::jsonb);
+    wanted.hard_limits := create_budget.hard_limits;
+    wanted.soft_limits := create_budget.soft_limits;
     wanted.mode := create_budget.mode;
     wanted.on_hard_limit := create_budget.on_hard_limit;
     wanted.on_soft_limit := create_budget.on_soft_limit;
@@ -158,7 +158,9 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    given jsonb := jsonb_strip_nulls(change_budget.changes::jsonb);
+    -- Only omitted fields keep their values: a limit of null is no number, and is refused.
+    given jsonb := (select coalesce(jsonb_object_agg(c.field, c.value), '{}')
+                    from jsonb_each(change_budget.changes::jsonb) c (field, value) where c.value <> 'null');
     before flowfabric.budgets;
     budget flowfabric.budgets;
 begin

@@ -197,15 +197,17 @@ begin
 end $$;
 
 -- Lock the budgets in which executions have open reservations, for a call that ends the executions in several steps.
+-- The budgets that the call names are locked with them: in two steps, two calls could lock the same budgets crosswise.
 --
 --   locks    the budgets, in key order
-create or replace function flowfabric._lock_reserved_budgets(partitions int[], executions uuid[])
+create or replace function flowfabric._lock_reserved_budgets(
+    partitions int[], executions uuid[], named uuid[] default '{}')
 returns void
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     budget_ids uuid[] := flowfabric._budgets_to_lock(
-        '{}', _lock_reserved_budgets.partitions, _lock_reserved_budgets.executions);
+        _lock_reserved_budgets.named, _lock_reserved_budgets.partitions, _lock_reserved_budgets.executions);
 begin
     perform from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id for update;
 end $$;

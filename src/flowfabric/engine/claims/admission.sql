@@ -147,7 +147,7 @@ end $$;
 --   returns  the ctids of the tickets; the capacity of each known quota, and the locked quotas
 create or replace function flowfabric._serve_within(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, may_wait boolean,
-    inout rooms jsonb, inout locked uuid[], out places tid[])
+    skips_late boolean, inout rooms jsonb, inout locked uuid[], out places tid[])
 language plpgsql as $$
 declare
     asked int;
@@ -160,7 +160,8 @@ begin
         limits := flowfabric._lock_rooms(_serve_within.routes[:asked], asked, _serve_within.now, _serve_within.may_wait,
                                          rooms, locked);
         served := flowfabric._serve_shares(_serve_within.routes[:asked], _serve_within.route_lanes[:asked],
-                                           _serve_within.level, asked, _serve_within.partitions, limits.rooms);
+                                           _serve_within.level, asked, _serve_within.partitions, _serve_within.now,
+                                           _serve_within.skips_late, limits.rooms);
         rooms := served.rooms;
         locked := limits.locked;
         places := places || served.places;
@@ -175,7 +176,8 @@ end $$;
 --   locks    the tickets it chooses, skipping locked ones
 --   returns  the ctids of the tickets, and the remaining capacity of each known quota
 create or replace function flowfabric._serve_shares(
-    routes int[], route_lanes text[], level int, take int, partitions int[], inout rooms jsonb, out places tid[])
+    routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, skips_late boolean,
+    inout rooms jsonb, out places tid[])
 language plpgsql as $$
 declare
     amount constant int := cardinality(_serve_shares.routes);
@@ -192,7 +194,8 @@ begin
                                      quotas.rooms);
         exit when 0 = all (shares);
         served := flowfabric._lock_ready(_serve_shares.routes, _serve_shares.route_lanes, behind, _serve_shares.level,
-                                         shares, places, _serve_shares.partitions);
+                                         shares, places, _serve_shares.partitions, _serve_shares.now,
+                                         _serve_shares.skips_late);
         places := places || served.places;
         counts := array_fill(0, array[amount]);
         for number in 1 .. cardinality(served.places) loop

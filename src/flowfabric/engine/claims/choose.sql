@@ -116,12 +116,14 @@ begin
 end $$;
 
 -- Lock the oldest ready tickets of one priority for each of several routes, created at or after a time and not chosen
--- already: as many per route as asked for, or as exist.
+-- already: as many per route as asked for, or as exist. With `now`, members of flows past their deadline are left out,
+-- because a claim cannot end them; with `skips_late`, all tickets past their deadline.
 --
 --   locks    those tickets, skipping locked ones
 --   returns  the ctids of the tickets, the position of each ticket's route, and when each was created
 create or replace function flowfabric._lock_ready(
     routes int[], route_lanes text[], behind timestamptz[], level int, amounts int[], chosen tid[], partitions int[],
+    now timestamptz default null, skips_late boolean default false,
     out places tid[], out turns bigint[], out ages timestamptz[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -135,6 +137,7 @@ begin
           and t.priority = _lock_ready.level and t.route = x.route
           and t.created_at >= x.behind and t.ctid <> all (_lock_ready.chosen)
           and (_lock_ready.partitions is null or t.partition = any (_lock_ready.partitions))
+          and ((t.deadline_at > _lock_ready.now) is not false or t.flow is null and not _lock_ready.skips_late)
         order by t.created_at
         limit x.amount
         for update skip locked) s;
@@ -145,7 +148,8 @@ end $$;
 --
 --   locks    the tickets it chooses, skipping locked ones
 --   returns  the ctids of the tickets
-create or replace function flowfabric._serve(routes int[], route_lanes text[], level int, take int, partitions int[])
+create or replace function flowfabric._serve(
+    routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, skips_late boolean)
 returns tid[]
 language plpgsql as $$
 declare
@@ -159,7 +163,8 @@ begin
         asked := least(_serve.take - cardinality(chosen), cardinality(_serve.routes));
         share := (_serve.take - cardinality(chosen)) / asked;
         served := flowfabric._lock_ready(_serve.routes[:asked], _serve.route_lanes[:asked], behind[:asked],
-                                         _serve.level, array_fill(share, array[asked]), chosen, _serve.partitions);
+                                         _serve.level, array_fill(share, array[asked]), chosen, _serve.partitions,
+                                         _serve.now, _serve.skips_late);
         chosen := chosen || served.places;
         -- Together they gave less than one share, so no route gave a full share and none has more tickets.
         exit when cardinality(chosen) >= _serve.take
@@ -286,14 +291,15 @@ begin
 end $$;
 
 -- Choose and lock up to `take` ready tickets: strict priority, round-robin between routes of equal priority, oldest
--- first within a route. It reads only the routes it visits and the rows it takes, whatever the backlog. Every plan must
--- use the ready index, so other scan types are off here and in everything it calls.
+-- first within a route. Tickets past their deadline that a claim cannot end are left out; with `skips_late`, all of
+-- them. It reads only the routes it visits and the rows it takes, whatever the backlog. Every plan must use the ready
+-- index, so other scan types are off here and in everything it calls.
 --
 --   locks    the tickets it chooses, skipping locked ones; the quotas of their routes
 --   returns  the ctids of the tickets
 create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,
-    may_wait boolean)
+    may_wait boolean, skips_late boolean)
 returns tid[]
 language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
@@ -335,11 +341,12 @@ begin
                     turns.route_lanes, limits.rooms, closed);
                 closed := turns.closed;
                 limits := flowfabric._serve_within(turns.routes, turns.route_lanes, level, asked, _choose.partitions,
-                                                   _choose.now, _choose.may_wait, turns.rooms, limits.locked);
+                                                   _choose.now, _choose.may_wait, _choose.skips_late, turns.rooms,
+                                                   limits.locked);
                 chosen := chosen || limits.places;
             else
                 chosen := chosen || flowfabric._serve(turns.routes, turns.route_lanes, level, asked,
-                                                      _choose.partitions);
+                                                      _choose.partitions, _choose.now, _choose.skips_late);
             end if;
             -- Other claims may have locked all tickets of these routes: try the next routes before a lower priority.
             exit when cardinality(turns.routes) < asked or cardinality(chosen) >= _choose.take;

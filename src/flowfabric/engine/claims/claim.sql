@@ -2,7 +2,8 @@
 
 -- Lease locked tickets and log it. Tickets past their deadline are skipped: the sweep ends them. Tickets beyond 16 MiB
 -- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total; the rest is
--- read on demand.
+-- read on demand. The lease begins when everything else has been read, so that a slow answer does not use it up. `now`
+-- is the time at which the tickets were chosen.
 --
 -- A lease id is the id of the request with the position of the ticket as its last 12 digits, so that a repeated request
 -- finds its leases without an index or a column for it.
@@ -24,6 +25,7 @@ declare
     rare record;
     journals text[];
     resumptions text[];
+    leased_at timestamptz;
 begin
     select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
            bool_or(t.is_counted) as is_counted into rare
@@ -40,17 +42,18 @@ begin
         perform flowfabric._admit_places(_lease.places, _lease.now);
     end if;
     perform flowfabric._lock_log();
+    leased_at := flowfabric.clock();
     return query
     with leased as (
         update flowfabric.tickets t
         set phase = 'active', reason = 'none', attempt_state = 'running_attempt',
             lease_id = (left(_lease.request::text, 24) || lpad(to_hex(c.number), 12, '0'))::uuid,
-            worker = _lease.worker, instance = _lease.instance, expires_at = _lease.now + _lease.lease,
+            worker = _lease.worker, instance = _lease.instance, expires_at = leased_at + _lease.lease,
             lease_end = null, due_at = null, eligibility = 'eligible_now', grant_kid = null, grant_worker = null,
             grant_instance = null, suspension = null, epoch = t.epoch + 1,
-            started_at = coalesce(t.started_at, _lease.now), attempt = t.attempt + (not c.resumed)::int,
+            started_at = coalesce(t.started_at, leased_at), attempt = t.attempt + (not c.resumed)::int,
             attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
-            attempt_started_at = case when c.resumed then t.attempt_started_at else _lease.now end,
+            attempt_started_at = case when c.resumed then t.attempt_started_at else leased_at end,
             attempt_deadline = c.attempt_deadline, attempt_left = null,
             attempt_type = case t.attempt_state
                 when 'pending_first_attempt' then 'initial' when 'pending_retry_attempt' then 'retry'
@@ -62,7 +65,7 @@ begin
             select p.place, p.number, t.instance, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                    t.attempt_state = 'attempt_interrupted' as resumed,
                    -- The remaining time in seconds: an interval with days in it changes its length at a clock change.
-                   _lease.now + case
+                   leased_at + case
                        when t.attempt_state = 'attempt_interrupted'
                        then extract(epoch from t.attempt_left) * interval '1 second'
                        else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
@@ -83,7 +86,7 @@ begin
                   c.instance as previous_instance
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
-        select _lease.now, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
+        select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
                     'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch,
                     'attempt', l.attempt, 'attempt_type', l.attempt_type, 'resumed', l.resumed)
                 || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
@@ -247,6 +250,8 @@ declare
     covered text[];
     seen record;
     chosen tid[];
+    late record;
+    skips_late boolean := false;
 begin
     perform flowfabric._check_claim(_take_ready.worker, _take_ready.instance, _take_ready.lanes,
                                     _take_ready.capabilities, _take_ready.take);
@@ -297,10 +302,14 @@ begin
     end if;
     for pass in 1 .. 100 loop
         chosen := flowfabric._choose(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions,
-                                     _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1);
-        -- Tickets past their deadline are replaced by others; if there are very many, the next claim continues. Ending
-        -- them may have locked more than quotas, so later passes do not wait for locks.
-        exit when not seen.is_late or cardinality(chosen) = 0 or flowfabric._expire_chosen(chosen, now, pass = 1) = 0;
+                                     _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1, skips_late);
+        exit when not seen.is_late or skips_late or cardinality(chosen) = 0;
+        -- Tickets past their deadline are ended and replaced by others. Ending them may have locked more than quotas,
+        -- so later passes do not wait for locks. What such a pass cannot end is left out of the last pass, and so are
+        -- the others if there are very many: the sweep ends them.
+        late := flowfabric._expire_chosen(chosen, now, pass = 1);
+        exit when late.ended = 0 and late.remaining = 0;
+        skips_late := late.remaining > 0 or pass = 99;
     end loop;
     return chosen;
 end $$;
@@ -312,24 +321,30 @@ end $$;
 --   moves    runnable → ended: expired
 --   locks    the budgets of their reservations, in key order
 --   emits    execution_expired
---   returns  how many tickets it ended
-create or replace function flowfabric._expire_chosen(places tid[], now timestamptz, may_wait boolean)
-returns int
+--   returns  how many tickets it ended, and how many remain among the chosen
+create or replace function flowfabric._expire_chosen(
+    places tid[], now timestamptz, may_wait boolean, out ended int, out remaining int)
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     late record;
 begin
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
-        select t.partition, t.id, t.deadline_at, t.flow
-        from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
-        offset 0) x -- by ctid, not by the index on deadlines
-    where x.deadline_at <= _expire_chosen.now and x.flow is null
-      and (_expire_chosen.may_wait or flowfabric._budgets_to_lock('{}', array[x.partition], array[x.id]) = '{}');
-    if late.ids is not null then
+    select array_agg(x.partition) filter (where x.is_free) as partitions,
+           array_agg(x.id) filter (where x.is_free) as ids, count(*) filter (where not x.is_free) as remaining
+    into late from (
+        select x.partition, x.id, x.flow is null and (_expire_chosen.may_wait or flowfabric._budgets_to_lock(
+                   '{}', array[x.partition], array[x.id]) = '{}') as is_free
+        from (
+            select t.partition, t.id, t.deadline_at, t.flow
+            from unnest(_expire_chosen.places) as p (place) join flowfabric.tickets t on t.ctid = p.place
+            offset 0) x -- by ctid, not by the index on deadlines
+        where x.deadline_at <= _expire_chosen.now
+        offset 0) x;
+    ended := coalesce(cardinality(late.ids), 0);
+    remaining := late.remaining;
+    if ended > 0 then
         perform flowfabric._expire(late.partitions, late.ids);
     end if;
-    return coalesce(cardinality(late.ids), 0);
 end $$;
 
 -- Refuse invalid arguments of a claim.

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import Fence, PriorityChange, PublicState
 from flowfabric.postgres import call
@@ -49,7 +50,7 @@ async def change_priority(conn: Connection, execution_id: ExecutionId, priority:
         "change_priority",
         partition=execution_id.partition,
         id=execution_id.uuid,
-        wanted=min(max(priority, 0), 9_000),
+        wanted=min(max(calls.expect(int, priority, "priority"), 0), 9_000),
         by=check_text(by, "by"),
     )
     return msgspec.convert(dict(changed), PriorityChange)

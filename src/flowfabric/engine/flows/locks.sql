@@ -153,11 +153,13 @@ end $$;
 -- Lock the flows of executions that a call may end, before the call locks their tickets. A caller that knows the flows
 -- (one per item) passes them, and pays nothing when there are none. If these ends may cancel other members, the tickets
 -- of all members they affect are locked here together with the tickets of the call, then the budgets in which any of
--- them has reservations. `wins` says whether the executions would end with success.
+-- them has reservations, together with the `budgets` that the call names. `wins` says whether the executions would end
+-- with success.
 --
 --   locks    the flows, in key order; the tickets, in key order; the budgets of their reservations, in key order
 create or replace function flowfabric._lock_for_end(
-    partitions int[], ids uuid[], flows uuid[] default null, wins boolean default false)
+    partitions int[], ids uuid[], flows uuid[] default null, wins boolean default false,
+    budgets uuid[] default '{}')
 returns void
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
@@ -189,7 +191,8 @@ begin
         cross join lateral (
             select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
         perform flowfabric._lock_reserved_budgets(
-            affected.partitions || _lock_for_end.partitions, affected.ids || _lock_for_end.ids);
+            affected.partitions || _lock_for_end.partitions, affected.ids || _lock_for_end.ids,
+            _lock_for_end.budgets);
     end if;
 end $$;
 
@@ -206,7 +209,8 @@ begin
     if exists (
         select from flowfabric.budgets b
         where b.id = any (_lock_flows_for_breach.budgets) and b.on_hard_limit in ('fail', 'cancel')) then
-        perform flowfabric._lock_for_end(_lock_flows_for_breach.partitions, _lock_flows_for_breach.ids);
+        perform flowfabric._lock_for_end(_lock_flows_for_breach.partitions, _lock_flows_for_breach.ids,
+                                         budgets => _lock_flows_for_breach.budgets);
     end if;
 end $$;
 

@@ -2,7 +2,7 @@
 
 from flowfabric.engine.waits.list import list_suspended, list_waitpoints, list_waits
 from flowfabric.engine.waits.resume import deliver_approval, resume
-from flowfabric.engine.waits.signals import deliver_signal, deliver_signals
+from flowfabric.engine.waits.signals import deliver_signal, deliver_signals, read_signals
 from flowfabric.engine.waits.suspend import suspend
 from flowfabric.engine.waits.timeouts import time_out_waits
 from flowfabric.engine.waits.together import suspend_together
@@ -17,6 +17,7 @@ __all__ = [
     "list_suspended",
     "list_waitpoints",
     "list_waits",
+    "read_signals",
     "resume",
     "suspend",
     "suspend_together",

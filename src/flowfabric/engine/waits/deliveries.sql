@@ -1,12 +1,22 @@
 -- Deliveries: apply the signals of authorised senders to the waits that they reach.
 
+-- Identify what a wait asks, so that a decision counts for the question that it was made on: the digest of `about`, or
+-- the wait itself if it has none. The same waitpoint may be waited on again, about something else.
+--
+--   returns  the identity, or null if there is no wait
+create or replace function flowfabric._question(suspension uuid, about_digest bytea)
+returns bytea
+language sql immutable as $$
+    select coalesce(_question.about_digest, uuid_send(_question.suspension))
+$$;
+
 -- Find the signal that this one duplicates: the same id on its execution, or the same idempotency key on its waitpoint
 -- within 24 hours. Decisions of authenticated people (source_type `operator`) have idempotency keys of their own, so
--- that the holder of a token cannot use them up first.
+-- that the holder of a token cannot use them up first. A decision duplicates only one that counts for the same question
+-- and carries the same digest; `assumed` is the digest of a decision that carries none.
 --
 --   returns  its id, or null if there is none
-create or replace function flowfabric._first_delivery(
-    partition int, execution uuid, id uuid, waitpoint uuid, idempotency_key text, source_type text, now timestamptz)
+create or replace function flowfabric._first_delivery(given flowfabric.signals, assumed bytea, now timestamptz)
 returns uuid
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -14,13 +24,16 @@ declare
     first_id uuid;
 begin
     select s.id into first_id from flowfabric.signals s
-    where s.partition = _first_delivery.partition and s.execution = _first_delivery.execution
-      and s.id = _first_delivery.id;
-    if first_id is null and _first_delivery.idempotency_key is not null then
+    where s.partition = given.partition and s.execution = given.execution and s.id = given.id;
+    if first_id is null and given.idempotency_key is not null then
         select s.id into first_id from flowfabric.signals s
-        where s.waitpoint = _first_delivery.waitpoint and s.idempotency_key = _first_delivery.idempotency_key
+        where s.waitpoint = given.waitpoint and s.idempotency_key = given.idempotency_key
           and s.at > _first_delivery.now - interval '24 hours'
-          and (s.source_type = 'operator') = (_first_delivery.source_type = 'operator')
+          and (s.source_type = 'operator') = (given.source_type = 'operator')
+          and (given.source_type <> 'operator'
+               or (s.question is null or s.question = given.question)
+                  and coalesce(s.digest, _first_delivery.assumed)
+                      is not distinct from coalesce(given.digest, _first_delivery.assumed))
         order by s.number limit 1;
     end if;
     return first_id;
@@ -111,18 +124,17 @@ declare
     wait flowfabric.suspensions;
     judged record;
 begin
-    if given.number > 1 then
-        first_id := flowfabric._first_delivery(
-            given.partition, given.execution, given.id, given.waitpoint, given.idempotency_key, given.source_type,
-            _find_effect.now);
-    end if;
-    if first_id is not null then
-        return;
-    end if;
     select w.* into point from flowfabric.waitpoints w
     where w.partition = given.partition and w.execution = given.execution and w.id = given.waitpoint;
     select s.* into wait from flowfabric.suspensions s
     where s.partition = given.partition and s.execution = given.execution and s.id = point.suspension;
+    if given.number > 1 then
+        first_id := flowfabric._first_delivery(
+            _find_effect.given, case when wait.bind is not true then given.question end, _find_effect.now);
+    end if;
+    if first_id is not null then
+        return;
+    end if;
     fault := flowfabric._delivery_fault(
         _find_effect.given, _find_effect.has_ended, point, wait, _find_effect.most, _find_effect.now);
     if fault is not null then
@@ -204,10 +216,10 @@ create or replace function flowfabric._find_effects(
     source_identities text[], idempotency_keys text[], digests bytea[], now timestamptz)
 returns table (
     item int, partition smallint, execution uuid, route int, tags jsonb, flow uuid, lane text, kid text, number int,
-    first_id uuid, fault jsonb, part uuid, digest bytea, effect text, satisfiers text)
+    first_id uuid, fault jsonb, part uuid, digest bytea, question bytea, effect text, satisfiers text)
 language sql stable as $$
     select i.item, e.partition, e.id as execution, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id,
-           f.fault, f.part, coalesce(_find_effects.digests[i.item], s.about_digest) as digest,
+           f.fault, f.part, coalesce(_find_effects.digests[i.item], s.about_digest) as digest, q.question,
            case when f.first_id is null and f.fault is null
                 then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
            case when f.effect is not null then f.satisfiers::text
@@ -218,7 +230,7 @@ language sql stable as $$
         from flowfabric.executions e
         where e.partition = _find_effects.partitions[i.item] and e.id = _find_effects.executions[i.item] offset 0) e
     cross join lateral (
-        select w.kid, w.key, w.suspension, w.state = 'active' and w.expires_at is null as is_plain
+        select w.kid, w.key, w.suspension, w.question, w.state = 'active' and w.expires_at is null as is_plain
         from flowfabric.waitpoints w
         where w.partition = e.partition and w.execution = e.id and w.id = _find_effects.waitpoints[i.item] offset 0) w
     left join lateral (
@@ -228,20 +240,23 @@ language sql stable as $$
         where s.partition = e.partition and s.execution = e.id and s.id = w.suspension offset 0) s on true
     cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
                         where g.partition = e.partition and g.execution = e.id) l
+    cross join lateral (
+        select case when _find_effects.source_types[i.item] <> 'operator' then null
+                    when w.suspension is null then w.question
+                    else flowfabric._question(w.suspension, s.about_digest) end as question) q
+    cross join lateral (
+        select row(e.partition, l.number, _find_effects.now, e.id, _find_effects.ids[i.item],
+                   _find_effects.waitpoints[i.item], _find_effects.names[i.item], '',
+                   _find_effects.source_types[i.item], _find_effects.source_identities[i.item], '', null,
+                   nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.digests[i.item], null, null,
+                   q.question)::flowfabric.signals as signal) g
     left join lateral (
-        select f.* from flowfabric._find_effect(
-            row(e.partition, l.number, _find_effects.now, e.id, _find_effects.ids[i.item],
-                _find_effects.waitpoints[i.item], _find_effects.names[i.item], '', _find_effects.source_types[i.item],
-                _find_effects.source_identities[i.item], '', null, nullif(_find_effects.idempotency_keys[i.item], ''),
-                _find_effects.digests[i.item], null, null)::flowfabric.signals,
-            t.lane is null, e.most, _find_effects.now) f
+        select f.* from flowfabric._find_effect(g.signal, t.lane is null, e.most, _find_effects.now) f
         where not (t.lane is not null and w.is_plain and s.is_plain and l.number <= e.most
-                   and flowfabric._is_met(
-                       s.condition, w.key, _find_effects.names[i.item], _find_effects.source_types[i.item])
-                   and (l.number = 1 or flowfabric._first_delivery(
-                            e.partition, e.id, _find_effects.ids[i.item], _find_effects.waitpoints[i.item],
-                            nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.source_types[i.item],
-                            _find_effects.now) is null)) is true
+                   and flowfabric._is_met(s.condition, w.key, _find_effects.names[i.item],
+                                          _find_effects.source_types[i.item])
+                   and (l.number = 1
+                        or flowfabric._first_delivery(g.signal, q.question, _find_effects.now) is null)) is true
         offset 0) f on true -- called only if the fast path does not apply
 $$;
 
@@ -272,13 +287,13 @@ begin
     ), written as (
         insert into flowfabric.signals (
             partition, execution, id, number, at, waitpoint, name, category, source_type, source_identity, effect,
-            correlation_id, idempotency_key, digest, encoding, payload)
+            correlation_id, idempotency_key, digest, encoding, payload, question)
         select x.partition, x.execution, _accept_round.ids[x.item], x.number, _accept_round.now,
                _accept_round.waitpoints[x.item], _accept_round.names[x.item],
                coalesce(_accept_round.categories[x.item], 'signal'), _accept_round.source_types[x.item],
                _accept_round.source_identities[x.item], x.effect, _accept_round.correlation_ids[x.item],
                nullif(_accept_round.idempotency_keys[x.item], ''), _accept_round.digests[x.item],
-               _accept_round.encodings[x.item], _accept_round.payloads[x.item]
+               _accept_round.encodings[x.item], _accept_round.payloads[x.item], x.question
         from weighed x where x.effect is not null
     ), noted as (
         insert into flowfabric.events (at, kind, by, partition, execution, route, tags, flow, detail)

@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 from flowfabric import calls
 from flowfabric.errors import FlowFabricError, InvalidId
-from flowfabric.ids import check_text, shown
-from flowfabric.model import Delivered, SignalToSend
+from flowfabric.ids import ExecutionId, check_text, shown
+from flowfabric.model import Delivered, Signal, SignalToSend
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -19,6 +19,14 @@ async def deliver_signal(conn: Connection, signal: SignalToSend) -> Delivered:
     with a valid token `TargetNotSignalable`, `WaitpointClosed`, `SignalLimitExceeded`, `ApprovalDigestMismatch`.
     """
     return calls.only(await deliver_signals(conn, [signal]))
+
+
+async def read_signals(conn: Connection, execution_id: ExecutionId, suspension_id: UUID) -> list[Signal]:
+    """Read the signals that ended a wait, for a claim that came without them because they were too large.
+
+    Empty if the suspension does not exist or ended without signals.
+    """
+    return await calls.read_signals(conn, execution_id, suspension_id)
 
 
 async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:

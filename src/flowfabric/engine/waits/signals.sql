@@ -35,6 +35,54 @@ language sql stable as $$
         || '}'
 $$;
 
+-- The size of one signal as JSON: the payload in base64, and the other fields.
+--
+--   returns  about how many bytes
+create or replace function flowfabric._signal_bytes(payload int)
+returns int
+language sql immutable as $$
+    select coalesce(_signal_bytes.payload, 0) / 3 * 4 + 500
+$$;
+
+-- The size of signals as JSON. Only their lengths are read, not their payloads.
+--
+--   returns  about how many bytes
+create or replace function flowfabric._signals_bytes(partition int, execution uuid, ids uuid[])
+returns bigint
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    if coalesce(cardinality(_signals_bytes.ids), 0) = 0 then
+        return 0;
+    end if;
+    return (select coalesce(sum(flowfabric._signal_bytes(octet_length(s.payload))), 0)
+            from unnest(_signals_bytes.ids) as x (id)
+            cross join lateral flowfabric._signal(_signals_bytes.partition, _signals_bytes.execution, x.id) s);
+end $$;
+
+-- Read the signals that ended a wait, in pages of 1 MiB: those that neither a claim nor a page of the journal can hold.
+--
+--   returns  {signals, following}: the number of signals read so far, null if these are the last
+create or replace function flowfabric.read_signals(partition int, id uuid, suspension uuid, following int default 0)
+returns text
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    most constant int := 2000; -- more do not fit into a page
+    ids uuid[];
+    taken int;
+begin
+    select s.satisfiers[greatest(read_signals.following, 0) + 1 :] into ids from flowfabric.suspensions s
+    where s.partition = read_signals.partition and s.execution = read_signals.id and s.id = read_signals.suspension;
+    select coalesce(max(x.place) filter (where x.size <= 1048576 or x.place = 1), 0) into taken from (
+        select x.place, sum(flowfabric._signal_bytes(octet_length(s.payload))) over (order by x.place) as size
+        from unnest(ids[: most]) with ordinality as x (id, place)
+        cross join lateral flowfabric._signal(read_signals.partition, read_signals.id, x.id) s) x;
+    return '{"signals":' || flowfabric._signals_text(read_signals.partition, read_signals.id, ids[: taken])
+        || case when taken < cardinality(ids)
+                then ',"following":' || (greatest(read_signals.following, 0) + taken)::text else '' end || '}';
+end $$;
+
 -- Read one signal of an execution with a row comparison and `limit 1`. With equality, the planner may instead search
 -- all signals of the execution, of which there may be thousands.
 --
@@ -61,8 +109,9 @@ language sql immutable as $$
         'source_type', _signal_to_judge.source_type, 'source_identity', _signal_to_judge.source_identity)
 $$;
 
--- The signals that have arrived at the waitpoints of an open suspension. If the suspension is bound, only the signals
--- that carry the digest of its `about`.
+-- The signals that have arrived at the waitpoints of an open suspension. A decision of an authenticated person counts
+-- if it was made on this question, or before any question and not about something else. If the suspension is bound,
+-- only the signals that carry the digest of its `about` count.
 --
 --   returns  the signals in the form that `_judge` takes, in order of arrival
 create or replace function flowfabric._arrived_signals(suspension flowfabric.suspensions)
@@ -75,9 +124,11 @@ begin
             flowfabric._signal_to_judge(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
         from (select w.id, w.key from flowfabric.waitpoints w where w.suspension = suspension.id offset 0) w
         cross join lateral (
-            select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest
+            select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest, s.question
             from flowfabric.signals s where s.waitpoint = w.id offset 0) s
-        where not suspension.bind or s.digest = suspension.about_digest);
+        where (not suspension.bind or s.digest = suspension.about_digest)
+          and (s.source_type <> 'operator' or s.question = flowfabric._question(suspension.id, suspension.about_digest)
+               or s.question is null and coalesce(s.digest = suspension.about_digest, true)));
 end $$;
 
 -- Check the fields of a signal, from any sender.

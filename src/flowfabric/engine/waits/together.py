@@ -37,7 +37,7 @@ def _wish(wish: Wish) -> dict[str, object]:
     written: dict[str, object] = {
         "name": check_text(wish.name, "name"),
         "occurrence": read_occurrence(wish.occurrence),
-        "choice": wish.choice,
+        "choice": calls.expect(int, wish.choice, "choice"),
     }
     match wish.what:
         case ExecutionId() as child:

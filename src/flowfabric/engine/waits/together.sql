@@ -140,24 +140,28 @@ returns void
 language plpgsql as $$
 #variable_conflict use_column
 begin
-    update flowfabric.suspensions s
-    set ended_at = _release_waits.now, timeout_at = null, ended_by = 'released', name = null, occurrence = null
-    from (
-        select s.place
-        from (select distinct x.partition, x.execution
-              from unnest(_release_waits.partitions, _release_waits.executions) as x (partition, execution)) x
-        cross join lateral (
-            select s.ctid as place, s.id from flowfabric.suspensions s
-            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null
-              and s.within is not null offset 0) s
-        where s.id = any (_release_waits.ids)) x
-    where s.ctid = x.place;
+    with released as (
+        update flowfabric.suspensions s
+        set ended_at = _release_waits.now, timeout_at = null, ended_by = 'released', name = null, occurrence = null
+        from (
+            select s.place
+            from (select distinct x.partition, x.execution
+                  from unnest(_release_waits.partitions, _release_waits.executions) as x (partition, execution)) x
+            cross join lateral (
+                select s.ctid as place, s.id from flowfabric.suspensions s
+                where s.partition = x.partition and s.execution = x.execution and s.ended_at is null
+                  and s.within is not null offset 0) s
+            where s.id = any (_release_waits.ids)) x
+        where s.ctid = x.place
+        returning s.id, s.about_digest
+    )
     update flowfabric.waitpoints w
-    set state = 'pending', suspension = null, activated_at = null, expires_at = _release_waits.now + interval '30 days'
+    set state = 'pending', suspension = null, activated_at = null, expires_at = _release_waits.now + interval '30 days',
+        question = flowfabric._question(x.id, x.about_digest)
     from (
-        select w.place from unnest(_release_waits.ids) as x (suspension)
+        select w.place, r.id, r.about_digest from released r
         cross join lateral (
-            select w.ctid as place, w.state from flowfabric.waitpoints w where w.suspension = x.suspension offset 0) w
+            select w.ctid as place, w.state from flowfabric.waitpoints w where w.suspension = r.id offset 0) w
         where w.state = 'active') x
     where w.ctid = x.place;
 end $$;

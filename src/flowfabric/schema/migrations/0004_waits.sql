@@ -59,6 +59,7 @@ create index suspensions_timeout on flowfabric.suspensions (timeout_at) where ti
 
 create type flowfabric.waitpoint_state as enum ('pending', 'active', 'closed');
 
+-- `question` identifies the wait that was last released here, while no other wait uses the waitpoint: see `_question`.
 create table flowfabric.waitpoints (
     partition    smallint not null,
     state        flowfabric.waitpoint_state not null,
@@ -73,6 +74,7 @@ create table flowfabric.waitpoints (
     kid          text not null,
     fingerprint  text not null,
     close_reason text,
+    question     bytea,
     primary key (partition, execution, id)
 ) with (fillfactor = 70);
 
@@ -81,7 +83,8 @@ create index waitpoints_by_id on flowfabric.waitpoints (id);
 create index waitpoints_of_suspension on flowfabric.waitpoints (suspension) where suspension is not null;
 create index waitpoints_pending on flowfabric.waitpoints (expires_at) where expires_at is not null;
 
--- `number` grows within an execution and gives the order of arrival.
+-- `number` grows within an execution and gives the order of arrival. `question` identifies the wait that a decision of
+-- an authenticated person belongs to: see `_question`.
 create table flowfabric.signals (
     partition       smallint not null,
     number          int not null,
@@ -99,6 +102,7 @@ create table flowfabric.signals (
     digest          bytea,
     encoding        text,
     payload         bytea,
+    question        bytea,
     primary key (partition, execution, id)
 );
 
