@@ -122,6 +122,7 @@ PARAMETERS = {
     "report": "the budget and the amounts",
     "reports": "one report per item",
     "reservation_id": "the id that `reserve` returned",
+    "suspension_id": "the id of the wait, as in `claim.resumed_by`",
     "reset_interval": "start a new period after this time, again and again",
     "result": "the result as encoded bytes",
     "result_limit": "the largest result in bytes",
