@@ -98,6 +98,12 @@ PLANS = {
         MANY * EACH,
         lambda swept: swept.moved == MANY,
     ),
+    "deliver_child_ends of one of many": Plan(
+        completed,
+        lambda conn, _: children.deliver_child_ends(conn, limit=1),
+        4 * EACH,
+        lambda swept: swept.moved == 1,
+    ),
     "read_journal": Plan(
         delivered,
         lambda conn, it: steps.read_journal(conn, it.parent.execution_id),

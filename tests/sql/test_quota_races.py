@@ -13,6 +13,7 @@ from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Connect
 from tests.engine.executions.stored import blocked
 from tests.given import Given, claim, submission
+from tests.races import Race
 
 SECONDS = 60 if SOAK else 3
 STEP = timedelta(milliseconds=100)
@@ -185,3 +186,11 @@ async def test_trimming_skips_a_quota_that_a_claim_has_locked(connect: Connect, 
         await claim(conn, take=1)
         assert (await quotas.trim_windows(given.conn)).moved == 0
     assert (await quotas.trim_windows(given.conn)).moved == 1
+
+
+async def test_trimming_does_not_lock_a_quota_whose_slots_are_all_held(given: Given, race: Race) -> None:
+    await quotas.create_quota(given.conn, "model", max_concurrent=2)
+    await submitted(given, 2)
+    assert len(await claim(given.conn, take=1)) == 1
+
+    assert len(await race.passes(quotas.trim_windows, lambda conn: claim(conn, take=1))) == 1

@@ -100,7 +100,7 @@ end $$;
 
 -- End waits for children that have ended. Each wait gets a signal with the state of its child, and its result or its
 -- failure; if the record of the child was removed, the state is `removed`. The caller has locked the tickets of the
--- parents. `executions` are the executions of the waits.
+-- parents. `partitions` and `executions` are the execution of each wait.
 --
 --   moves    waitpoint active → pending, of an alternative
 --   emits    signal_delivered, waitpoint_closed
@@ -115,16 +115,16 @@ begin
     with asked as (
         select s.partition, s.execution, s.id, s.child_partition, s.child, e.outcome, e.result, e.result_encoding,
                e.failure, row_number() over (partition by s.partition, s.execution order by e.ended_at, s.child) as turn
-        from (select distinct x.partition, x.execution
-              from unnest(_answer_children.partitions, _answer_children.executions) as x (partition, execution)) x
+        from unnest(_answer_children.partitions, _answer_children.executions, _answer_children.waits)
+             as x (partition, execution, id)
         cross join lateral (
-            select s.partition, s.execution, s.id, s.child_partition, s.child from flowfabric.suspensions s
-            where s.partition = x.partition and s.execution = x.execution and s.ended_at is null
-              and s.within is not null offset 0) s
+            select s.partition, s.execution, s.id, s.child_partition, s.child, s.ended_at, s.within
+            from flowfabric.suspensions s
+            where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
         left join lateral (
             select e.outcome, e.result, e.result_encoding, e.failure, e.ended_at from flowfabric.executions e
             where e.partition = s.child_partition and e.id = s.child offset 0) e on true
-        where s.id = any (_answer_children.waits)
+        where s.ended_at is null and s.within is not null
     ), signals as (
         select a.partition, a.id, a.turn, row(
             a.partition, last.number + a.turn, _answer_children.now, a.execution, gen_random_uuid(), null,

@@ -309,3 +309,30 @@ async def test_a_reset_keeps_reservations(conn: Connection) -> None:
     assert await figures(conn) == (0, 60, 0)
     await budgets.settle(conn, reservation, {"tokens": 50})
     assert await figures(conn) == (50, 0, 0)
+
+
+async def test_an_overrun_is_kept_however_many_dimensions_it_has(conn: Connection) -> None:
+    limits = {f"d{number}": 1 for number in range(20)}
+    await make(conn, hard_limits=limits)
+    await budgets.change_budget(conn, TEAM, hard_limits={"d0": 1}, by="ops")
+    for beginning in (0, 16, 32):
+        reserved = await budgets.reserve(conn, TEAM, {"e": 1})
+        assert reserved.reservation_id is not None
+        spent = {"d0": 5, **{f"x{number}": 7 for number in range(beginning, beginning + 16)}}
+        done = await budgets.settle(conn, reserved.reservation_id, spent)
+        assert done.outcome == "hard_breach"
+
+    overrun = (await read(conn)).overrun
+    assert (len(overrun), overrun["d0"], overrun["x47"]) == (49, 15, 7)
+
+
+async def test_an_overrun_beyond_what_is_counted_exactly_is_kept_as_the_largest_amount(conn: Connection) -> None:
+    most = 9_007_199_254_740_991
+    await make(conn)
+    for _ in range(2):
+        reserved = await budgets.reserve(conn, TEAM, {"tokens": 1})
+        assert reserved.reservation_id is not None
+        done = await budgets.settle(conn, reserved.reservation_id, {"tokens": most})
+        assert done.outcome == "hard_breach"
+
+    assert (await read(conn)).overrun == {"tokens": most}

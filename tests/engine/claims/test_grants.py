@@ -430,3 +430,15 @@ async def test_an_invalid_lease_leaves_the_grant_valid(given: Given) -> None:
                 await use(given, key, lease=lease)
 
     assert (await use(given, key)).fence.epoch == 1
+
+
+async def test_a_grant_is_not_turned_into_a_lease_while_its_lane_is_paused(conn: Connection, given: Given) -> None:
+    grant = await granted(given)
+    await lanes.pause_lane(conn, "default", by="ops")
+
+    async with given.nothing_changes():
+        with pytest.raises(InvalidGrant, match="lane default is paused") as raised:
+            await use(given, grant.grant_key)
+    assert raised.value.fields == {"cause": "lane_paused"}
+    await lanes.resume_lane(conn, "default", by="ops")
+    assert (await use(given, grant.grant_key)).execution_id == grant.execution_id

@@ -51,7 +51,7 @@ async def test_the_same_name_in_another_namespace_is_another_quota(conn: Connect
 
     assert one.quota_id != other.quota_id
     assert (await quotas.describe_quota(conn, "model", namespace="a")).max_concurrent == 1
-    assert (await quotas.describe_quota(conn, str(other.quota_id), namespace="a")).max_concurrent == 2
+    assert (await quotas.describe_quota(conn, str(other.quota_id), namespace="b")).max_concurrent == 2
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [

@@ -149,7 +149,7 @@ begin
     return held[1];
 end $$;
 
--- Find a budget by a text: a UUID is taken as its id, any other text as its name.
+-- Find a budget of a namespace by a text: a UUID is taken as its id, any other text as its name.
 --
 --   returns  the id, or null if the budget does not exist
 create or replace function flowfabric._find_budget(namespace text, word text)
@@ -158,7 +158,8 @@ language plpgsql stable as $$
 #variable_conflict use_column
 begin
     if _find_budget.word ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
-        return (select b.id from flowfabric.budgets b where b.id = _find_budget.word::uuid);
+        return (select b.id from flowfabric.budgets b
+                where b.id = _find_budget.word::uuid and b.namespace = _find_budget.namespace);
     end if;
     return (
         select b.id from flowfabric.budgets b

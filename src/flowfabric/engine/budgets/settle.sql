@@ -131,8 +131,10 @@ begin
     if verdict ->> 'outcome' = 'hard_breach' then
         counted := flowfabric._minus(_settled.actual, overrun);
         budget.used := flowfabric._plus(budget.used, counted);
-        budget.overrun := flowfabric._plus(budget.overrun, overrun);
-        perform flowfabric._raise(flowfabric._amounts_fault(budget.overrun, 0));
+        -- Never refused, because the money is spent: a sum beyond 2^53 - 1 stays there.
+        budget.overrun := (
+            select jsonb_object_agg(o.key, least(o.value::bigint, 9007199254740991))
+            from jsonb_each_text(flowfabric._plus(budget.overrun, overrun)) o);
         verdict := verdict || jsonb_build_object('overrun', overrun);
     else
         overrun := '{}';

@@ -38,11 +38,11 @@ begin
         _lease.places := flowfabric._first_bytes(_lease.places, 16777216);
         select r.journals, r.resumptions into journals, resumptions from flowfabric._read_journals(_lease.places) r;
     end if;
-    if rare.is_counted then
-        perform flowfabric._admit_places(_lease.places, _lease.now);
-    end if;
     perform flowfabric._lock_log();
     leased_at := flowfabric.clock();
+    if rare.is_counted then
+        perform flowfabric._admit_places(_lease.places, _lease.now, leased_at);
+    end if;
     return query
     with leased as (
         update flowfabric.tickets t
@@ -100,8 +100,9 @@ begin
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
--- Record in their quotas that these tickets are about to be leased. Granted tickets were admitted with their grant.
-create or replace function flowfabric._admit_places(places tid[], now timestamptz)
+-- Record in their quotas that these tickets, chosen at `now`, are leased at `leased_at`. Granted tickets were admitted
+-- with their grant.
+create or replace function flowfabric._admit_places(places tid[], now timestamptz, leased_at timestamptz)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -119,7 +120,7 @@ begin
     cross join lateral (select from flowfabric.routes r where r.id = t.route and r.quotas <> '{}' offset 0) r;
     if admitted.ids is not null then
         perform flowfabric._admit(admitted.partitions, admitted.ids, admitted.attempts, admitted.routes,
-                                  _admit_places.now);
+                                  _admit_places.leased_at);
     end if;
 end $$;
 

@@ -173,7 +173,7 @@ begin
     expires_at := ticket.expires_at;
 end $$;
 
--- Turn a grant into a lease, once, for the worker it was issued to.
+-- Turn a grant into a lease, once, for the worker it was issued to, unless its lane was paused since.
 --
 --   moves    granted → active
 --   locks    the ticket
@@ -203,6 +203,11 @@ begin
                          is distinct from (claim_granted.worker, claim_granted.instance) then
         fault := flowfabric._fault('invalid_grant',
             'the grant is invalid: it was issued to another worker; request another', '{"cause": "other_worker"}');
+    elsif fault is null and exists (
+        select from flowfabric.lanes l where l.name = ticket.lane and l.state = 'paused') then
+        fault := flowfabric._fault('invalid_grant', format(
+            'the grant is invalid while lane %s is paused; use it after the lane resumes, or request another',
+            ticket.lane), '{"cause": "lane_paused"}');
     end if;
     perform flowfabric._raise(fault);
     perform flowfabric._use_entries(ticket.id, ticket.expires_at);

@@ -52,7 +52,8 @@ declare
     found flowfabric.quotas;
 begin
     if _find_quota.quota ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then
-        select q.* into found from flowfabric.quotas q where q.id = _find_quota.quota::uuid;
+        select q.* into found from flowfabric.quotas q
+        where q.id = _find_quota.quota::uuid and q.namespace = _find_quota.namespace;
     else
         select q.* into found from flowfabric.quotas q
         where q.namespace = _find_quota.namespace and q.name = _find_quota.quota;

@@ -1,7 +1,8 @@
 -- Trim quotas: delete admissions outside their window, and slots without a holder.
 
 -- Sweep: delete rows that quotas no longer count: entries outside their window, and slots of executions that are
--- neither active nor granted. The next pass handles quotas that a claim has locked.
+-- neither active nor granted. Quotas without such rows are not locked; the next pass handles quotas that a claim has
+-- locked.
 --
 --   locks    the quotas it trims, skipping locked ones
 --   returns  how many entries and slots were deleted
@@ -17,7 +18,11 @@ begin
     moved := 0;
     for quota in
         select q.* from flowfabric.quotas q
-        where exists (select from flowfabric.quota_slots s where s.partition = q.partition and s.quota = q.id)
+        where exists (select from flowfabric.quota_slots s
+                      where s.partition = q.partition and s.quota = q.id and (
+                          select flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, '-infinity')
+                          from flowfabric.tickets t
+                          where t.partition = s.execution_partition and t.id = s.execution) is not true)
            or exists (select from flowfabric.quota_entries e
                       where e.partition = q.partition and e.quota = q.id
                         and e.at <= now - q.window_seconds * interval '1 second')

@@ -164,14 +164,20 @@ begin
                array_agg(s.partition order by s.timeout_at) as partitions,
                array_agg(s.execution order by s.timeout_at) as ids,
                array_agg(s.id order by s.timeout_at) as suspensions,
-               array_agg(distinct x.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
-        from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes)
-             as x (partition, id, suspension, lane)
-        cross join lateral (
-            select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within
-            from flowfabric.suspensions s
-            where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
-        where s.timeout_at <= now
+               array_agg(distinct s.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
+        from (
+            select s.*, x.lane, row_number() over (
+                partition by s.partition, s.execution, s.timeout_behavior in ('auto_resume', 'escalate')
+                order by s.timeout_at, s.id) as turn
+            from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes)
+                 as x (partition, id, suspension, lane)
+            cross join lateral (
+                select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within
+                from flowfabric.suspensions s
+                where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
+            where s.timeout_at <= now) s
+        -- If several late waits would end an execution, the first one ends it, and the end closes the others.
+        where s.turn = 1 or s.timeout_behavior in ('auto_resume', 'escalate')
         group by 1, 2
         -- If several waits of one execution are due: escalations first, endings last.
         order by array_position(array['escalate', 'auto_resume'], s.timeout_behavior)

@@ -291,6 +291,7 @@ language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     chosen text[];
+    over uuid[];
     late uuid[];
 begin
     select array_agg(s.within::text || s.choice) into chosen from flowfabric.suspensions s
@@ -302,18 +303,19 @@ begin
             array[_end_finished_waits.partition::smallint], array[_end_finished_waits.execution], chosen,
             _end_finished_waits.now);
     end if;
-    perform flowfabric._answer_children(
-        array[_end_finished_waits.partition::smallint], array[_end_finished_waits.execution],
-        array(
-            select s.id
-            from (select s.* from flowfabric.suspensions s
-                  where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
-                    and s.within = _end_finished_waits.together and s.ended_at is null offset 0) s
-            where s.child is not null
-              and not exists (
-                  select from flowfabric.executions e
-                  where e.partition = s.child_partition and e.id = s.child and e.outcome is null offset 0)),
-        _end_finished_waits.now);
+    over := array(
+        select s.id
+        from (select s.* from flowfabric.suspensions s
+              where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
+                and s.within = _end_finished_waits.together and s.ended_at is null offset 0) s
+        where s.child is not null
+          and not exists (select from flowfabric.executions e
+                          where e.partition = s.child_partition and e.id = s.child and e.outcome is null offset 0));
+    if cardinality(over) > 0 then
+        perform flowfabric._answer_children(
+            array_fill(_end_finished_waits.partition::smallint, array[cardinality(over)]),
+            array_fill(_end_finished_waits.execution, array[cardinality(over)]), over, _end_finished_waits.now);
+    end if;
     late := array(
         select s.id from flowfabric.suspensions s
         where s.partition = _end_finished_waits.partition and s.execution = _end_finished_waits.execution
