@@ -11,29 +11,46 @@ language sql as $$
     select case when current_setting('flowfabric.direct', true) = 'on' then pg_advisory_xact_lock_shared(17990, 1) end
 $$;
 
--- Give drafts their event ids as their transaction commits: the function of our only trigger. The transaction still has
--- all its row locks then, so the events of one execution are in the order of its changes. The first call moves up to
--- 1 000 drafts, of which other transactions see none; the calls for drafts that are already moved do nothing.
+-- Give a draft its event id as its transaction commits: the function of our only trigger. The transaction still has all
+-- its row locks then, so the events of one execution are in the order of its changes. It moves up to 1 000 drafts at
+-- once, and the setting flowfabric.numbered says, within the transaction, up to which draft it has moved them.
 --
 --   locks    the log, shared, until the transaction has committed
 --   returns  null
 create or replace function flowfabric._number_events()
 returns trigger
-language plpgsql set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 begin
-    if not exists (select from flowfabric.events_drafts d where d.id = new.id) then
+    if new.id <= coalesce(nullif(current_setting('flowfabric.numbered', true), ''), '0')::bigint then
         return null;
     end if;
     perform pg_advisory_xact_lock_shared(17990, 1);
-    with moved as (
-        delete from flowfabric.events_drafts d where d.id between new.id and new.id + 999 returning d.*
-    )
-    insert into flowfabric.events (id, at, route, partition, execution, flow, kind, subject, by, tags, detail)
-    select nextval('flowfabric.event_ids'), m.at, m.route, m.partition, m.execution, m.flow, m.kind, m.subject, m.by,
-           m.tags, m.detail
-    from (select m.* from moved m order by m.id offset 0) m;
+    perform set_config('flowfabric.numbered', flowfabric._move_drafts(new.id)::text, true);
     return null;
+end $$;
+
+-- Move the drafts of this transaction, from one on, into the log; at most 1 000. Other transactions see none of them.
+-- The caller has locked the log.
+--
+--   returns  the last draft that was moved
+create or replace function flowfabric._move_drafts(first_id bigint)
+returns bigint
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    last_id bigint;
+begin
+    with moved as (
+        delete from flowfabric.events_drafts d
+        where d.id between _move_drafts.first_id and _move_drafts.first_id + 999 returning d.*
+    ), numbered as (
+        insert into flowfabric.events (id, at, route, partition, execution, flow, kind, subject, by, tags, detail)
+        select nextval('flowfabric.event_ids'), m.at, m.route, m.partition, m.execution, m.flow, m.kind, m.subject,
+               m.by, m.tags, m.detail
+        from (select m.* from moved m order by m.id offset 0) m
+    )
+    select max(m.id) into last_id from moved m;
+    return last_id;
 end $$;
 
 -- Deferred, so that it runs when the transaction commits or is prepared for two-phase commit; always, so that it also
