@@ -1,4 +1,4 @@
-# Every verb a contributor needs. `make` alone lists them.
+# Every command a contributor needs. `make` alone lists them.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -14,10 +14,10 @@ PYTEST := $(MEMORY) $(BIN)/pytest -q -n $(TESTERS)
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check soak bench docs clean
 
-help: ## list the verbs
+help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) ## make .venv with everything the other verbs need
+setup: $(READY) ## make .venv with everything the other commands need
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "flowfabric needs Python 3.11 or newer; try: make PYTHON=python3.11")'
@@ -49,5 +49,5 @@ bench: $(READY) ## the benchmarks: ratios in one run on this machine
 docs: $(READY) ## rewrite the generated parts of the docs
 	$(BIN)/python -m docs.generate
 
-clean: ## remove what the verbs made
+clean: ## remove everything that the commands created
 	rm -rf $(VENV) .flowfabric .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -22,7 +22,7 @@ from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
 
 COUNT = 1_000
-RESEARCH = Options(task="report", lane="research", policy={"retry": {"max_retries": 3}})
+DESK = Options(task="summary", lane="desk", policy={"retry": {"max_retries": 3}})
 MAIL = Options(task="newsletter", lane="mail", creator="demo")
 DRAW = Options(task="picture", lane="pictures", needs=["gpu"])
 
@@ -56,8 +56,8 @@ async def tell(config: Config, url: str) -> None:
 
 async def tidy(conn: Connection) -> None:
     """Resume the lane that an interrupted run may have left paused."""
-    await lanes.configure_lane(conn, RESEARCH.lane)
-    await lanes.resume_lane(conn, RESEARCH.lane, by="demo")
+    await lanes.configure_lane(conn, DESK.lane)
+    await lanes.resume_lane(conn, DESK.lane, by="demo")
 
 
 async def submit(conn: Connection) -> list[ExecutionId]:
@@ -77,14 +77,14 @@ def submissions() -> Iterator[Submission]:
             case 3:
                 yield Submission(options=DRAW, payload=payload, tags={"demo.size": "large"})
             case 4:
-                yield Submission(options=RESEARCH, payload=payload, priority=100, tags={"demo.customer": "acme"})
+                yield Submission(options=DESK, payload=payload, priority=100, tags={"demo.customer": "acme"})
             case _:
-                yield Submission(options=RESEARCH, payload=payload)
+                yield Submission(options=DESK, payload=payload)
 
 
 async def submit_again(conn: Connection) -> None:
     """An idempotency key makes a submission safe to repeat."""
-    once = Submission(options=RESEARCH, payload=b'{"topic": "tides"}', key="tides")
+    once = Submission(options=DESK, payload=b'{"topic": "tides"}', key="tides")
     with step("the idempotency key 'tides' submitted five times"):
         answers = accepted(await executions.submit_many(conn, [once] * 5))
     created = sum(answer.outcome is SubmitOutcome.CREATED for answer in answers)
@@ -127,15 +127,15 @@ async def hold_back(conn: Connection, execution_id: ExecutionId) -> None:
 
 
 async def pause(conn: Connection) -> None:
-    with step("lane research paused: one row written, however many executions wait"):
-        await lanes.pause_lane(conn, "research", by="demo", reason="the model is down")
+    with step("lane desk paused: one row written, however many executions wait"):
+        await lanes.pause_lane(conn, "desk", by="demo", reason="the model is down")
 
 
 async def explain(conn: Connection, taken: Sequence[ExecutionId]) -> None:
     chapter("Why does it wait?")
     for what, execution_id in {"paused": taken[0], "delayed": taken[1], "blocked": taken[3]}.items():
         told(f"{what + ':':9}{(await executions.explain(conn, execution_id)).sentence}")
-    await lanes.resume_lane(conn, "research", by="demo")
+    await lanes.resume_lane(conn, "desk", by="demo")
     told(f"{'resumed:':9}{(await executions.explain(conn, taken[0])).sentence}")
 
 
@@ -143,7 +143,7 @@ async def work(conn: Connection) -> None:
     """Do by hand what a worker does."""
     chapter("Working")
     with step("100 executions claimed under leases of 30 s, the urgent ones first"):
-        claimed = await claims.claim(conn, "demo", instance=uuid4().hex, lanes=["research"], take=100)
+        claimed = await claims.claim(conn, "demo", instance=uuid4().hex, lanes=["desk"], take=100)
     first, *others = claimed
     told(f"the first:  {(await executions.explain(conn, first.execution_id)).sentence}")
     with step("99 executions completed in one statement"):

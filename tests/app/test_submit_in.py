@@ -126,3 +126,14 @@ async def test_of_many_in_a_transaction_those_that_are_not_refused_are_part_of_i
 
     assert [type(each) for each in group.value.exceptions] == [PayloadTooLarge]
     assert [each.payload for each in stored] == [b'{"order":"a"}', b'{"order":"c"}', b'{"order":"d"}']
+
+
+async def test_without_an_open_transaction_nothing_is_submitted(app: App, given: Given) -> None:
+    @app.task
+    async def ship(order: int) -> None: ...
+
+    async with given.nothing_changes():
+        with pytest.raises(RuntimeError, match="no transaction is open"):
+            await ship.submit_in(given.conn, 1)
+        with pytest.raises(RuntimeError, match="no transaction is open"):
+            await ship.submit_many_in(given.conn, [(1,)])

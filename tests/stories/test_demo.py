@@ -31,10 +31,10 @@ def counts(text: str) -> dict[str, tuple[int, int]]:
 
 SENTENCES = [
     "held by demo",
-    "lane research has been paused since",
+    "lane desk has been paused since",
     "delayed until",
     "lane pictures has {gpu}",
-    "worker of lane research",
+    "worker of lane desk",
     "attempt 1 runs on demo",
     "completed at",
     "the model timed out",
@@ -50,6 +50,6 @@ def test_the_demo_submits_a_thousand_executions_explains_them_and_finds_its_data
     assert all("1,000 executions submitted in one statement" in run for run in (first, second))
     assert "1 created, 4 duplicates" in first
     assert "0 created, 5 duplicates" in second
-    assert counts(first) == {"research": (601, 1), "mail": (0, 200), "pictures": (99, 0)}
-    assert counts(second) == {"research": (1201, 2), "mail": (0, 400), "pictures": (198, 0)}
+    assert counts(first) == {"desk": (601, 1), "mail": (0, 200), "pictures": (99, 0)}
+    assert counts(second) == {"desk": (1201, 2), "mail": (0, 400), "pictures": (198, 0)}
     assert [sentence for sentence in SENTENCES if sentence not in first or sentence not in second] == []

@@ -128,8 +128,10 @@ class Task(Wrapped, Generic[P, R]):
         """Submit inside your own open transaction, on your asyncpg connection: with your rows, or not at all.
 
         Workers find the execution by polling, within a second of your commit; `await app.wake(lane)` after the commit
-        notifies them at once. Raises the same errors as `submit`; your transaction stays usable.
+        notifies them at once. Raises the same errors as `submit`, and your transaction stays usable; raises
+        `RuntimeError` if no transaction is open.
         """
+        _check_transaction(conn)
         submitted = await executions.submit(
             conn,
             self.submission(*args, **kwargs),
@@ -146,6 +148,7 @@ class Task(Wrapped, Generic[P, R]):
         If some are refused, raises an exception group of those errors; the others are part of your transaction, so roll
         it back unless you want them.
         """
+        _check_transaction(conn)
         answers = await executions.submit_many(
             conn,
             self._submissions(calls),
@@ -224,6 +227,15 @@ class Step(Wrapped, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
+
+
+def _check_transaction(conn: Connection) -> None:
+    """Refuse to submit at once where the caller expects its own commit to decide."""
+    if not conn.is_in_transaction():
+        raise RuntimeError(
+            "no transaction is open on this connection, so the submission could not be rolled back; "
+            "use `async with conn.transaction():`, or call submit"
+        )
 
 
 def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Submission:

@@ -6,18 +6,32 @@ import click
 
 # What people type from habit, and what the command is called here.
 SYNONYMS = {
+    "approve": "waitpoints",
+    "approvals": "waitpoints",
+    "beat": "schedules",
+    "cron": "schedules",
     "get": "describe",
+    "health": "doctor",
     "inspect": "describe",
+    "jobs": "executions",
     "keys": "signing-keys",
     "kill": "cancel",
+    "logs": "events",
     "ls": "list",
+    "ps": "top",
+    "queues": "lanes",
     "register": "configure",
     "remove": "delete",
     "rerun": "replay",
     "retry": "replay",
     "rm": "delete",
+    "runs": "executions",
     "show": "describe",
+    "signal": "waitpoints",
+    "status": "explain",
     "stop": "pause",
+    "tasks": "executions",
+    "terminate": "cancel",
     "update": "change",
 }
 
