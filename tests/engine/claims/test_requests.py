@@ -3,11 +3,14 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from flowfabric.engine import attempts
+import asyncpg
+
+from flowfabric.engine import attempts, executions
 from flowfabric.model import Claim
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
-from tests.given import Given
+from tests.given import Given, submission
+from tests.sql.reading import reading
 
 
 def leases(claims: list[Claim]) -> list[object]:
@@ -82,3 +85,18 @@ async def test_a_repeated_claim_of_a_resumed_execution_says_so(given: Given) -> 
     [again] = await given.claim(request=request, repeated=True)
 
     assert (again.resumed, again.attempt, again.journal) == (True, resumed.attempt, None)
+
+
+async def test_a_repeated_claim_reads_only_what_its_instance_holds(given: Given, conn: asyncpg.Connection) -> None:
+    await executions.submit_many(conn, [submission()] * 520)
+    request = uuid4()
+    first = await given.claim(take=20, request=request)
+    await given.claim(instance="pool-2", take=500)
+
+    async with conn.transaction():
+        again, read = await reading(
+            conn, given.claim(take=20, request=request, repeated=True), ["executions", "tickets", "routes"]
+        )
+    assert leases(again) == leases(first)
+    assert read.rows <= 10 * 20
+    assert read.whole == 0
