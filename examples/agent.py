@@ -100,9 +100,7 @@ async def tell() -> None:
         async with Worker() as first:
             await first.until("write about tides")
             first.kill()
-        told(
-            "kill -9", f"the worker is gone; the searches are saved. For now: {await sentence(execution)}"
-        )
+        told("kill -9", f"the worker is gone; the searches are saved. For now: {await sentence(execution)}")
         async with Worker():
             await happened(execution, "execution_suspended")
         told("waits", f"and nothing runs any more: {await sentence(execution)}")
