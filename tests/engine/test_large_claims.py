@@ -92,6 +92,7 @@ async def test_the_signals_of_one_execution_take_no_room_from_its_neighbours(giv
 async def test_a_lease_begins_when_everything_the_claim_returns_has_been_read(given: Given, race: Race) -> None:
     """Whatever the claim waits for, here for the log, must not use up the lease."""
     await given.submitted()
+    await race.two.execute("set flowfabric.direct = on")  # as in the worker's own sessions, which lock the log first
     async with race.one.transaction():
         await race.one.execute("select pg_advisory_xact_lock(17990, 1)")
         claiming = asyncio.ensure_future(Given(race.two).claim())
