@@ -31,8 +31,8 @@ async def waited(given: Given, claim: Claim, **options: Any) -> timedelta:
     due_at = (await fail(given, claim, **options)).due_at
     [row] = await given.rows("select ended_at from flowfabric.attempts order by number desc limit 1")
     assert due_at is not None
-    # ended_at is read from the clock slightly later than the time that the backoff starts at.
-    return timedelta(seconds=round((due_at - row["ended_at"]).total_seconds(), 1))
+    # ended_at is read from the clock slightly later than the time that the backoff starts at: to the half second.
+    return timedelta(seconds=round((due_at - row["ended_at"]).total_seconds() * 2) / 2)
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(list(case["backoff"].values())))
