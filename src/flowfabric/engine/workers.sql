@@ -313,7 +313,7 @@ begin
     from (
         select t.partition, t.id from flowfabric.tickets t
         where t.phase = 'active' and t.instance = any (_remove_orphans.instances)
-          and (t.flow is null or flowfabric._may_reclaim(t.partition, t.id, t.reclaims))
+          and (t.flow is null or not flowfabric._is_last_reclaim(t))
         order by t.partition, t.id
         for update skip locked) x;
     if lost.ids is not null then
@@ -324,7 +324,7 @@ begin
         where w.instance = any (_remove_orphans.instances) and not exists (
             select from flowfabric.tickets t
             where t.phase = 'active' and t.instance = w.instance
-              and (t.flow is null or flowfabric._may_reclaim(t.partition, t.id, t.reclaims)))
+              and (t.flow is null or not flowfabric._is_last_reclaim(t)))
         returning w.instance
     )
     select array_agg(g.instance order by g.instance) into removed from gone g;
@@ -332,16 +332,6 @@ begin
     from unnest(removed) with ordinality as d (instance, number) order by d.number;
     moved := coalesce(cardinality(removed), 0);
 end $$;
-
--- Whether an execution may be reclaimed once more.
---
---   returns  true or false
-create or replace function flowfabric._may_reclaim(partition smallint, id uuid, reclaims int)
-returns boolean
-language sql stable as $$
-    select _may_reclaim.reclaims < coalesce((e.policy ->> 'max_reclaim_count')::int, 10) from flowfabric.executions e
-    where e.partition = _may_reclaim.partition and e.id = _may_reclaim.id
-$$;
 
 -- End the leases of instances that promised to hold their advisory lock and have not held it for the grace of
 -- _missing_locks: the process is gone. Only time in which the lock was checked counts: between two checks the server
