@@ -219,6 +219,7 @@ async def test_subscribing_during_an_outage_fails_after_the_timeout(server: Serv
         with pytest.raises(StreamDisconnected) as ended:
             await log.subscribe(encode_event_cursor(7))
         assert ended.value.fields == {"cursor": encode_event_cursor(7)}
+        assert "unavailable for 0.1 s" in ended.value.message
         await server.execute(f"alter database {name} with allow_connections true")
 
         await log.subscribe()
