@@ -211,9 +211,9 @@ def test_invalid_members_raise_when_they_are_added(app: App) -> None:
         flow.add(tell)
     with pytest.raises(TypeError, match="payload"):
         flow.add(keep, notes)
-    with pytest.raises(ValueError, match="search.* another flow"):
+    with pytest.raises(ValueError, match=r"search.* another flow"):
         other.add(tell, notes)
-    with pytest.raises(ValueError, match="search.* twice"):
+    with pytest.raises(ValueError, match=r"search.* twice"):
         flow.add(tell, notes, notes)
     assert list(flow.nodes) == ["search"]
     assert other.nodes == {}
