@@ -130,6 +130,7 @@ FIELDS = {
     "mode": "`strict` or `observe`",
     "more": "whether there is more to read now",
     "moved": "how many items it changed; if this is the limit, call it again",
+    "locked": "how many items it found and could not change, because another transaction has locked them",
     "n": "how many edges lead to the member",
     "name": "the name",
     "namespace": "the namespace (tenant)",

@@ -36,9 +36,9 @@ CHOSEN_BY_ARGUMENT = {
 CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it requests no lease, and passes a valid duration"},
     "_report_fault": {"payload_too_large": "a report stores no result"},
-    "renew": {"execution_locked": "it waits for locks"},
-    "find_children": {"execution_locked": "it waits for locks"},
-    "_fence_faults": {"execution_locked": "it waits for locks"},
+    "renew": {"row_locked": "it waits for locks"},
+    "find_children": {"row_locked": "it waits for locks"},
+    "_fence_faults": {"row_locked": "it waits for locks"},
     "_fire": dict.fromkeys(
         ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
         "a schedule does not submit to a flow",

@@ -408,8 +408,8 @@ class NoActiveKey(Unavailable):
     """There is no active signing key; `seed_key` or `rotate_key` installs one."""
 
 
-class ExecutionLocked(Unavailable):
-    """Another transaction has locked the execution or its flow, and the call does not wait for it; call again."""
+class RowLocked(Unavailable):
+    """Another transaction has locked a row that the call needs, and the call did not wait longer; call again."""
 
 
 class PartitionCountMismatch(Unavailable):

@@ -20,6 +20,7 @@ from flowfabric.errors import (
     LaneNotFound,
     PayloadTooLarge,
     PrivilegeMissing,
+    RowLocked,
     SchemaBehind,
     ShuttingDown,
 )
@@ -183,7 +184,7 @@ async def test_a_lock_timeout_and_a_read_only_server_are_unavailable(connect: Co
     async with other.transaction():
         await lanes.pause_lane(other, "reports", by="ops")
         await conn.execute("set lock_timeout = '1ms'")
-        with pytest.raises(DatabaseUnavailable, match="lock timeout"):
+        with pytest.raises(RowLocked):
             await lanes.pause_lane(conn, "reports", by="ops")
 
     await conn.execute("set default_transaction_read_only = on")

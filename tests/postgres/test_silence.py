@@ -105,14 +105,13 @@ async def test_the_end_of_a_transaction_has_the_same_limit(proxy: Proxy, through
     assert await given.count("lanes") == 0
 
 
-async def test_a_call_that_waits_too_long_for_a_lock_ends_on_the_server_too(database_url: str, given: Given) -> None:
-    await call.builtin(given.conn, "pg_advisory_lock", key=7)
+async def test_a_call_that_takes_too_long_ends_on_the_server_too(database_url: str, given: Given) -> None:
     async with Database(Config(call_timeout=LIMIT), database_url) as database:
         with pytest.raises(DatabaseUnavailable, match="did not answer"):
-            await database.run(lambda conn: call.builtin(conn, "pg_advisory_lock", key=7))
+            await database.run(lambda conn: call.builtin(conn, "pg_sleep", seconds=60))
         await database.run(clock)
 
-        assert await given.rows("select from pg_locks where locktype = 'advisory' and not granted") == []
+        assert await given.rows("select from pg_stat_activity where wait_event = 'PgSleep'") == []
 
 
 async def test_a_cancelled_call_on_a_silent_connection_does_not_hinder_the_next_one(

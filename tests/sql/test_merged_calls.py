@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowfabric.engine import attempts, claims, steps
-from flowfabric.errors import ExecutionLocked, ExecutionNotActive
+from flowfabric.errors import ExecutionNotActive, RowLocked
 from flowfabric.model import Completion, Delay, FailureReport, Fence, Step
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
@@ -38,7 +38,7 @@ CALLS: dict[str, Merged] = {call.__name__: call for call in (complete, fail, del
 
 
 def refused(answers: list[Any]) -> list[bool]:
-    return [isinstance(answer, ExecutionLocked) for answer in answers]
+    return [isinstance(answer, RowLocked) for answer in answers]
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from flowfabric.engine import clock, executions, waits
 from flowfabric.errors import FlowFabricError
@@ -25,8 +26,9 @@ class Client:
         self._config = database.config
         self._database = database
         self._notifier = notifier
-        self.submit = Batch(self._submit, size=_size, in_flight=2)
-        self.signal = Batch(self._signal, most=MOST_SIGNALS, size=_size, in_flight=2)
+        patience = database.config.call_timeout.total_seconds()
+        self.submit = Batch(partial(self._submit, wait=False), size=_size, in_flight=2, patience=patience)
+        self.signal = Batch(self._signal, most=MOST_SIGNALS, size=_size, in_flight=2, patience=patience)
 
     async def close(self) -> None:
         """Return when every call that was made has been answered."""
@@ -54,23 +56,30 @@ class Client:
         return [answer for piece in answers for answer in piece]
 
     async def _submit(
-        self, submissions: Sequence[Submission], counted_from: datetime | None = None
+        self, submissions: Sequence[Submission], counted_from: datetime | None = None, *, wait: bool = True
     ) -> list[Submitted | FlowFabricError]:
         partitions, limit = self._config.execution_partitions, self._config.payload_limit
         # Ids minted here make the call repeatable after a lost reply: an id that is already stored is not stored again.
         minted = mint_execution_ids(len(submissions), partitions)
         answers = await self._database.run(
             lambda conn: executions.submit_many(
-                conn, submissions, partitions=partitions, payload_limit=limit, counted_from=counted_from, minted=minted
+                conn,
+                submissions,
+                partitions=partitions,
+                payload_limit=limit,
+                counted_from=counted_from,
+                minted=minted,
+                wait=wait,
             ),
             repeat=True,
+            wait=wait,
         )
         answered = zip(submissions, answers, strict=True)
         self._notifier.send(lanes=(item.options.lane for item, answer in answered if isinstance(answer, Submitted)))
         return answers
 
     async def _signal(self, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
-        answers = await self._database.run(lambda conn: waits.deliver_signals(conn, signals))
+        answers = await self._database.run(lambda conn: waits.deliver_signals(conn, signals, wait=False), wait=False)
         lanes = {answer.lane for answer in answers if isinstance(answer, Delivered)}
         self._notifier.send(lanes={lane for lane in lanes if lane is not None})
         return answers

@@ -84,7 +84,8 @@ def read_answers(answered: Sequence[Row], answer: type[T]) -> list[T | FlowFabri
 async def sweep(conn: Connection, function: str, /, limit: int, passing: int, **arguments: object) -> Swept:
     """Run one pass of a sweep over at most `limit` rows; skip the first `passing` rows."""
     swept = await call.row(conn, function, take=limit, passing=passing, **arguments)
-    return Swept(moved=swept["moved"], lanes=swept["lanes"] or (), ended=swept["ended"] or ())
+    locked = swept.get("locked") or 0
+    return Swept(moved=swept["moved"], locked=locked, lanes=swept["lanes"] or (), ended=swept["ended"] or ())
 
 
 def _read(read: Callable[[Item], Sent], item: Item) -> Sent | FlowFabricError:

@@ -11,13 +11,16 @@ from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 
-async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
+async def find_children(
+    conn: Connection, asked: Sequence[ChildToSubmit], *, wait: bool = True
+) -> list[FoundChild | FlowFabricError]:
     """Look up the children that handlers are about to submit, and lock the parents.
 
     Call it in a transaction: submit and adopt the `new` children in the same one. Returns per item a child or its
-    refusal: `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `TooManySteps`.
+    refusal: `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `TooManySteps`. Without `wait`, this and every later call
+    of the transaction raises `RowLocked` if another transaction keeps a row locked that it needs.
     """
-    return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild, ends=True)
+    return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild, ends=True, wait=wait)
 
 
 async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -> int:

@@ -3,7 +3,7 @@
 
 -- Look up the children that handlers are about to submit, each at a place in its parent's journal, under the id derived
 -- from that place. Locks the parents until the transaction ends; in it, the caller submits the new children and adopts
--- them.
+-- them. Without `wait`, the transaction waits at most 100 ms for a lock.
 --
 --   locks    the flows of the parents, in key order; the tickets of the parents, in key order
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
@@ -12,7 +12,7 @@
 --            id, or its refusal
 create or replace function flowfabric.find_children(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
-    child_partitions int[], children uuid[], flows uuid[] default null)
+    child_partitions int[], children uuid[], flows uuid[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -20,6 +20,7 @@ declare
     judged record;
     crowded uuid[];
 begin
+    perform flowfabric._limit_waits(find_children.wait);
     -- A child joins the flow of its parent, and flows are locked before any ticket.
     if find_children.flows is null or find_children.flows <> '{}' then
         perform flowfabric._lock_for_end(find_children.partitions, find_children.ids, find_children.flows);
@@ -152,7 +153,7 @@ begin
 end $$;
 
 -- Sweep: notify parents that children have ended, and cancel children (orphans) whose parent ended but did not
--- complete. One pass handles many children of one parent, at most `take` of them. Locked rows are left for the next
+-- complete. One pass handles many children of one parent, at most `take` of them. RowLocked rows are left for the next
 -- pass. A pass waits for budget locks only once: after it has released the reservations of orphans, it ends.
 --
 --   moves    suspended → runnable, if a parent has no open wait left; any phase of an orphan → ended: cancelled
@@ -163,7 +164,7 @@ end $$;
 create or replace function flowfabric.deliver_child_ends(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off as $$
+set enable_mergejoin = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     noted record := flowfabric._oldest_child_ends(deliver_child_ends.take, deliver_child_ends.passing);
@@ -173,7 +174,7 @@ declare
 begin
     moved := notified.moved;
     lanes := notified.lanes;
-    -- Locked parents must not delay the others. With `passing`, the rows to skip are among the oldest.
+    -- RowLocked parents must not delay the others. With `passing`, the rows to skip are among the oldest.
     if moved < deliver_child_ends.take and deliver_child_ends.passing = 0 and exists (
         select from flowfabric.child_ends c where c.parent is not null
         order by c.at, c.execution offset deliver_child_ends.take - moved limit 1) then
@@ -387,13 +388,12 @@ begin
               _cancel_orphans.partition::smallint, _cancel_orphans.parent, last_partition, last_id)
         order by e.parent_partition, e.parent, e.partition, e.id limit _cancel_orphans.take) c
     where c.parent_partition = _cancel_orphans.partition and c.parent = _cancel_orphans.parent;
-    held := (select flowfabric._try_for_end(array_agg(t.partition), array_agg(t.id), array_agg(t.flow))
+    held := (select flowfabric._try_members(array_agg(t.partition), array_agg(t.id), array_agg(t.flow))
              from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
              cross join lateral (
                  select t.partition, t.id, t.flow from flowfabric.tickets t
-                 where t.partition = x.partition and t.id = x.id and t.flow is not null offset 0) t);
-    select array_agg(t.partition) as partitions, array_agg(t.id) as ids,
-           array_agg(flowfabric._id(t.partition, t.id)) as names into orphans from (
+                 where t.partition = x.partition and t.id = x.id offset 0) t);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids into orphans from (
         select t.partition, t.id from unnest(next_ones.partitions, next_ones.ids) as x (partition, id)
         cross join lateral (
             select e.on_parent_end from flowfabric.executions e
@@ -403,14 +403,16 @@ begin
             where t.partition = x.partition and t.id = x.id and e.on_parent_end = 'cancel'
               and (t.flow is null or t.id = any (held))
             for update skip locked) t) t;
-    holds_budgets := flowfabric._lock_budgets_for_end(orphans.partitions, orphans.ids, held);
+    orphans := flowfabric._with_free_budgets(orphans.partitions, orphans.ids, held);
+    holds_budgets := orphans.holds_budgets;
     if orphans.ids is not null then
         perform flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',
             failures => array_fill(
                 jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'), array[cardinality(orphans.ids)]));
     end if;
-    ended := orphans.names;
+    ended := array(select flowfabric._id(x.partition, x.id)
+                   from unnest(orphans.partitions, orphans.ids) as x (partition, id));
     passed := next_ones.amount;
     more := next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);

@@ -58,7 +58,7 @@ language sql immutable as $$
             then '409'
         when _family.code in ('lease_lost', 'execution_not_active', 'grant_expired') then '412'
         when _family.code in ('signal_limit_exceeded', 'too_many_steps', 'flow_too_large') then '429'
-        when _family.code in ('no_active_key', 'execution_locked') then '503'
+        when _family.code in ('no_active_key', 'row_locked') then '503'
         else '422'
     end
 $$;

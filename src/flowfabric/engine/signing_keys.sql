@@ -206,7 +206,7 @@ end $$;
 --   returns  how many were removed
 create or replace function flowfabric.retire_signing_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 begin
     moved := flowfabric._remove_old_keys(retire_signing_keys.take, retire_signing_keys.passing);
 end $$;

@@ -38,7 +38,7 @@ async def save_step_many(
 ) -> list[Saved | FlowFabricError]:
     """Save the results of many steps, as if one after the other, and return one result per item, in order.
 
-    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `RowLocked`, so
     that the other items do not wait for it.
     """
     return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit, wait=wait)

@@ -35,7 +35,7 @@ $$;
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_name, payload_too_large, too_many_steps, execution_locked
+--            invalid_name, payload_too_large, too_many_steps, row_locked
 --   returns  per item 'saved', 'duplicate' with the first {result, encoding}, or its refusal
 create or replace function flowfabric.save_step(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
@@ -49,6 +49,7 @@ declare
     judged record;
     fresh int[];
 begin
+    perform flowfabric._limit_waits(save_step.wait);
     select array_agg(x.item) as items, array_agg(x.fault) as faults into judged from (
         select f.item, coalesce(f.fault, flowfabric._step_fault(
                    save_step.names[f.item], save_step.occurrences[f.item], octet_length(save_step.results[f.item]),

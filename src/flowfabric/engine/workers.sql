@@ -254,7 +254,7 @@ end $$;
 --   returns  how many were removed
 create or replace function flowfabric.expire_workers(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     gone text;
@@ -293,12 +293,12 @@ begin
         where w.lock_key is not null) x;
 end $$;
 
--- End the leases of dead instances, and remove the instances. If another transaction has locked a ticket, its lease and
--- its instance are left for the next pass. A flow member over its reclaim cap would end; that is left to
--- expire_leases, which locks the flow first.
+-- End the leases of dead instances, and remove the instances. If another transaction has locked a ticket or a budget
+-- of its reservations, the lease and its instance are left for the next pass. A flow member over its reclaim cap would
+-- end; that is left to expire_leases, which locks the flow first.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the tickets it moves, in key order (skips locked ones)
+--   locks    the tickets it moves, in key order (skips locked ones); the budgets of their reservations, in key order
 --   emits    worker_expired, lease_expired, execution_failed
 --   returns  how many instances were removed, the lanes that have work again, the executions that ended
 create or replace function flowfabric._remove_orphans(
@@ -316,6 +316,7 @@ begin
           and (t.flow is null or not flowfabric._is_last_reclaim(t))
         order by t.partition, t.id
         for update skip locked) x;
+    lost := flowfabric._with_free_budgets(lost.partitions, lost.ids, '{}');
     if lost.ids is not null then
         select l.lanes, l.ended into lanes, ended from flowfabric._end_expired_leases(lost.partitions, lost.ids) l;
     end if;
@@ -340,10 +341,11 @@ end $$;
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
 --   locks    the entries it changes, then the tickets of lost leases, in key order (skips locked ones)
 --   emits    worker_expired, lease_expired, execution_failed
---   returns  how many instances were removed as dead, the lanes that have work again, the executions that ended
+--   returns  how many instances were removed as dead and how many could not be, the lanes that have work again, the
+--            executions that ended
 create or replace function flowfabric.return_orphans(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -381,6 +383,7 @@ begin
         held := flowfabric._held_locks(); -- an instance may have taken its lock meanwhile
         dead := array(select d from unnest(dead) d where flowfabric.worker_lock(d) <> all (held));
         select r.moved, r.lanes, r.ended into moved, lanes, ended from flowfabric._remove_orphans(dead) r;
+        locked := cardinality(dead) - moved;
     end if;
 end $$;
 

@@ -9,9 +9,13 @@ T = TypeVar("T")
 
 
 class Swept(msgspec.Struct, frozen=True, kw_only=True):
-    """What one pass of a sweep did: how many items it moved, and the lanes and executions to notify about."""
+    """What one pass of a sweep did: how many items it moved, and the lanes and executions to notify about.
+
+    `locked` counts the items that it found and could not move, because another transaction has locked them.
+    """
 
     moved: int
+    locked: int = 0
     lanes: Sequence[str] = ()
     ended: Sequence[str] = ()
 

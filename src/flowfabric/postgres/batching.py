@@ -3,17 +3,19 @@
 The first call is sent immediately; calls that arrive while it is in flight are sent together in the next batch.
 There is no timer: a single call is not delayed, and the busier the process, the more calls share a round trip.
 
-An operation should not wait for a lock of a user's transaction: it answers `ExecutionLocked` for that item, and only
-that call is sent again, with growing pauses. It occupies no connection in between.
+An operation does not wait for a lock of a user's transaction. If it can tell which item is locked, it answers
+`RowLocked` for that item; otherwise it raises `RowLocked`, and the items of the batch are sent alone, one after the
+other. A locked item is sent again with growing pauses. It occupies no connection in between.
 """
 
 import asyncio
 import copy
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from flowfabric.errors import ExecutionLocked, FlowFabricError, ShuttingDown
+from flowfabric.errors import FlowFabricError, RowLocked, ShuttingDown
 from flowfabric.postgres.backoff import Backoff
 
 Item = TypeVar("Item")
@@ -25,11 +27,13 @@ LONGEST_PAUSE = 0.2
 
 
 class _Call(NamedTuple, Generic[Item, Outcome]):
-    """One call: its item and its size, the future that its caller awaits, and the pauses once the item was locked."""
+    """One call: its item and its size, the future that its caller awaits, and how to send it again if it is locked."""
 
     item: Item
     size: int
     caller: "asyncio.Future[Outcome | Exception]"
+    alone: bool = False  # whether it must be sent alone, because a batch met a lock
+    locked_at: float = 0.0  # when it was found locked first, on the clock of the event loop
     backoff: Backoff | None = None
 
 
@@ -41,9 +45,10 @@ class Batch(Generic[Item, Outcome]):
     """Merges concurrent calls of one set-based operation.
 
     `run` takes the items in the order of the calls and returns one outcome per item, in that order: a value, or the
-    error to raise for that caller alone. An item answered with `ExecutionLocked` is sent again later. A batch holds at
-    most `most` items and `most_bytes`, as counted by `size`; a larger item is sent alone. Up to `in_flight` batches run
-    at the same time. An instance belongs to the event loop that it is first used on.
+    error to raise for that caller alone. A batch holds at most `most` items and `most_bytes`, as counted by `size`; a
+    larger item is sent alone. Up to `in_flight` batches run at the same time, and one item that is sent alone because
+    its batch met a lock. A locked item is sent again for `patience` seconds, by default without end, before its caller
+    gets `RowLocked`. An instance belongs to the event loop that it is first used on.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class Batch(Generic[Item, Outcome]):
         most_bytes: int = 8 * 2**20,
         size: Callable[[Item], int] = _weightless,
         in_flight: int = 1,
+        patience: float = math.inf,
     ) -> None:
         if most < 1 or in_flight < 1:
             raise ValueError(f"most {most} or in_flight {in_flight} is invalid; use 1 or more")
@@ -62,7 +68,10 @@ class Batch(Generic[Item, Outcome]):
         self._most_bytes = most_bytes
         self._size = size
         self._in_flight = in_flight
+        self._patience = patience
         self._queue: deque[_Call[Item, Outcome]] = deque()
+        self._alone: deque[_Call[Item, Outcome]] = deque()
+        self._sending_alone: asyncio.Task[None] | None = None
         self._batches: set[asyncio.Task[None]] = set()
         self._pausing: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +99,7 @@ class Batch(Generic[Item, Outcome]):
     async def close(self) -> None:
         """Accept no more calls, and return when all accepted calls have their outcome. Safe to repeat."""
         self._closed = True
-        while unanswered := self._batches | self._pausing:
+        while unanswered := self._batches | self._pausing | ({self._sending_alone} if self._sending_alone else set()):
             await asyncio.wait(unanswered)
 
     def _bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -99,6 +108,9 @@ class Batch(Generic[Item, Outcome]):
         self._loop = loop
 
     def _start(self) -> None:
+        if self._alone and self._sending_alone is None:
+            self._sending_alone = asyncio.create_task(self._send_alone())
+            self._sending_alone.add_done_callback(self._ended)
         if self._queue and len(self._batches) < self._in_flight:
             batch = asyncio.create_task(self._send())  # separate, so that cancelling a caller does not cancel the batch
             self._batches.add(batch)
@@ -107,32 +119,64 @@ class Batch(Generic[Item, Outcome]):
     def _ended(self, batch: asyncio.Task[None]) -> None:
         # The answered callers run before this callback, so a caller that calls again immediately joins the next batch.
         self._batches.discard(batch)
+        if batch is self._sending_alone:
+            self._sending_alone = None
         if not batch.cancelled():
             batch.exception()  # mark as retrieved: only an interrupt, which asyncio has already raised
         self._start()
 
     async def _send(self) -> None:
-        calls = self._take()
-        if not calls:
-            return
+        if calls := self._take():
+            await self._answer(calls)
+
+    async def _send_alone(self) -> None:
+        while self._alone:
+            call = self._alone.popleft()
+            if not call.caller.done():
+                await self._answer([call])
+
+    async def _answer(self, calls: Sequence[_Call[Item, Outcome]]) -> None:
+        """Send a batch and answer its calls. A batch that meets a lock twice is split: most locks are short."""
         interrupted = RuntimeError("the batch was cancelled while in flight; it is not known whether it took effect")
         answers: Sequence[Outcome | Exception] = [interrupted] * len(calls)
         try:
-            answers = _one_each(await self._run([call.item for call in calls]), len(calls))
+            answers = await self._try(calls, again=len(calls) > 1)
+        except RowLocked as locked:
+            calls = [call._replace(alone=True) for call in calls]
+            answers = [locked] * len(calls)
         except Exception as raised:
             answers = [raised] * len(calls)
         finally:
             for call, answer in zip(calls, answers, strict=True):
-                if isinstance(answer, ExecutionLocked):
-                    self._pausing.add(pause := asyncio.create_task(self._send_again(call)))
-                    pause.add_done_callback(self._pausing.discard)
-                elif not call.caller.done():
-                    call.caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
+                self._settle(call, answer, split=len(calls) > 1 and call.alone)
+
+    async def _try(self, calls: Sequence[_Call[Item, Outcome]], *, again: bool) -> Sequence[Outcome | FlowFabricError]:
+        try:
+            return _one_each(await self._run([call.item for call in calls]), len(calls))
+        except RowLocked:
+            if not again:
+                raise
+        return await self._try(calls, again=False)
+
+    def _settle(self, call: _Call[Item, Outcome], answer: Outcome | Exception, *, split: bool) -> None:
+        """Pass the answer to the caller, or send a locked item again: at once if its batch was split, else later."""
+        now = asyncio.get_running_loop().time()
+        if split:
+            self._alone.append(call)
+        elif isinstance(answer, RowLocked) and now < (call.locked_at or now) + self._patience:
+            again = call._replace(
+                locked_at=call.locked_at or now,
+                backoff=call.backoff or Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5),
+            )
+            self._pausing.add(pause := asyncio.create_task(self._send_again(again)))
+            pause.add_done_callback(self._pausing.discard)
+        elif not call.caller.done():
+            call.caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
 
     async def _send_again(self, call: _Call[Item, Outcome]) -> None:
-        backoff = call.backoff or Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
-        await backoff.wait()
-        self._queue.append(call._replace(backoff=backoff))
+        if call.backoff is not None:
+            await call.backoff.wait()
+        (self._alone if call.alone else self._queue).append(call)
         self._start()
 
     def _take(self) -> list[_Call[Item, Outcome]]:

@@ -11,9 +11,18 @@ from urllib.parse import urlsplit
 
 from flowfabric import errors
 from flowfabric.config import URL_SHAPE, Config
-from flowfabric.postgres import call, driver, embedded
+from flowfabric.postgres import driver, embedded
 from flowfabric.postgres.backoff import Backoff
-from flowfabric.postgres.driver import DRIVER, UNFIT, Connection, Limits, OwnConnection, Session
+from flowfabric.postgres.driver import (
+    DRIVER,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    UNFIT,
+    Connection,
+    Limits,
+    OwnConnection,
+    Session,
+)
 from flowfabric.postgres.pool import Closing, Pool
 
 log = logging.getLogger("flowfabric.postgres")
@@ -23,6 +32,7 @@ T = TypeVar("T")
 SWEEP_CONNECTIONS = 2  # separate, so that no call waits for a sweep or meets a session that has only run sweeps
 # How many times as long as a call may take: one pass of a sweep, and one statement of a migration.
 SWEEPING, MIGRATING = 6, 360
+LOCK_WAIT = 0.1  # seconds that a call waits for a lock of another transaction before it releases its connection
 WATCH_INTERVAL, FAILED_PAUSE = 0.5, 5.0  # seconds between two looks at the embedded Postgres
 
 
@@ -74,8 +84,8 @@ class Database:
         self._silent: list[Session] = []
 
     async def __aenter__(self) -> Self:
-        self._pool = Pool(self._connect, self.config.pool_size)
-        self._aside = Pool(partial(self._connect, SWEEPING), SWEEP_CONNECTIONS)
+        self._pool = Pool(partial(self._connect, lock=LOCK_WAIT), self.config.pool_size)
+        self._aside = Pool(partial(self._connect, SWEEPING, lock=LOCK_WAIT), SWEEP_CONNECTIONS)
         try:
             self._pool.give_back(await self._pool.borrow(self._timeout))
         except ValueError:
@@ -112,9 +122,14 @@ class Database:
         return [pool for pool in (self._aside, self._pool) if pool is not None]
 
     @asynccontextmanager
-    async def connection(self, *, aside: bool = False) -> AsyncIterator[Connection]:
-        """Borrow a connection for the length of the block; with `aside`, one of those that only sweeps use."""
+    async def connection(self, *, aside: bool = False, waits: bool = True) -> AsyncIterator[Connection]:
+        """Borrow a connection for the length of the block; with `aside`, one of those that only sweeps use.
+
+        A call that needs a locked row is retried for as long as a call may take, unless it is in a transaction; if the
+        connection does not wait, the call raises `RowLocked` after a tenth of a second.
+        """
         pool, conn = await self._borrow(self._aside if aside else self._pool)
+        conn.waits = waits
         try:
             with driver.translated(conn, DRIVER[:-1]):  # not OSError: the block may use other files and sockets
                 yield conn
@@ -141,7 +156,7 @@ class Database:
         Its events get their ids when it commits, so that it delays no reader of the log however long it is open.
         """
         async with self.connection() as conn, conn.transaction():
-            await call.builtin(conn, "set_config", setting_name="flowfabric.direct", new_value="", is_local=True)
+            await driver.prepare_for_caller(conn)
             yield conn
 
     @asynccontextmanager
@@ -161,24 +176,35 @@ class Database:
             conn.terminate()
 
     async def run(
-        self, operation: Callable[[Connection], Awaitable[T]], *, repeat: bool = False, aside: bool = False
+        self,
+        operation: Callable[[Connection], Awaitable[T]],
+        *,
+        repeat: bool = False,
+        aside: bool = False,
+        wait: bool = True,
     ) -> T:
         """Run an operation on a pooled connection; with `aside`, on one of those that only sweeps use.
 
         With `repeat`, which is for operations that may safely happen twice, an operation whose connection was lost or
-        did not answer is retried with growing pauses, for as long as the setting `timeout` allows after that.
+        did not answer is retried with growing pauses, for as long as the setting `timeout` allows after that. If a row
+        is locked, it releases its connection and is retried, for as long as a call may take; without `wait` it raises
+        `RowLocked` immediately.
         """
-        end: float | None = None if repeat else 0.0
-        backoff = Backoff(0.05, 2.0, jitter=0.5)
+        unavailable, locked = Backoff(0.05, 2.0, jitter=0.5), Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
+        began, end = time.monotonic(), None if repeat else 0.0
         while True:
             try:
-                async with self.connection(aside=aside) as conn:
+                async with self.connection(aside=aside, waits=wait and not repeat) as conn:
                     return await operation(conn)
+            except errors.RowLocked:
+                if not (wait and repeat) or time.monotonic() - began > self._call_timeout:
+                    raise
+                await locked.wait()
             except errors.DatabaseUnavailable as error:
                 end = time.monotonic() + self._timeout if end is None else end
-                if time.monotonic() + backoff.current > end:
+                if time.monotonic() + unavailable.current > end:
                     raise
-                pause = backoff.next()
+                pause = unavailable.next()
                 log.warning("the database is unavailable; retrying in %.2f s: %s", pause, error.message)
                 await asyncio.sleep(pause)
 
@@ -209,8 +235,8 @@ class Database:
             pool.give_back(conn)
             raise
 
-    async def _connect(self, patience: float = 1) -> OwnConnection:
-        limits = Limits(self._timeout, patience * self._call_timeout, self._call_timeout)
+    async def _connect(self, patience: float = 1, lock: float | None = None) -> OwnConnection:
+        limits = Limits(self._timeout, patience * self._call_timeout, self._call_timeout, lock)
         return await driver.connect(self._url, limits=limits, pooler=self.config.pooler)
 
     def _where(self) -> str:

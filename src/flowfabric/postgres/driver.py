@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
@@ -13,6 +14,7 @@ import msgspec
 from asyncpg.transaction import Transaction
 
 from flowfabric import errors
+from flowfabric.postgres.backoff import Backoff
 
 Row = Mapping[str, Any]
 
@@ -46,9 +48,9 @@ LOST = (
 PREVENTED = (
     asyncpg.InsufficientResourcesError,
     asyncpg.QueryCanceledError,
-    asyncpg.LockNotAvailableError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.2  # seconds between two tries of a call that meets a lock
 PROBES = 3  # unanswered keepalive probes after which a connection is lost
 UNFIT = (*LOST, asyncpg.ReadOnlySQLTransactionError)  # the next caller could not use this connection either
 
@@ -70,6 +72,7 @@ class Limits(NamedTuple):
     connect: float  # for opening it
     call: float  # for every call on it
     network: float  # for a packet to be acknowledged by the other machine
+    lock: float | None = None  # for a lock of another transaction, before the call fails and is tried again
 
 
 def _limited(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -107,13 +110,14 @@ class OwnConnection(asyncpg.Connection):  # type: ignore[misc]
     One timer watches all calls, because the driver's own limit would start and cancel a timer for every call.
     """
 
-    __slots__ = ("called_at", "limit", "session", "silent", "watch")
+    __slots__ = ("called_at", "limit", "session", "silent", "waits", "watch")
 
     limit: float
     session: Session | None
     called_at: float | None  # when the call in flight was made, on the clock of the event loop
     watch: asyncio.TimerHandle | None
     silent: bool  # whether it was dropped because a call had no answer
+    waits: bool  # whether a call that meets a lock is tried again on this connection
 
     fetch = _limited(asyncpg.Connection.fetch)
     fetchrow = _limited(asyncpg.Connection.fetchrow)
@@ -166,13 +170,14 @@ async def connect(url: str, *, limits: Limits, pooler: bool) -> OwnConnection:
         connection_class=OwnConnection,
         **({"statement_cache_size": 0} if pooler else {}),
     )
-    conn.limit, conn.session, conn.called_at, conn.watch, conn.silent = limits.call, None, None, None, False
+    conn.limit, conn.session, conn.called_at, conn.watch = limits.call, None, None, None
+    conn.silent, conn.waits = False, False
     try:
         _watch_network(conn, limits.network)
         if pooler:
             await _learn_arrays(conn)
         else:
-            conn.session = await _prepare_session(conn, limits.network)
+            conn.session = await _prepare_session(conn, limits)
     except BaseException:
         conn.terminate()
         raise
@@ -183,9 +188,30 @@ async def connect(url: str, *, limits: Limits, pooler: bool) -> OwnConnection:
 async def fetch(conn: Connection, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
     """Run a call, and run it again if an upgrade replaced the function or another transaction collided with it.
 
-    In both cases nothing of the call has happened, so repeating is safe for every function. Inside a transaction it is
-    not possible: Postgres has aborted the transaction.
+    On a connection that `waits`, also while another transaction has locked a row, up to the time limit of a call. In
+    all cases nothing of the call has happened, so repeating is safe for every function. Inside a transaction it is not
+    possible: Postgres has aborted the transaction.
     """
+    try:
+        return await _fetch(conn, statement, arguments)
+    except asyncpg.LockNotAvailableError:
+        if conn.is_in_transaction() or not getattr(conn, "waits", False):  # a caller's connection has no such attribute
+            raise
+    return await _fetch_again(conn, statement, arguments)
+
+
+async def _fetch_again(conn: Any, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
+    backoff, end = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5), time.monotonic() + conn.limit
+    while True:
+        await backoff.wait()
+        try:
+            return await _fetch(conn, statement, arguments)
+        except asyncpg.LockNotAvailableError:
+            if time.monotonic() > end:
+                raise
+
+
+async def _fetch(conn: Connection, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
     for _ in range(2):
         try:
             return await conn.fetch(statement, *arguments)
@@ -251,6 +277,11 @@ def failed(conn: Connection, error: Exception) -> errors.Unavailable | None:
         return errors.DatabaseUnavailable(
             f"an upgrade replaced a function during the call: {message(error)}; repeat the transaction"
         )
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return errors.RowLocked(
+            "another transaction has locked a row that the call needs, and nothing was changed; repeat the call "
+            "(`ff doctor` lists transactions that stay open)"
+        )
     if isinstance(error, PREVENTED):
         return errors.DatabaseUnavailable(f"Postgres could not run the call: {message(error)}")
     if isinstance(error, LOST) or (isinstance(error, asyncpg.InterfaceError) and _is_closed(conn)):
@@ -303,12 +334,13 @@ def _watch_network(conn: Any, seconds: float) -> None:
                 own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def _prepare_session(conn: Any, seconds: float) -> Session:
-    """Turn off JIT compilation, and let the server end the session soon if this process or its machine is gone.
+async def _prepare_session(conn: Any, limits: Limits) -> Session:
+    """Turn off JIT compilation, limit lock waits, and let the server end the session soon if this process is gone.
 
     JIT compilation takes longer than any of our statements runs. Before Postgres 18 the planner overestimates
     statements that read a small table whole, because our functions turn sequential scans off, and compiles them.
     """
+    seconds = limits.network
     settings = {
         "jit": "off",
         "flowfabric.direct": "on",  # events of our own calls take their ids at once; see engine/events/append.sql
@@ -316,6 +348,7 @@ async def _prepare_session(conn: Any, seconds: float) -> Session:
         "tcp_keepalives_interval": max(int(seconds / PROBES), 1),
         "tcp_keepalives_count": PROBES,
         "tcp_user_timeout": int(seconds * 1_000),
+        **({} if limits.lock is None else {"lock_timeout": f"{int(limits.lock * 1_000)}ms"}),
     }
     listed = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
     [row] = await conn.fetch(
@@ -325,6 +358,11 @@ async def _prepare_session(conn: Any, seconds: float) -> Session:
         "s.pid, s.backend_start from pg_stat_get_activity(pg_backend_pid()) s"
     )
     return Session(row["pid"], row["backend_start"])
+
+
+async def prepare_for_caller(conn: Connection) -> None:
+    """Prepare an open transaction for a caller: it may stay open for long, and waits for locks as the server says."""
+    await conn.execute("set local flowfabric.direct to ''; set local lock_timeout to default")
 
 
 async def end_session(conn: Connection, session: Session) -> None:

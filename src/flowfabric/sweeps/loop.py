@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from flowfabric.errors import Unavailable
+from flowfabric.errors import RowLocked, Unavailable
 from flowfabric.model import Swept
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
@@ -17,6 +17,7 @@ log = logging.getLogger("flowfabric.sweeps")
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 15.0
+MOST_SKIPPED = 10_000  # rows; a run that has skipped more of them leaves the rest to the next run
 
 
 class SweepRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -55,47 +56,51 @@ async def run_each(database: Database, sweeps: Sequence[Sweep]) -> list[SweepRun
 async def run_once(database: Database, sweep: Sweep, woken: Woken = _notify_nobody) -> int:
     """Run one sweep until it finds no more rows, and return how many rows it moved.
 
-    If a pass fails, its rows are processed one by one; rows that fail are logged and skipped.
+    Rows that are locked are skipped. If a pass fails, its rows are processed one by one; rows that fail are logged and
+    skipped.
     """
     total, skipped = 0, 0
     while True:
-        failed = 0
         try:
-            moved = await _pass(database, sweep, woken, limit=sweep.limit, passing=skipped)
-        except Unavailable:
-            raise
-        except Exception:
+            swept = await _pass(database, sweep, woken, limit=sweep.limit, passing=skipped)
+            moved, left = swept.moved, swept.locked
+        except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, RowLocked):
+                raise
             await _pass(database, sweep, woken, limit=0)  # raises too if the sweep itself fails, not a row
-            moved, failed = await _one_by_one(database, sweep, woken, skipped)
+            moved, left = await _one_by_one(database, sweep, woken, skipped)
         total += moved
-        skipped += failed
-        if moved + failed < sweep.limit:
+        skipped += left
+        if moved + left < sweep.limit or skipped > MOST_SKIPPED:
             return total
 
 
 async def _one_by_one(database: Database, sweep: Sweep, woken: Woken, skipped: int) -> tuple[int, int]:
-    """Process the rows of one pass one at a time; return how many were moved and how many failed."""
-    moved, failed = 0, 0
-    while moved + failed < sweep.limit:
+    """Process the rows of one pass one at a time; return how many were moved, and how many failed or are locked."""
+    moved, left = 0, 0
+    while moved + left < sweep.limit:
         try:
-            taken = await _pass(database, sweep, woken, limit=1, passing=skipped + failed)
+            swept = await _pass(database, sweep, woken, limit=1, passing=skipped + left)
+        except RowLocked:
+            left += 1
         except Unavailable:
             raise
         except Exception as error:
-            failed += 1
-            log.error("sweep %s could not process row %d; skipping it: %s", sweep.name, skipped + failed, error)
+            left += 1
+            log.error("sweep %s could not process row %d; skipping it: %s", sweep.name, skipped + left, error)
         else:
-            if taken == 0:
+            if swept.moved + swept.locked == 0:
                 break
-            moved += taken
-    return moved, failed
+            moved += swept.moved
+            left += swept.locked
+    return moved, left
 
 
-async def _pass(database: Database, sweep: Sweep, woken: Woken, *, limit: int, passing: int = 0) -> int:
-    swept = await database.run(partial(sweep.run, limit=limit, passing=passing), aside=True)
+async def _pass(database: Database, sweep: Sweep, woken: Woken, *, limit: int, passing: int = 0) -> Swept:
+    swept = await database.run(partial(sweep.run, limit=limit, passing=passing), aside=True, wait=False)
     if swept.lanes or swept.ended:
         woken(swept)
-    return swept.moved
+    return swept
 
 
 async def _run(database: Database, sweep: Sweep) -> SweepRun:

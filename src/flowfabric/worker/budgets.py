@@ -75,4 +75,6 @@ class Budgets:
         return answer
 
     async def _report_many(self, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:
-        return await self._app.database.run(lambda conn: budgets.report_usage_many(conn, reports), repeat=True)
+        return await self._app.database.run(
+            lambda conn: budgets.report_usage_many(conn, reports, wait=False), repeat=True, wait=False
+        )

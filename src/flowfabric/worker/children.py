@@ -85,7 +85,7 @@ class Children:
         while self._pending:
             self._pending = False
             try:
-                swept = await self._app.database.run(children.deliver_child_ends)
+                swept = await self._app.database.run(children.deliver_child_ends, wait=False)
             except Exception as error:
                 log.warning("could not notify parent executions of ended children; the sweep will retry: %s", error)
                 return
@@ -93,7 +93,7 @@ class Children:
             self._app.notify_ended(swept.ended)
 
     async def _submit_many(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
-        found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True)
+        found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True, wait=False)
         lanes = (
             child.submission.options.lane
             for child, answer in zip(asked, found, strict=True)
@@ -106,7 +106,7 @@ class Children:
         """Submit children and save their places in the journals, in one transaction that locks the parents."""
         config = self._app.config
         async with conn.transaction():
-            found = await children.find_children(conn, asked)
+            found = await children.find_children(conn, asked, wait=False)
             new = [number for number, answer in enumerate(found) if answer == FoundChild(outcome="new")]
             answers = await executions.submit_many(
                 conn,

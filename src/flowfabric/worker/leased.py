@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from flowfabric.app import App
-from flowfabric.errors import DatabaseUnavailable, LeaseLost
+from flowfabric.errors import DatabaseUnavailable, LeaseLost, RowLocked, Unavailable
 from flowfabric.model import Claim, Fence
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.driver import Connection
@@ -54,12 +54,17 @@ class LeasedCalls:
         that works: otherwise nobody could run an execution that this worker holds and cannot report. Raises
         `LeaseLost` when the lease has expired meanwhile.
         """
-        try:
-            return await call()
-        except DatabaseUnavailable as error:
-            return await self._repeat(claim, call, error)
+        while True:
+            try:
+                return await call()
+            except RowLocked as error:
+                if not self.holds(claim.fence):
+                    raise LeaseLost("the lease expired while another transaction had locked the execution") from error
+                log.warning("%s %s waits for a lock, retrying: %s", claim.task, claim.execution_id, error.message)
+            except DatabaseUnavailable as error:
+                return await self._repeat(claim, call, error)
 
-    async def _repeat(self, claim: Claim, call: Callable[[], Awaitable[T]], error: DatabaseUnavailable) -> T:
+    async def _repeat(self, claim: Claim, call: Callable[[], Awaitable[T]], error: Unavailable) -> T:
         backoff = Backoff(PAUSE, PAUSE)
         while (left := self._stop_renewing(claim.fence) - time.monotonic()) > 0:
             log.warning(
@@ -72,7 +77,7 @@ class LeasedCalls:
                     answer = await call()
             except TimeoutError:
                 continue
-            except DatabaseUnavailable as again:
+            except (DatabaseUnavailable, RowLocked) as again:
                 error = again
                 continue
             self._renew_again(claim.fence)

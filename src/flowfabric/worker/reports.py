@@ -177,7 +177,7 @@ class Reports:
         """Time out waits that are due soon at that very moment; the sweep handles later ones, and those missed here."""
         await asyncio.sleep(left.total_seconds())
         with suppress(Unavailable):
-            swept = await self._app.database.run(waits.time_out_waits)
+            swept = await self._app.database.run(waits.time_out_waits, wait=False)
             self._app.notifier.send(lanes=swept.lanes)
             self._app.notify_ended(swept.ended)
 
@@ -265,7 +265,7 @@ class Reports:
         self, operation: Callable[[Connection, Sequence[Item]], Awaitable[list[Answer | FlowFabricError]]]
     ) -> Batch[Item, Answer]:
         async def run(items: Sequence[Item]) -> list[Answer | FlowFabricError]:
-            return await self._app.database.run(lambda conn: operation(conn, items), repeat=True)
+            return await self._app.database.run(lambda conn: operation(conn, items), repeat=True, wait=False)
 
         return Batch(run, in_flight=2)
 

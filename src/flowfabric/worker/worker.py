@@ -16,7 +16,7 @@ from flowfabric import durations
 from flowfabric.app import App
 from flowfabric.app.tasks import Task
 from flowfabric.engine import claims
-from flowfabric.errors import DatabaseUnavailable, Fenced, FlowFabricError, InvalidLease, Unavailable
+from flowfabric.errors import DatabaseUnavailable, Fenced, FlowFabricError, InvalidLease, RowLocked, Unavailable
 from flowfabric.handler.context import Context
 from flowfabric.model import Claim, Fence, Swept
 from flowfabric.postgres.backoff import Backoff
@@ -203,23 +203,25 @@ class Worker:
         asked_at = time.monotonic()
         last = self._position.last()
         request, self._unanswered = self._unanswered, self._unanswered or uuid4()
+        claim = partial(
+            claims.claim,
+            worker=self.name,
+            instance=self.instance,
+            lanes=self.lanes,
+            capabilities=self.capabilities,
+            take=room,
+            lease=self.lease,
+            after_route=self._position.route,
+            namespace=self.namespace,
+            last=last,
+            request=self._unanswered,
+            repeated=request is not None,
+        )
         try:
-            taken = await self._app.database.run(
-                lambda conn: claims.claim(
-                    conn,
-                    self.name,
-                    instance=self.instance,
-                    lanes=self.lanes,
-                    capabilities=self.capabilities,
-                    take=room,
-                    lease=self.lease,
-                    after_route=self._position.route,
-                    namespace=self.namespace,
-                    last=last,
-                    request=self._unanswered,
-                    repeated=request is not None,
-                )
-            )
+            try:
+                taken = await self._app.database.run(claim, wait=False)
+            except RowLocked:  # a quota, by another transaction: claim what does not need it
+                taken = await self._app.database.run(partial(claim, wait=False), wait=False)
         except Unavailable as error:
             log.warning("could not claim for %s; retrying: %s", self.instance, error)
             return 0

@@ -32,7 +32,7 @@ async def complete_many(
 ) -> list[Completed | FlowFabricError]:
     """Complete many executions, as if one after the other, and return one result per item, in order.
 
-    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `RowLocked`, so
     that the other items do not wait for it.
     """
     read = partial(_completion, result_limit=result_limit)
@@ -67,7 +67,7 @@ async def fail_many(
 ) -> list[Failed | FlowFabricError]:
     """Fail many attempts, as if one after the other, and return one result per item, in order.
 
-    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `RowLocked`, so
     that the other items do not wait for it.
     """
     return await calls.each_fenced(conn, "fail", reports, _failure, Failed, ends=True, wait=wait)
@@ -87,7 +87,7 @@ async def delay_many(
 ) -> list[Delayed | FlowFabricError]:
     """Delay many attempts, as if one after the other, and return one result per item, in order.
 
-    Without `wait`, an item whose execution or flow another transaction has locked is refused with `ExecutionLocked`, so
+    Without `wait`, an item whose execution or flow another transaction has locked is refused with `RowLocked`, so
     that the other items do not wait for it.
     """
     return await calls.each_fenced(conn, "delay", delays, _delay, Delayed, wait=wait)

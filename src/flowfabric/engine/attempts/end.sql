@@ -29,7 +29,7 @@ end $$;
 --   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
 --   emits    execution_completed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            payload_too_large, invalid_body, execution_locked
+--            payload_too_large, invalid_body, row_locked
 --   returns  per item 'completed', or its refusal
 create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
@@ -42,6 +42,7 @@ declare
     rounds int[] := flowfabric._rounds(complete.partitions, complete.ids);
     judged record;
 begin
+    perform flowfabric._limit_waits(complete.wait);
     if complete.flows is null or complete.flows <> '{}' then
         if complete.wait then
             perform flowfabric._lock_for_end(complete.partitions, complete.ids, complete.flows, wins => true);
@@ -104,7 +105,7 @@ end $$;
 --   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
 --   emits    attempt_failed, execution_failed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_body, invalid_time, execution_locked
+--            invalid_body, invalid_time, row_locked
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal
 create or replace function flowfabric.fail(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[],
@@ -118,6 +119,7 @@ declare
     rounds int[] := flowfabric._rounds(fail.partitions, fail.ids);
     judged record;
 begin
+    perform flowfabric._limit_waits(fail.wait);
     if fail.flows is null or fail.flows <> '{}' then
         if fail.wait then
             perform flowfabric._lock_for_end(fail.partitions, fail.ids, fail.flows, wins => false);
@@ -195,7 +197,7 @@ $$;
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   emits    execution_delayed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            invalid_time, execution_locked
+--            invalid_time, row_locked
 --   returns  per item 'delayed' {due_at}, or its refusal
 create or replace function flowfabric.delay(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], delays_ms bigint[] default null,
@@ -209,6 +211,7 @@ declare
     rounds int[] := flowfabric._rounds(delay.partitions, delay.ids);
     judged record;
 begin
+    perform flowfabric._limit_waits(delay.wait);
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
         select array_agg(x.item) filter (where x.fault is null) as items,

@@ -156,29 +156,35 @@ end $$;
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    attempt_failed, execution_expired
---   returns  how many were moved, no lanes (a retry is due later), the ids of the executions that ended
+--   returns  how many were moved and how many could not be, no lanes (a retry is due later), the ids of the executions
+--            that ended
 create or replace function flowfabric.time_out_attempts(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    due record;
     held uuid[];
     late record;
 begin
-    held := (select flowfabric._try_for_end(array_agg(d.partition), array_agg(d.id), array_agg(d.flow)) from (
+    select array_agg(d.partition) as partitions, array_agg(d.id) as ids, array_agg(d.flow) as flows into due from (
         select t.partition, t.id, t.flow from flowfabric.tickets t
-        where t.phase = 'active' and t.attempt_deadline <= now and t.flow is not null
-        order by t.attempt_deadline, t.partition, t.id limit time_out_attempts.take + time_out_attempts.passing) d);
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into late from (
-        select t.partition, t.id from flowfabric.tickets t
-        where t.phase = 'active' and t.attempt_deadline <= now and (t.flow is null or t.id = any (held))
+        where t.phase = 'active' and t.attempt_deadline <= now
         order by t.attempt_deadline, t.partition, t.id
-        limit time_out_attempts.take offset time_out_attempts.passing
-        for update skip locked) x;
+        limit time_out_attempts.take offset time_out_attempts.passing) d;
+    held := flowfabric._try_members(due.partitions, due.ids, due.flows);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids into late
+    from unnest(due.partitions, due.ids) as x (partition, id)
+    cross join lateral (
+        select t.partition, t.id from flowfabric.tickets t
+        where t.partition = x.partition and t.id = x.id and t.phase = 'active' and t.attempt_deadline <= now
+          and (t.flow is null or t.id = any (held))
+        for update skip locked) t;
+    late := flowfabric._with_free_budgets(late.partitions, late.ids, held);
     moved := coalesce(cardinality(late.ids), 0);
+    locked := coalesce(cardinality(due.ids), 0) - moved;
     if moved > 0 then
-        perform flowfabric._lock_budgets_for_end(late.partitions, late.ids, held);
         select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed')
         into ended
         from flowfabric._settle_failures(

@@ -213,6 +213,26 @@ begin
     perform from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id for update;
 end $$;
 
+-- Lock budgets for a sweep, which must not wait for long: it waits for all of them as long as its lock_timeout allows,
+-- then takes those that are free at that moment.
+--
+--   locks    the budgets, in key order; after the time limit, skips locked ones
+--   returns  the ids of those that are locked by this transaction now, and of those that do not exist
+create or replace function flowfabric._try_budgets(ids uuid[])
+returns uuid[]
+language plpgsql set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    perform from flowfabric.budgets b where b.id = any (_try_budgets.ids) order by b.partition + 0, b.id for update;
+    return _try_budgets.ids;
+exception when lock_not_available then
+    return array(
+        select x.id from unnest(_try_budgets.ids) as x (id)
+        left join lateral (
+            select true as is_ours from flowfabric.budgets b where b.id = x.id for update skip locked) b on true
+        where b.is_ours or not exists (select from flowfabric.budgets b where b.id = x.id));
+end $$;
+
 -- The lanes that may have claimable work again because a budget has room: the lanes of its routes.
 --
 --   returns  the names, or null if the budget closed no routes before, or still does

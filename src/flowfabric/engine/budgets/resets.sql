@@ -38,7 +38,7 @@ end $$;
 --   returns  how many budgets were reset, and the lanes that may have claimable work again
 create or replace function flowfabric.reset_budgets(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();

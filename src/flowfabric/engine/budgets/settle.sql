@@ -197,14 +197,16 @@ end $$;
 --   locks    the budgets, skipping locked ones; the tickets it moves and the reservations it deletes, skipping locked
 --            ones
 --   emits    reservation_expired, execution_resumed, waitpoint_closed
---   returns  how many reservations ended or were deleted, and the lanes that may have claimable work again
+--   returns  how many reservations ended or were deleted and how many could not, and the lanes that may have
+--            claimable work again
 create or replace function flowfabric.expire_reservations(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     budget_ids uuid[];
+    held uuid[] := '{}';
     before flowfabric.budgets;
     expired record;
 begin
@@ -216,6 +218,7 @@ begin
         select b.* from flowfabric.budgets b where b.id = any (budget_ids) order by b.partition + 0, b.id
         for update skip locked
     loop
+        held := held || before.id;
         expired := flowfabric._expire_reservations(before, now);
         perform flowfabric._store_budget(expired.budget);
         moved := moved + expired.expired_count;
@@ -223,6 +226,7 @@ begin
             select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(before, expired.budget, now)) l
             order by 1);
     end loop;
+    locked := (select count(*) from unnest(budget_ids) b where b <> all (held));
     with gone as (
         delete from flowfabric.reservations r where r.ctid = any (array(
             select o.ctid from flowfabric.reservations o where o.ended_at <= now - interval '24 hours'

@@ -33,9 +33,16 @@ async def report_usage(conn: Connection, report: UsageReport) -> Usage:
     return calls.only(await report_usage_many(conn, [report]))
 
 
-async def report_usage_many(conn: Connection, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:
-    """Count many reports, one after the other, and return one answer per report in order."""
-    answers = await calls.each(reports, _prepare, lambda items: _send(conn, items), lambda item: len(item.amounts))
+async def report_usage_many(
+    conn: Connection, reports: Sequence[UsageReport], *, wait: bool = True
+) -> list[Usage | FlowFabricError]:
+    """Count many reports, one after the other, and return one answer per report in order.
+
+    Without `wait`, raises `RowLocked` if another transaction keeps a budget or an execution locked.
+    """
+    answers = await calls.each(
+        reports, _prepare, lambda items: _send(conn, items, wait), lambda item: len(item.amounts)
+    )
     return [
         not_found(report.budget, report.namespace) if isinstance(answer, BudgetNotFound) else answer
         for report, answer in zip(reports, answers, strict=True)
@@ -63,7 +70,7 @@ def _step(step: tuple[str, int] | None) -> tuple[str, int] | None:
     raise InvalidName(f"step {shown(str(step))} is invalid; use (name, occurrence), where occurrence counts from 1")
 
 
-async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | FlowFabricError]:
+async def _send(conn: Connection, items: Sequence[_Item], wait: bool) -> list[Usage | FlowFabricError]:
     answered = await call.rows(
         conn,
         "report_usage",
@@ -73,6 +80,7 @@ async def _send(conn: Connection, items: Sequence[_Item]) -> list[Usage | FlowFa
         step_names=[item.step and item.step[0] for item in items],
         step_occurrences=[item.step and item.step[1] for item in items],
         **_fences([item.fence for item in items]),
+        wait=wait,
     )
     return calls.read_answers(answered, Usage)
 

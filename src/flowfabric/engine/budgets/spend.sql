@@ -247,7 +247,8 @@ end $$;
 create or replace function flowfabric.report_usage(
     budgets uuid[], amounts text[], partitions int[] default null, ids uuid[] default null,
     lease_ids uuid[] default null, epochs bigint[] default null, attempts int[] default null,
-    dedup_keys text[] default null, step_names text[] default null, step_occurrences int[] default null)
+    dedup_keys text[] default null, step_names text[] default null, step_occurrences int[] default null,
+    wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -263,6 +264,7 @@ declare
     reported record;
     verdict jsonb;
 begin
+    perform flowfabric._limit_waits(report_usage.wait);
     if cardinality(report_usage.budgets) > 1000 then
         perform flowfabric._refuse('invalid_limit',
             format('the call has %s items; use at most 1,000',

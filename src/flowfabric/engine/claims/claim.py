@@ -28,6 +28,7 @@ async def claim(
     last: Claim | None = None,
     request: UUID | None = None,
     repeated: bool = False,
+    wait: bool = True,
 ) -> list[Claim]:
     """Take up to `take` executions under a lease; an empty list when nothing is open to this worker.
 
@@ -37,7 +38,8 @@ async def claim(
 
     Give each claim a new `request`. If its reply is lost, repeat it with the same request and `repeated=True`: the
     instance gets the same leases again, without `journal` and `resumed_by`, or new ones if the first call took none.
-    Without a repeat those leases expire and the executions are claimed again. Raises `InvalidWorker`,
+    Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that another
+    transaction has locked admits nothing, instead of delaying the claim. Raises `InvalidWorker`,
     `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
     """
     taken = await call.rows(
@@ -56,6 +58,7 @@ async def claim(
         last_created=None if last is None else last.created_at,
         request=request or uuid4(),
         repeated=repeated,
+        wait=wait,
     )
     return await _with_inputs(conn, [read_claim(row) for row in taken])
 

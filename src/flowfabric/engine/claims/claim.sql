@@ -147,7 +147,8 @@ end $$;
 -- must omit them from time to time, to get executions that committed late.
 --
 -- A worker that got no answer repeats the claim with the same request and `repeated`: it gets the leases of the first
--- call again, and only if there are none, new ones.
+-- call again, and only if there are none, new ones. Without `wait`, a quota that another transaction has locked admits
+-- nothing, instead of delaying the claim.
 --
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline →
 --            ended
@@ -159,7 +160,7 @@ create or replace function flowfabric.claim(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
     lease_ms bigint default 30000, after_route int default 0, namespace text default null,
     partitions int[] default null, last_priority int default null, last_created timestamptz default null,
-    request uuid default gen_random_uuid(), repeated boolean default false)
+    request uuid default gen_random_uuid(), repeated boolean default false, wait boolean default true)
 returns table (
     partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text,
     payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
@@ -181,7 +182,7 @@ begin
     end if;
     chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take,
                                      claim.after_route, claim.namespace, claim.partitions, claim.last_priority,
-                                     claim.last_created);
+                                     claim.last_created, claim.wait);
     if cardinality(chosen) > 0 then
         return query
         select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms',
@@ -242,7 +243,8 @@ end $$;
 --   returns  the ctids of the tickets
 create or replace function flowfabric._take_ready(
     worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text,
-    partitions int[], last_priority int default null, last_created timestamptz default null)
+    partitions int[], last_priority int default null, last_created timestamptz default null,
+    wait boolean default true)
 returns tid[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -303,12 +305,13 @@ begin
     end if;
     for pass in 1 .. 100 loop
         chosen := flowfabric._choose(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions,
-                                     _take_ready.take, greatest(_take_ready.after_route, 0), now, pass = 1, skips_late);
+                                     _take_ready.take, greatest(_take_ready.after_route, 0), now,
+                                     pass = 1 and _take_ready.wait, skips_late);
         exit when not seen.is_late or skips_late or cardinality(chosen) = 0;
         -- Tickets past their deadline are ended and replaced by others. Ending them may have locked more than quotas,
         -- so later passes do not wait for locks. What such a pass cannot end is left out of the last pass, and so are
         -- the others if there are very many: the sweep ends them.
-        late := flowfabric._expire_chosen(chosen, now, pass = 1);
+        late := flowfabric._expire_chosen(chosen, now, pass = 1 and _take_ready.wait);
         exit when late.ended = 0 and late.remaining = 0;
         skips_late := late.remaining > 0 or pass = 99;
     end loop;

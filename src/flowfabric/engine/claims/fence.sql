@@ -82,12 +82,12 @@ end $$;
 
 -- The fault for an execution that another transaction has locked, for a call that does not wait.
 --
---   refuses  execution_locked, as a value
+--   refuses  row_locked, as a value
 --   returns  the fault
 create or replace function flowfabric._locked_fault(partition int, id uuid)
 returns jsonb
 language sql immutable as $$
-    select flowfabric._fault('execution_locked', format(
+    select flowfabric._fault('row_locked', format(
         'execution %s, or the flow it is in, is locked by another transaction; call again when that has ended',
         flowfabric._id(_locked_fault.partition, _locked_fault.id)))
 $$;
@@ -95,7 +95,7 @@ $$;
 -- The fault for a ticket that a call could not lock without waiting: it is locked, or it does not exist. Volatile,
 -- because it must see what has been committed since the caller's statement began.
 --
---   refuses  execution_locked, execution_not_found, execution_not_active, as a value
+--   refuses  row_locked, execution_not_found, execution_not_active, as a value
 --   returns  the fault
 create or replace function flowfabric._absent_fault(partition int, id uuid)
 returns jsonb
@@ -134,7 +134,7 @@ end $$;
 
 -- The answers of the items that are in no round, because what they need is locked.
 --
---   refuses  execution_locked, as a value
+--   refuses  row_locked, as a value
 --   returns  per item its refusal
 create or replace function flowfabric._locked_items(rounds int[], partitions int[], ids uuid[])
 returns table (item int, outcome text, refusal text, detail text)
@@ -172,7 +172,7 @@ end $$;
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            execution_locked, as a value
+--            row_locked, as a value
 --   returns  per item of the round the ticket's ctid, or the fault; read the ticket in a new statement, because a
 --            statement that began before the lock does not see what the lock waited for
 create or replace function flowfabric._fenced(

@@ -225,7 +225,7 @@ end $$;
 --   returns  how many were moved, and the lanes that have work again
 create or replace function flowfabric.expire_grants(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     expired text[];

@@ -148,37 +148,41 @@ begin
     ended := spent.ended;
 end $$;
 
--- End the leases that have expired. Only an expiry that ends a member of a flow needs the flow.
+-- Sweep: end the leases that have expired. Only an expiry that ends a member of a flow needs the flow.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
 --   locks    the tickets it moves, after their flows if they end (skips locked ones); the budgets of their
 --            reservations, in key order
 --   emits    lease_expired, execution_failed
---   returns  how many were moved, the lanes that have work again, the executions that ended
+--   returns  how many were moved and how many could not be, the lanes that have work again, the executions that ended
 create or replace function flowfabric.expire_leases(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    due record;
     held uuid[];
     expired record;
 begin
-    held := (select flowfabric._try_for_end(array_agg(d.partition), array_agg(d.id), array_agg(d.flow)) from (
-        select t.partition, t.id, t.flow, t from flowfabric.tickets t
-        where t.phase = 'active' and t.expires_at <= now and t.flow is not null
-        order by t.expires_at, t.partition, t.id limit expire_leases.take + expire_leases.passing) d
-        where flowfabric._is_last_reclaim(d.t));
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids into expired from (
-        select t.partition, t.id from flowfabric.tickets t
+    select array_agg(d.partition) as partitions, array_agg(d.id) as ids,
+           array_agg(case when flowfabric._is_last_reclaim(d.ticket) then d.flow end) as flows
+    into due from (
+        select t.partition, t.id, t.flow, t as ticket from flowfabric.tickets t
         where t.phase = 'active' and t.expires_at <= now
+        order by t.expires_at, t.partition, t.id limit expire_leases.take offset expire_leases.passing) d;
+    held := flowfabric._try_members(due.partitions, due.ids, due.flows);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids into expired
+    from unnest(due.partitions, due.ids) as x (partition, id)
+    cross join lateral (
+        select t.partition, t.id from flowfabric.tickets t
+        where t.partition = x.partition and t.id = x.id and t.phase = 'active' and t.expires_at <= now
           and (t.flow is null or t.id = any (held) or not flowfabric._is_last_reclaim(t))
-        order by t.expires_at, t.partition, t.id
-        limit expire_leases.take offset expire_leases.passing
-        for update skip locked) x;
+        for update skip locked) t;
+    expired := flowfabric._with_free_budgets(expired.partitions, expired.ids, held);
     moved := coalesce(cardinality(expired.ids), 0);
+    locked := coalesce(cardinality(due.ids), 0) - moved;
     if moved > 0 then
-        perform flowfabric._lock_budgets_for_end(expired.partitions, expired.ids, held);
         select l.lanes, l.ended into lanes, ended
         from flowfabric._end_expired_leases(expired.partitions, expired.ids) l;
     end if;

@@ -19,31 +19,35 @@ end $$;
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    execution_expired
---   returns  how many ended, and their ids
+--   returns  how many ended and how many could not, and the ids of those that ended
 create or replace function flowfabric.expire_executions(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    due record;
     held uuid[];
     late record;
 begin
-    held := (select flowfabric._try_for_end(array_agg(d.partition), array_agg(d.id), array_agg(d.flow)) from (
-        select t.partition, t.id, t.flow from flowfabric.tickets t where t.deadline_at <= now and t.flow is not null
-        order by t.deadline_at, t.partition, t.id limit expire_executions.take + expire_executions.passing) d);
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids,
-           array_agg(flowfabric._id(x.partition, x.id)) as names
-    into late from (
+    select array_agg(d.partition) as partitions, array_agg(d.id) as ids, array_agg(d.flow) as flows into due from (
+        select t.partition, t.id, t.flow from flowfabric.tickets t where t.deadline_at <= now
+        order by t.deadline_at, t.partition, t.id limit expire_executions.take offset expire_executions.passing) d;
+    held := flowfabric._try_members(due.partitions, due.ids, due.flows);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids into late
+    from unnest(due.partitions, due.ids) as x (partition, id)
+    cross join lateral (
         select t.partition, t.id from flowfabric.tickets t
-        where t.deadline_at <= now and (t.flow is null or t.id = any (held))
-        order by t.deadline_at, t.partition, t.id limit expire_executions.take offset expire_executions.passing
-        for update skip locked) x;
+        where t.partition = x.partition and t.id = x.id and t.deadline_at <= now
+          and (t.flow is null or t.id = any (held))
+        for update skip locked) t;
+    late := flowfabric._with_free_budgets(late.partitions, late.ids, held);
     moved := coalesce(cardinality(late.ids), 0);
+    locked := coalesce(cardinality(due.ids), 0) - moved;
     if moved > 0 then
-        perform flowfabric._lock_budgets_for_end(late.partitions, late.ids, held);
         perform flowfabric._expire(late.partitions, late.ids);
-        ended := late.names;
+        ended := array(select flowfabric._id(x.partition, x.id)
+                       from unnest(late.partitions, late.ids) as x (partition, id));
     end if;
 end $$;
 
@@ -54,7 +58,7 @@ end $$;
 --   returns  how many were moved, and the lanes that now have claimable work
 create or replace function flowfabric.promote_due(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     promoted text[];

@@ -10,7 +10,7 @@
 create or replace function flowfabric.remove_ended(
     take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[],
     out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -83,7 +83,7 @@ end $$;
 --   returns  how many were deleted
 create or replace function flowfabric.remove_idempotency_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 begin
     with expired as (

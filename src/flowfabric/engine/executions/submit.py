@@ -38,29 +38,29 @@ async def submit_many(
     payload_limit: int = PAYLOAD_LIMIT,
     counted_from: datetime | None = None,
     minted: Iterable[ExecutionId] | None = None,
+    wait: bool = True,
 ) -> list[Submitted | FlowFabricError]:
     """Create many executions, as if one after the other, and return one result per item, in order.
 
     A refused item does not affect the others. One statement carries up to 1,000 items or 8 MiB; outside a transaction
     each statement commits separately. `counted_from` is the first item's `created_at`, by default now. `minted`
-    provides an id for each item without one: a call with the same ids can be repeated.
+    provides an id for each item without one: a call with the same ids can be repeated. Without `wait`, a statement
+    raises `RowLocked` if another transaction keeps a row locked that it needs, such as an idempotency key.
     """
     texts: dict[int, str] = {}
     fresh = iter(minted or ids.mint_execution_ids(sum(each.execution_id is None for each in asked), partitions))
     return await calls.each(
         asked,
         lambda submission: submissions.prepare(submission, texts, fresh, partitions, payload_limit),
-        lambda items: _send(conn, items, partitions, payload_limit, counted_from),
+        lambda items: _send(conn, items, partitions, payload_limit=payload_limit, counted_from=counted_from, wait=wait),
         attrgetter("weight"),
     )
 
 
 async def _send(
-    conn: Connection, items: Sequence[Item], partitions: int, payload_limit: int, counted_from: datetime | None
+    conn: Connection, items: Sequence[Item], partitions: int, **arguments: object
 ) -> list[Submitted | FlowFabricError]:
-    answered = await call.rows(
-        conn, "submit", **submissions.arguments(items), payload_limit=payload_limit, counted_from=counted_from
-    )
+    answered = await call.rows(conn, "submit", **submissions.arguments(items), **arguments)
     return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
 
 

@@ -414,7 +414,7 @@ create or replace function flowfabric.submit(
     keys text[] default null, key_partitions int[] default null, priorities int[] default null,
     delays_ms bigint[] default null, delays_until timestamptz[] default null, deadlines_ms bigint[] default null,
     deadlines_at timestamptz[] default null, tags text[] default null, payload_limit int default 1048576,
-    counted_from timestamptz default null, flows uuid[] default null)
+    counted_from timestamptz default null, flows uuid[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -433,6 +433,7 @@ declare
     made boolean[]; -- null if all are
     states text[];
 begin
+    perform flowfabric._limit_waits(submit.wait);
     if cardinality(submit.ids) > 1000 then
         perform flowfabric._refuse('invalid_limit',
             format('the call has %s items; use at most 1,000', flowfabric._number(cardinality(submit.ids))));
@@ -443,14 +444,13 @@ begin
                submit.partitions[1], submit.ids[1], option.route, option.lane, option.task, submit.payloads[1],
                option.encoding, option.creator, option.policy, submit.priorities[1],
                coalesce(submit.counted_from, now) + interval '1 microsecond') then
-            states := flowfabric._fresh_states(
-                array[option.route], array[option.budgets::text], array[option.quotas::text], now);
-            return query values (
-                1, 'created', null::text, '{"public_state": "' || coalesce(states[1], 'waiting') || '"}');
+            states := flowfabric._fresh_states(array[option.route], array[option.budgets::text],
+                                               array[option.quotas::text], now);
+            return query values (1, 'created', null::text,
+                                 '{"public_state": "' || coalesce(states[1], 'waiting') || '"}');
             return;
         end if;
     end if;
-
     option := flowfabric._read_all_options(submit.options);
     routes := option.routes;
     submit.options_of := coalesce(submit.options_of, array_fill(1, array[cardinality(submit.ids)]));

@@ -263,6 +263,19 @@ begin
     return got;
 end $$;
 
+-- Lock everything that the ends of some executions need which are members of flows, without waiting; `flows` is null
+-- for executions that need no flow.
+--
+--   locks    the flows, in key order; the tickets; skips locked rows
+--   returns  the members that can end now
+create or replace function flowfabric._try_members(partitions smallint[], ids uuid[], flows uuid[])
+returns uuid[]
+language sql as $$
+    select coalesce(flowfabric._try_for_end(array_agg(x.partition), array_agg(x.id), array_agg(x.flow)), '{}')
+    from unnest(_try_members.partitions, _try_members.ids, _try_members.flows) as x (partition, id, flow)
+    where x.flow is not null
+$$;
+
 -- Lock the tickets of the members that the ends of some members of a flow affect, without waiting.
 --
 --   locks    the tickets; skips locked ones
@@ -284,30 +297,49 @@ begin
 end $$;
 
 -- Lock the budgets with reservations of executions that a sweep is about to end, and of members that those ends may
--- cancel. `members` are those among them that are in flows, which the sweep has locked. Without members nothing is
--- locked here, because the end locks the budgets itself, in order.
+-- cancel, and leave out the executions whose budgets another transaction keeps locked. `members` are the executions
+-- whose flows the sweep has locked; the others cancel nobody.
 --
 --   locks    the budgets, in key order
---   returns  whether any budget is affected, with or without members
-create or replace function flowfabric._lock_budgets_for_end(partitions int[], ids uuid[], members uuid[])
-returns boolean
+--   returns  the executions that can end now, and whether the transaction holds budgets for them
+create or replace function flowfabric._with_free_budgets(
+    inout partitions smallint[], inout ids uuid[], members uuid[], out holds_budgets boolean)
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
-    homes record;
+    ends record;
     affected record;
+    wanted uuid[];
+    busy uuid[];
 begin
-    if _lock_budgets_for_end.members <> '{}' then
-        homes := flowfabric._members(_lock_budgets_for_end.partitions, _lock_budgets_for_end.ids, null);
-        select array_agg(a.partition::int) as partitions, array_agg(a.id) as ids into affected
-        from flowfabric._affected(homes.partitions::smallint[], homes.ids, homes.flows, false) a
-        where homes.ids is not null;
-        _lock_budgets_for_end.partitions := _lock_budgets_for_end.partitions || affected.partitions;
-        _lock_budgets_for_end.ids := _lock_budgets_for_end.ids || affected.ids;
-        perform flowfabric._lock_reserved_budgets(_lock_budgets_for_end.partitions, _lock_budgets_for_end.ids);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.flow) as flows into ends
+    from unnest(_with_free_budgets.partitions, _with_free_budgets.ids) as x (partition, id)
+    cross join lateral (
+        select t.partition, t.id, t.flow from flowfabric.tickets t
+        where t.partition = x.partition and t.id = x.id and t.id = any (_with_free_budgets.members) offset 0) t;
+    select array_agg(a.partition) as partitions, array_agg(a.id) as ids into affected
+    from flowfabric._affected(ends.partitions, ends.ids, ends.flows, false) a where ends.ids is not null;
+    wanted := flowfabric._budgets_to_lock('{}', partitions || affected.partitions, ids || affected.ids);
+    holds_budgets := wanted <> '{}';
+    if not holds_budgets then
+        return;
     end if;
-    return flowfabric._budgets_to_lock('{}', _lock_budgets_for_end.partitions, _lock_budgets_for_end.ids) <> '{}';
+    busy := array(select unnest(wanted) except select unnest(flowfabric._try_budgets(wanted)));
+    if busy = '{}' then
+        return;
+    end if;
+    -- A member that affects one with a busy budget cannot end either; which one does is not looked up.
+    busy := busy || array(
+        select distinct t.flow from unnest(affected.partitions, affected.ids) as x (partition, id)
+        cross join lateral (
+            select t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
+        where flowfabric._budgets_to_lock('{}', array[x.partition], array[x.id]) && busy);
+    select array_agg(x.partition), array_agg(x.id) into partitions, ids
+    from unnest(_with_free_budgets.partitions, _with_free_budgets.ids) as x (partition, id)
+    where not flowfabric._budgets_to_lock('{}', array[x.partition], array[x.id]) && busy
+      and not exists (select from unnest(ends.ids, ends.flows) as e (id, flow)
+                      where e.id = x.id and e.flow = any (busy));
 end $$;
 
 -- Lock a flow that must exist and must not be cancelled.

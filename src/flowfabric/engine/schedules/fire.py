@@ -64,9 +64,11 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
         moved += swept["moved"]
         lanes.update(swept["lanes"] or ())
         ended += swept["ended"] or ()
-        # A schedule that catches up tick by tick may be due again immediately.
-        if not swept["moved"] or moved >= limit:
+        if moved >= limit:
             return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
+        # A schedule that catches up tick by tick may be due again immediately, and others may be due behind
+        # those that are locked.
+        passing += len(due) - swept["moved"]
 
 
 def _decide(row: Row, partitions: int) -> dict[str, Any]:

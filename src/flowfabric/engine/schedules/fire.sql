@@ -2,7 +2,7 @@
 
 -- Submit the execution of a schedule. The caller has locked the schedule. If the execution id is already in use, an
 -- earlier call has fired this tick. If the previous execution is locked by another transaction, this does not wait for
--- it.
+-- it; for its budgets, as long as the caller's lock_timeout.
 --
 --   moves    – → runnable; the previous execution → ended: cancelled, if the schedule replaces it
 --   locks    the ticket of the previous execution, after its flow, if the schedule replaces it; idempotency keys; the
@@ -23,10 +23,12 @@ declare
     about jsonb := jsonb_build_object('namespace', schedule.namespace, 'tick', _fire.tick) || _fire.detail;
     unfinished boolean := exists (select from flowfabric.tickets t
                                   where t.partition = schedule.last_partition and t.id = schedule.last_execution);
-    held uuid[];
+    held uuid[] := '{}';
+    replaced record;
     answer record;
 begin
     execution_id := flowfabric._id(_fire.partition, _fire.id);
+    select null::uuid[] as ids into replaced;
     if exists (select from flowfabric.executions e where e.partition = _fire.partition and e.id = _fire.id) then
         outcome := 'duplicate';
         return;
@@ -37,17 +39,22 @@ begin
                                    about || jsonb_build_object('cause', 'overlap', 'execution_id', execution_id));
         return;
     elsif unfinished and schedule.overlap = 'replace' then
-        held := (select flowfabric._try_for_end(array_agg(t.partition), array_agg(t.id), array_agg(t.flow))
+        held := (select flowfabric._try_members(array_agg(t.partition), array_agg(t.id), array_agg(t.flow))
                  from flowfabric.tickets t
-                 where t.partition = schedule.last_partition and t.id = schedule.last_execution and t.flow is not null);
+                 where t.partition = schedule.last_partition and t.id = schedule.last_execution);
         perform from flowfabric.tickets t
         where t.partition = schedule.last_partition and t.id = schedule.last_execution
           and (t.flow is null or t.id = any (held))
         for update skip locked;
-        if not found then
+        if found then
+            replaced := flowfabric._with_free_budgets(
+                array[schedule.last_partition], array[schedule.last_execution], held);
+        end if;
+        if replaced.ids is null then
             outcome := 'busy';
             return;
         end if;
+        holds_budgets := replaced.holds_budgets;
         cancelled := flowfabric._id(schedule.last_partition, schedule.last_execution);
     end if;
 
@@ -64,8 +71,6 @@ begin
     end if;
     outcome := 'fired';
     if cancelled is not null then
-        holds_budgets := flowfabric._lock_budgets_for_end(
-            array[schedule.last_partition], array[schedule.last_execution], held);
         perform flowfabric._end(
             array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,
             failures => array['{"class": "cancelled", "reason": "replaced by the next tick of its schedule"}'::jsonb],
@@ -140,7 +145,7 @@ create or replace function flowfabric.fire_schedules(
     read_ticks timestamptz[] default '{}', ticks timestamptz[] default '{}', followings timestamptz[] default '{}',
     dues timestamptz[] default '{}', partitions int[] default '{}', ids uuid[] default '{}', faults text[] default '{}',
     out moved int, out lanes text[], out ended text[], out refused text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -222,7 +227,7 @@ end $$;
 --            lane_registered, if a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
---            invalid_tag_key, invalid_tag, invalid_limit, execution_locked
+--            invalid_tag_key, invalid_tag, invalid_limit, row_locked
 --   returns  'fired', 'duplicate' if that id was submitted before, or 'skipped' if the previous execution is
 --            unfinished and the schedule skips overlaps; the execution it is about, its lane, and the executions that
 --            ended

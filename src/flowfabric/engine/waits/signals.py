@@ -29,14 +29,17 @@ async def read_signals(conn: Connection, execution_id: ExecutionId, suspension_i
     return await calls.read_signals(conn, execution_id, suspension_id)
 
 
-async def deliver_signals(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
+async def deliver_signals(
+    conn: Connection, signals: Sequence[SignalToSend], *, wait: bool = True
+) -> list[Delivered | FlowFabricError]:
     """Deliver many signals, as if one after the other, and return one answer per signal.
 
-    Up to 1,000 signals or 8 MiB go in one statement.
+    Up to 1,000 signals or 8 MiB go in one statement. Without `wait`, a statement raises `RowLocked` if another
+    transaction keeps one of its executions locked.
     """
     answers: list[Delivered | FlowFabricError] = []
     for some in _statements(signals):
-        answers += await calls.each(some, _checked, lambda good: _send(conn, good))
+        answers += await calls.each(some, _checked, lambda good: _send(conn, good, wait))
     return answers
 
 
@@ -67,7 +70,7 @@ def _partition(signal: SignalToSend) -> int:
     return signal.execution_id.partition if 0 <= signal.execution_id.partition < 1 << 15 else -1
 
 
-async def _send(conn: Connection, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
+async def _send(conn: Connection, signals: Sequence[SignalToSend], wait: bool) -> list[Delivered | FlowFabricError]:
     answered = await call.rows(
         conn,
         "deliver_signal",
@@ -85,5 +88,6 @@ async def _send(conn: Connection, signals: Sequence[SignalToSend]) -> list[Deliv
         correlation_ids=[signal.correlation_id for signal in signals],
         idempotency_keys=[signal.idempotency_key for signal in signals],
         digests=[signal.digest for signal in signals],
+        wait=wait,
     )
     return calls.read_answers(answered, Delivered)

@@ -264,7 +264,7 @@ create or replace function flowfabric.deliver_signal(
     partitions int[], executions uuid[], waitpoints uuid[], tokens text[], names text[], ids uuid[],
     source_types text[], source_identities text[], categories text[] default null, payloads bytea[] default null,
     encodings text[] default null, correlation_ids text[] default null, idempotency_keys text[] default null,
-    digests bytea[] default null)
+    digests bytea[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_memoize = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -274,6 +274,7 @@ declare
     judged record;
     done record;
 begin
+    perform flowfabric._limit_waits(deliver_signal.wait);
     select array_agg(x.item) filter (where x.fault is null) as good,
            array_agg(x.item) filter (where x.fault is not null) as bad,
            array_agg(x.fault) filter (where x.fault is not null) as faults

@@ -104,6 +104,63 @@ begin
     end case;
 end $$;
 
+-- Lock what the timeouts of these suspensions need, and release the reservations of executions that end. Only a timeout
+-- that ends a member of a flow needs the flow.
+--
+--   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
+--   emits    reservation_released
+--   returns  the suspensions that can time out now, with the lanes of their executions
+create or replace function flowfabric._lock_late_waits(
+    inout partitions smallint[], inout executions uuid[], inout ids uuid[], now timestamptz, out lanes text[])
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    late record;
+    members uuid[];
+    ending record;
+    free record;
+begin
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(t.flow) as flows
+    into late
+    from unnest(_lock_late_waits.partitions, _lock_late_waits.executions, _lock_late_waits.ids)
+         as x (partition, execution, id)
+    cross join lateral (
+        select s.partition, s.execution from flowfabric.suspensions s
+        where s.partition = x.partition and s.execution = x.execution and s.id = x.id
+          and s.timeout_behavior not in ('auto_resume', 'escalate') offset 0) s
+    cross join lateral (
+        select t.flow from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t;
+    members := flowfabric._try_members(late.partitions, late.executions, late.flows);
+    select array_agg(x.partition), array_agg(x.execution), array_agg(x.id), array_agg(t.lane)
+    into partitions, executions, ids, lanes
+    from unnest(_lock_late_waits.partitions, _lock_late_waits.executions, _lock_late_waits.ids)
+         as x (partition, execution, id)
+    cross join lateral (
+        select s.within, s.timeout_behavior from flowfabric.suspensions s
+        where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
+    cross join lateral (
+        select t.lane from flowfabric.tickets t
+        where t.partition = x.partition and t.id = x.execution
+          and (t.phase = 'suspended' and t.suspension = coalesce(s.within, x.id)
+               or s.within is not null and s.timeout_behavior = 'auto_resume')
+          and (t.flow is null or t.id = any (members) or s.timeout_behavior in ('auto_resume', 'escalate'))
+        for update skip locked) t;
+    -- A statement after the locks: another sweep may have handled some of them in between.
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
+    from unnest(partitions, executions, ids) as x (partition, execution, id)
+    cross join lateral (
+        select s.partition, s.execution, s.timeout_at, s.timeout_behavior from flowfabric.suspensions s
+        where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
+    where s.timeout_at <= _lock_late_waits.now and s.timeout_behavior not in ('auto_resume', 'escalate');
+    -- For all at once, because budgets are locked in key order. The attempts of these executions end here.
+    free := flowfabric._with_free_budgets(ending.partitions, ending.ids, members);
+    perform flowfabric._return_reservations(free.partitions, free.ids);
+    select array_agg(x.partition), array_agg(x.execution), array_agg(x.id), array_agg(x.lane)
+    into partitions, executions, ids, lanes
+    from unnest(partitions, executions, ids, lanes) as x (partition, execution, id, lane)
+    where x.execution = any (free.ids) or not coalesce(x.execution = any (ending.ids), false);
+end $$;
+
 -- Sweep: time out suspensions, if the execution is still in that same suspension. A wait that is one of several, and
 -- that only resumes its run, also times out while the run is active.
 --
@@ -112,53 +169,24 @@ end $$;
 --            order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
 --            waitpoint_closed, reservation_released
---   returns  how many timed out, the lanes to wake, the executions that ended
+--   returns  how many timed out and how many could not, the lanes to wake, the executions that ended
 create or replace function flowfabric.time_out_waits(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+    take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off as $$
+set enable_mergejoin = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    held uuid[];
-    locked record;
-    ending record;
+    due record;
+    held record;
     late record;
 begin
-    -- Only a timeout that ends a member of a flow needs the flow.
-    held := (select flowfabric._try_for_end(array_agg(t.partition), array_agg(t.id), array_agg(t.flow)) from (
-        select s.partition, s.execution from flowfabric.suspensions s
-        where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate')
-        order by s.timeout_at, s.partition, s.execution limit time_out_waits.take + time_out_waits.passing) s
-        cross join lateral (
-            select t.partition, t.id, t.flow from flowfabric.tickets t
-            where t.partition = s.partition and t.id = s.execution offset 0) t
-        where t.flow is not null);
-    select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.id) as suspensions,
-           array_agg(x.lane) as lanes
-    into locked from (
-        select s.partition, s.execution, s.id, t.lane
-        from (select s.* from flowfabric.suspensions s where s.timeout_at <= now
-              order by s.timeout_at, s.partition, s.execution offset 0) s
-        cross join lateral (
-            select t.lane from flowfabric.tickets t
-            where t.partition = s.partition and t.id = s.execution
-              and (t.phase = 'suspended' and t.suspension = coalesce(s.within, s.id)
-                   or s.within is not null and s.timeout_behavior = 'auto_resume')
-              and (t.flow is null or t.id = any (held) or s.timeout_behavior in ('auto_resume', 'escalate'))
-            for update skip locked) t
-        limit time_out_waits.take offset time_out_waits.passing) x;
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as ids into due
+    from (
+        select s.partition, s.execution, s.id from flowfabric.suspensions s where s.timeout_at <= now
+        order by s.timeout_at, s.partition, s.execution limit time_out_waits.take offset time_out_waits.passing) s;
+    held := flowfabric._lock_late_waits(due.partitions, due.executions, due.ids, now);
     moved := 0;
-    -- Optimistic re-check under the lock: another sweep may have handled some of them in between.
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
-    from unnest(locked.partitions, locked.ids, locked.suspensions) as x (partition, id, suspension)
-    cross join lateral (
-        select s.partition, s.execution, s.timeout_at, s.timeout_behavior from flowfabric.suspensions s
-        where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
-    where s.timeout_at <= now and s.timeout_behavior not in ('auto_resume', 'escalate');
-    -- For all at once, because budgets are locked in key order. The attempts of these executions end here.
-    perform flowfabric._lock_budgets_for_end(ending.partitions, ending.ids, held);
-    perform flowfabric._return_reservations(ending.partitions, ending.ids);
     for late in
         select s.timeout_behavior as behavior, s.within is not null as within,
                array_agg(s.partition order by s.timeout_at) as partitions,
@@ -169,7 +197,7 @@ begin
             select s.*, x.lane, row_number() over (
                 partition by s.partition, s.execution, s.timeout_behavior in ('auto_resume', 'escalate')
                 order by s.timeout_at, s.id) as turn
-            from unnest(locked.partitions, locked.ids, locked.suspensions, locked.lanes)
+            from unnest(held.partitions, held.executions, held.ids, held.lanes)
                  as x (partition, id, suspension, lane)
             cross join lateral (
                 select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within
@@ -187,4 +215,5 @@ begin
         lanes := case when late.behavior = 'auto_resume' then lanes || late.lanes else lanes end;
         ended := case when late.behavior not in ('auto_resume', 'escalate') then ended || late.names else ended end;
     end loop;
+    locked := greatest(coalesce(cardinality(due.ids), 0) - moved, 0);
 end $$;
