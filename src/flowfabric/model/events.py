@@ -112,6 +112,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     acts: bool = False
     """Only acts of operators: events with a `by`."""
+    leases: bool = False
+    """Only leases: acquired, renewed, and how each one ended."""
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,6 +77,7 @@ def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
         "execution": filter.execution_id and filter.execution_id.uuid,
         "flow": filter.flow_id and filter.flow_id.uuid,
         "acts": filter.acts,
+        "leases": filter.leases,
     }
 
 
