@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from flowfabric.errors import InvalidBody, InvalidText, InvalidTime
+from flowfabric.calls.items import MOST_BYTES
+from flowfabric.errors import InvalidBody, InvalidText, InvalidTime, PayloadTooLarge
 from flowfabric.ids import ExecutionId, check_text, shown
 from flowfabric.model import Fence
 
@@ -82,6 +83,21 @@ def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int |
             return span(given, what), None
         case _:
             raise InvalidTime(f"{what} {shown(str(given))} is invalid; use a timedelta or a datetime")
+
+
+def check_result(result: bytes | None, encoding: str | None, limit: int) -> tuple[int, str | None]:
+    """Return the size of a result, and its encoding as it is stored: JSON, the default, as null.
+
+    Raises `PayloadTooLarge` for a result that is too large for any statement; SQL checks smaller ones.
+    """
+    size = len(expect(bytes, result, "result") or b"")
+    if size > max(limit, MOST_BYTES):
+        raise PayloadTooLarge(
+            f"the result has {size:,} bytes, more than the limit of {limit:,}; store it elsewhere and pass a reference",
+            limit=limit,
+        )
+    given = expect(str, encoding, "encoding")
+    return size, check_text(given, "encoding") if given not in (None, "json") else None
 
 
 def expect(kind: type[T], value: T, field: str) -> T:

@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     EXECUTION_EXPIRED = "execution_expired"
     EXECUTION_FAILED = "execution_failed"
     EXECUTION_HELD = "execution_held"
+    EXECUTION_OVERRIDDEN = "execution_overridden"
     EXECUTION_REPLAYED = "execution_replayed"
     EXECUTION_RESUMED = "execution_resumed"
     EXECUTION_SKIPPED = "execution_skipped"

@@ -119,6 +119,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     replays: int = 0
 
 
+class Override(msgspec.Struct, frozen=True, kw_only=True):
+    """Who ended an execution with `override`, and why."""
+
+    by: str
+    reason: str
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """An execution as it appears in a list."""
 
@@ -144,6 +151,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     failure: Failure | None = None
+    overridden: Override | None = None
 
 
 class Description(Summary, frozen=True, kw_only=True):

@@ -166,6 +166,6 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
         return await attempt_engine.list_attempts(conn, execution_id, limit=limit, cursor=cursor)
 
 
-for action in (actions.cancel, actions.replay, actions.hold, actions.unhold, actions.resume, actions.change_priority,
-               actions.set_tag):  # fmt: skip
+for action in (actions.cancel, actions.override, actions.replay, actions.hold, actions.unhold, actions.resume,
+               actions.change_priority, actions.set_tag):  # fmt: skip
     executions.add_command(action)
