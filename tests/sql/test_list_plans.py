@@ -67,7 +67,8 @@ from population p join flowfabric.routes r on r.id = p.route where p.unfinished;
 update flowfabric.tickets t
 set phase = 'active', reason = 'none', attempt_state = 'running_attempt', attempt = 1, attempt_type = 'initial',
     epoch = 1, attempt_epoch = 1, attempt_started_at = t.created_at, started_at = t.created_at,
-    lease_id = t.id, worker = 'pool', instance = 'pool-1', expires_at = '2036-01-01'
+    lease_id = t.id, worker = 'pool', instance = 'pool-1',
+    expires_at = case when p.i % 7 = 0 then '2026-02-01' else '2036-01-01' end::timestamptz
 from population p where p.partition = t.partition and p.id = t.id and p.state = 3;
 
 insert into flowfabric.tags (partition, execution, key, value, created_at)
@@ -185,6 +186,16 @@ async def test_an_unfinished_state_is_read_from_the_tickets(
 
     assert [item.state.public_state for item in items] == [state] * UNFINISHED_STATES[state]
     assert read["tickets"] <= 2 * UNFINISHED + AHEAD
+    assert read["executions"] <= PAGE + 1
+    assert read["tags"] == 0
+
+
+@pytest.mark.parametrize("order", ORDERS)
+async def test_expired_leases_are_read_from_the_active_tickets(million: asyncpg.Connection, order: Order) -> None:
+    items, read = await read_by(million, lease_expired=True, order=order)
+
+    assert [item.state.ownership_state for item in items] == ["lease_expired_reclaimable"] * PAGE
+    assert read["tickets"] <= UNFINISHED // 5
     assert read["executions"] <= PAGE + 1
     assert read["tags"] == 0
 

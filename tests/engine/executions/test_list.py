@@ -13,7 +13,7 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from flowfabric.engine import executions
+from flowfabric.engine import claims, executions
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
 from flowfabric.ids import ExecutionId, FlowId, parse_execution_id
 from flowfabric.model import Description, Page, PublicState, Summary
@@ -374,3 +374,29 @@ async def test_a_delayed_execution_is_listed_as_waiting_once_it_is_due(conn: Con
     assert await counts() == [1, 0]
     await given.time_passes(hours=1)
     assert await counts() == [0, 1]
+
+
+async def test_leases_past_their_expiry_can_be_listed(conn: Connection, given: Given) -> None:
+    late, held = await given.claimed(namespace="acme"), await given.claimed(lease=timedelta(hours=1))
+    await given.submitted()
+    await given.time_passes(minutes=5)
+
+    page = await executions.list_executions(conn, lease_expired=True)
+    assert [(one.execution_id, one.lease and one.lease.instance) for one in page.items] == [
+        (str(late.execution_id), given.instance)
+    ]
+    assert (await executions.list_executions(conn, lease_expired=True, namespace="default")).items == []
+    await claims.expire_leases(conn)
+    assert (await executions.list_executions(conn, lease_expired=True)).items == []
+    assert await given.state(held.execution_id) is PublicState.ACTIVE
+
+
+async def test_only_active_executions_have_leases_that_expire(conn: Connection, given: Given) -> None:
+    await given.claimed()
+    await given.time_passes(minutes=5)
+
+    for states, count in (([PublicState.ACTIVE, PublicState.COMPLETED], 1), ([PublicState.WAITING], 0), ([], 0)):
+        page = await executions.list_executions(conn, lease_expired=True, states=states)
+        assert len(page.items) == count
+    with pytest.raises(InvalidBody):
+        await executions.list_executions(conn, lease_expired=True, states=["bogus"])  # type: ignore[list-item]

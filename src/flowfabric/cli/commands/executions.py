@@ -62,6 +62,8 @@ def executions() -> None:
               help="Only executions created after this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
 @click.option("--created-before", type=timestamp, metavar="TIMESTAMP",
               help="Only executions created before this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
+@click.option("--lease-expired", is_flag=True,
+              help="Only active executions whose lease has expired: their worker is gone, and no sweep has run since.")
 @click.option("--order", type=click.Choice(["newest", "id"]), default="newest", show_default=True,
               help="Sort by creation, newest first, or by id.")  # fmt: skip
 @paged

@@ -79,6 +79,7 @@ async def list_executions(
     tag: tuple[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
+    lease_expired: bool = False,
     order: Literal["newest", "id"] = "newest",
     cursor: str | None = None,
     limit: int = 50,
@@ -86,7 +87,8 @@ async def list_executions(
     """List the executions that match all filters, page by page.
 
     `states` matches the public state that `describe` returns. `tag` is a name and a value. `created_after` and
-    `created_before` are exclusive. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
+    `created_before` are exclusive. With `lease_expired`, only active executions whose lease has expired: no worker has
+    reclaimed them yet. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
     if order not in ORDERS:
         raise InvalidBody(f"order {ids.shown(order)} is invalid; use newest or id", field="order")
@@ -103,6 +105,7 @@ async def list_executions(
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
         created_before=created_before,
+        lease_expired=lease_expired,
         take=call.take(limit),
         newest_first=order == "newest",
         **_position(order, cursor),
