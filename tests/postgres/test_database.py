@@ -432,7 +432,7 @@ async def test_operations_work_on_a_connection_with_custom_codecs(conn: asyncpg.
     assert described.tags == {"billing.customer": "ada", "billing.plan": "gold"}
     assert "ops" in (await executions.explain(conn, execution_id)).sentence
     await executions.cancel(conn, execution_id, reason="not wanted", by="ops")
-    assert [one.execution_id for one in (await executions.list_executions(conn)).items] == [str(execution_id)]
+    assert [one.execution_id for one in (await executions.list_executions(conn)).items] == [execution_id]
     with pytest.raises(ExecutionEnded) as raised:
         await holds.hold(conn, execution_id, by="ops", reason="too late")
     assert raised.value.fields == {"outcome": "cancelled"}

@@ -94,7 +94,7 @@ class Execution(Wrapped, Generic[R]):
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
         """Cancel the execution; a worker that is running it is notified and cancels the handler."""
         ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
-        self._app.notify_ended([str(self.execution_id)])
+        self._app.notify_ended([self.execution_id])
         return ended
 
     async def override(
@@ -109,7 +109,7 @@ class Execution(Wrapped, Generic[R]):
         ended = await self._run(
             lambda conn: executions.override(conn, self.execution_id, outcome, result=encoded, reason=reason, by=by)
         )
-        self._app.notify_ended([str(self.execution_id)])
+        self._app.notify_ended([self.execution_id])
         return ended
 
     async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:

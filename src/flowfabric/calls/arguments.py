@@ -9,15 +9,22 @@ import msgspec
 
 from flowfabric.calls.items import MOST_BYTES
 from flowfabric.errors import InvalidBody, InvalidText, InvalidTime, PayloadTooLarge
-from flowfabric.ids import ExecutionId, check_text, shown
+from flowfabric.ids import ExecutionId, FlowId, check_text, expect_id, shown
 from flowfabric.model import Fence
 
 T = TypeVar("T")
 
 
 def about(execution_id: ExecutionId) -> dict[str, object]:
-    """Return the arguments that identify an execution."""
-    return {"partition": execution_id.partition, "id": execution_id.uuid}
+    """Return the arguments that identify an execution. Raises `InvalidId` for the text of an id."""
+    asked = expect_id(ExecutionId, execution_id, "execution id")
+    return {"partition": asked.partition, "id": asked.uuid}
+
+
+def about_flow(flow_id: FlowId) -> dict[str, object]:
+    """Return the arguments that identify a flow. Raises `InvalidId` for the text of an id."""
+    asked = expect_id(FlowId, flow_id, "flow id")
+    return {"partition": asked.partition, "id": asked.uuid}
 
 
 def under(fence: Fence) -> dict[str, object]:

@@ -7,6 +7,7 @@ import msgspec
 
 from flowfabric.cli.formatting import timestamp
 from flowfabric.doctor.work import route_remedy
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Description, Overview, PublicState, Stuck
 
 FOR_ERRORS = {
@@ -44,7 +45,7 @@ FOR_ERRORS = {
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why an execution is in its state, and what would change that."""
 
-    execution_id: str
+    execution_id: ExecutionId
     state: PublicState
     sentence: str
     waits_for: str

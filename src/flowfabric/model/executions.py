@@ -129,7 +129,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """An execution as it appears in a list."""
 
-    execution_id: str
+    execution_id: ExecutionId
     namespace: str
     lane: str
     task: str
@@ -141,7 +141,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     needs: Sequence[str] = ()
     budgets: Sequence[UUID] = ()
     quotas: Sequence[UUID] = ()
-    flow_id: str | None = None
+    flow_id: FlowId | None = None
     creator: str | None = None
     attempt: CurrentAttempt | None = None
     lease: Lease | None = None

@@ -5,6 +5,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from flowfabric.ids import ExecutionId
+
 T = TypeVar("T")
 
 
@@ -13,7 +15,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
 
     moved: int
     lanes: Sequence[str] = ()
-    ended: Sequence[str] = ()
+    ended: Sequence[ExecutionId] = ()
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):

@@ -16,6 +16,7 @@ from flowfabric.cli.options import (
     executions_argument,
     json,
     reason_option,
+    required_reason_option,
     tag,
     when,
 )
@@ -72,7 +73,7 @@ async def cancel(app: App, executions: Sequence[str], reason: str | None, by: st
 @click.option("--complete", metavar="JSON",
               help="Complete it with this result, such as '{\"paid\": true}', or null for no result.")  # fmt: skip
 @click.option("--fail", is_flag=True, help="Fail it for good; it is not retried.")
-@click.option("--reason", metavar="TEXT", required=True, help="Why you are doing this; recorded with the execution.")
+@required_reason_option
 @by_option
 @prints("execution=execution_id", "state")
 async def override(
@@ -80,8 +81,9 @@ async def override(
 ) -> Page[Done] | None:
     """Complete or fail executions by hand, whatever their state. Waiting callers and flows continue with that outcome.
 
-    A worker that runs one stops, and its own outcome is refused. Safe to repeat. Pass one or more ids, or - to read them
-    from standard input.
+    A worker that runs one stops, and its own outcome is refused. Safe to repeat.
+
+    Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:

@@ -43,8 +43,8 @@ begin
     select r.* into route from flowfabric.routes r where r.id = asked.route;
 
     return jsonb_strip_nulls(jsonb_build_object(
-        'execution_id', flowfabric._id(_summary.partition, _summary.id),
-        'flow_id', flowfabric._id(_summary.partition, asked.flow),
+        'execution_id', flowfabric._id_json(_summary.partition, _summary.id),
+        'flow_id', flowfabric._id_json(_summary.partition, asked.flow),
         'namespace', route.namespace, 'lane', route.lane, 'task', asked.task, 'creator', asked.creator,
         'priority', coalesce(ticket.priority, asked.priority),
         'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
