@@ -100,7 +100,7 @@ class Execution(Wrapped, Generic[R]):
     async def override(
         self, outcome: Literal["success", "failed"], result: object = None, *, reason: str, by: str
     ) -> PublicState:
-        """Complete the execution with a result, or fail it for good, whoever runs it; an act of an operator.
+        """Complete the execution with a result, or fail it for good, without its lease: an act of an operator.
 
         Works in every unfinished state; a worker that is running it is notified and cancels the handler. The result is
         not checked against the task's return type. Safe to repeat. Raises `ExecutionEnded`, `InvalidBody`.

@@ -12,7 +12,8 @@ end $$;
 
 -- End executions whose tickets the caller has locked: delete the ticket, write outcome and result, close the current
 -- attempt and its waits, release reservations, append the event, and settle the flow. No caller does any of this
--- itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys.
+-- itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys. The event names the
+-- lease that the end took away; the frequent one, of a completion by the lease's holder, needs only the epoch.
 --
 --   moves    any phase → ended
 --   locks    the budgets of their reservations, in key order; their flows, unless the caller has locked them before
@@ -44,8 +45,7 @@ begin
     with gone as (
         delete from flowfabric.tickets t
         using (
-            -- The limit lowers the row estimate, so that the planner picks a tid scan even if it believes the table is
-            -- tiny.
+            -- The limit lowers the row estimate, so that the planner picks a tid scan even for a tiny table.
             select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures)
                             as x (place, result, encoding, failure)
             limit cardinality(_end.places)) x
@@ -53,10 +53,8 @@ begin
         returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance,
                   t.attempt_epoch, t.epoch, t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays,
                   t.suspension, t.ties, x.result, x.encoding, x.failure,
-                  -- Not for the holder's own completion, which is frequent: its event needs nothing but the epoch.
-                  case when t.phase = 'active' and (_end.outcome <> 'success' or _end.by is not null)
-                       then jsonb_build_object('lease_id', t.lease_id, 'worker', t.worker, 'instance', t.instance)
-                  end as lease
+                  case when t.phase = 'active' and (_end.outcome <> 'success' or _end.by is not null) then
+                     jsonb_build_object('lease_id', t.lease_id, 'worker', t.worker, 'instance', t.instance) end as lease
     ), closed as (
         insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,
                                          last_epoch, started_at, ended_at, failure)
@@ -86,12 +84,10 @@ begin
                flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure, w.lease) || _end.detail
         from written w where w.ties is null
     )
-    select count(*) as number,
-           array_agg(w.partition) filter (where w.has_family) as kin_partitions,
-           array_agg(w.id) filter (where w.has_family) as kin,
+    select count(*) as number, array_agg(w.partition) filter (where w.has_family) as kin_partitions,
+           array_agg(w.id) filter (where w.has_family) as kin, array_agg(w.lease) filter (where w.ties) as leases,
            array_agg(w.partition) filter (where w.ties) as tied_partitions,
            array_agg(w.id) filter (where w.ties) as tied, array_agg(w.suspension) filter (where w.ties) as suspensions,
-           array_agg(w.lease) filter (where w.ties) as leases,
            array_agg(w.partition) filter (where w.flow is not null) as member_partitions,
            array_agg(w.id) filter (where w.flow is not null) as members
     into ended from written w;
