@@ -16,7 +16,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Literal, Self, TypeVar
@@ -199,9 +199,9 @@ def parse_flow_id(text: str, count: int = 256) -> FlowId:
     return flow_id
 
 
-def read_execution_ids(texts: Iterable[str] | None) -> list[ExecutionId]:
+def read_execution_ids(texts: Sequence[str] | None) -> Sequence[ExecutionId]:
     """Parse the execution ids in an answer of the engine, which may be null."""
-    return [parse_execution_id(text, ANY_COUNT) for text in texts or ()]
+    return [parse_execution_id(text, ANY_COUNT) for text in texts] if texts else ()
 
 
 def _parse_entity_id(text: str, count: int) -> tuple[int, UUID]:

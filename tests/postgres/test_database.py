@@ -24,7 +24,7 @@ from flowfabric.errors import (
     ShuttingDown,
 )
 from flowfabric.model import LaneChange
-from flowfabric.postgres import call, embedded
+from flowfabric.postgres import call, driver, embedded
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
@@ -450,3 +450,12 @@ async def test_operations_join_the_transaction_of_the_caller(conn: asyncpg.Conne
 
     assert (await given.count("executions"), await given.count("events")) == (0, 0)
     assert await conn.fetchval("select count(*) from orders") == 0
+
+
+@pytest.mark.parametrize("error", [kind("") for kind in driver.LOST], ids=lambda error: type(error).__name__)
+async def test_the_loss_of_a_connection_always_has_a_reason(conn: asyncpg.Connection, error: Exception) -> None:
+    """The socket's own errors often have no text; a log line ended in "the connection was lost: "."""
+    found = driver.failed(conn, error)
+
+    assert found is not None
+    assert found.message.partition(": ")[2] == type(error).__name__
