@@ -75,7 +75,7 @@ async def test_firing_manually_waits_for_a_concurrent_end_of_the_member(race: Ra
     flow = await replacing(given.conn)
 
     answer = await race.waits(lambda conn: executions.cancel(conn, flow["a"]), fire)
-    assert (answer.outcome, answer.ended) == ("fired", [])
+    assert (answer.outcome, answer.ended) == ("fired", ())
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
 
 
