@@ -152,6 +152,7 @@ FIELDS = {
     "options": "what submissions of this task have in common",
     "outcome": "what the call did",
     "overlap": "`allow`, `skip` or `replace`: see [Overlap](model.md#overlap)",
+    "overridden": "who ended it with `override`, and why",
     "overrun": "what was spent beyond the estimate and did not fit, per dimension",
     "ownership_state": "whether a worker holds a lease",
     "partition": "the partition of the execution or flow",

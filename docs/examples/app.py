@@ -189,6 +189,8 @@ async def of_execution(execution: Execution[list[str]], token: str) -> None:
     print((await execution.explain()).sentence)
     # Execution.cancel
     await execution.cancel("no longer needed", by="ada")
+    # Execution.override
+    await execution.override("success", {"paid": True}, reason="the bank confirmed it", by="ada")
     # Execution.replay
     await execution.replay(by="ops")
     # Execution.signal

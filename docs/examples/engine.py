@@ -232,6 +232,8 @@ async def of_executions(conn: asyncpg.Connection, execution_id: ExecutionId, end
     ended = await executions.list_ended(conn, [execution_id, ended_id])
     # executions.cancel
     await executions.cancel(conn, execution_id, reason="no longer needed", by="ada")
+    # executions.override
+    await executions.override(conn, execution_id, "success", result=b'{"paid": true}', reason="by phone", by="ada")
     # executions.change_priority
     await executions.change_priority(conn, execution_id, 50, by="ops")
     # executions.replay

@@ -16,10 +16,10 @@ import os
 import re
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -51,6 +51,7 @@ class Family(StrEnum):
     QUOTAS = "q"
 
 
+ANY_COUNT: Final = 32_768  # accepts every partition that fits in a smallint: for ids that the engine itself returned
 PARTITION_COUNTS: Final[Mapping[Family, int]] = {Family.EXECUTIONS: 256, Family.BUDGETS: 32, Family.QUOTAS: 32}
 
 
@@ -150,6 +151,21 @@ class FlowId(EntityId, frozen=True, order=True, gc=False):
     """The id of a flow. Its partition is always computed from its UUID."""
 
 
+AnyId = TypeVar("AnyId", bound=EntityId)
+
+
+def expect_id(kind: type[AnyId], given: AnyId, what: str) -> AnyId:
+    """Return the id if it has the expected type. Raises `InvalidId`, for example for the text of an id."""
+    if isinstance(given, kind):
+        return given
+    parse = "parse_flow_id" if issubclass(kind, FlowId) else "parse_execution_id"
+    raise InvalidId(
+        f"{what} {shown(str(given))} is of type {type(given).__name__}; use a value of type {kind.__name__}, "
+        f"which flowfabric.ids.{parse} makes from text",
+        cause="invalid_type",
+    )
+
+
 def mint_execution_id(count: int = 256, *, beside: FlowId | None = None) -> ExecutionId:
     """Return a new execution id; with `beside`, in the partition of that flow."""
     uuid = uuid7()
@@ -181,6 +197,11 @@ def parse_flow_id(text: str, count: int = 256) -> FlowId:
     if flow_id != expected:
         raise WrongPartition(f"flow id {shown(text)} does not have the partition of its UUID; use {expected}")
     return flow_id
+
+
+def read_execution_ids(texts: Sequence[str] | None) -> Sequence[ExecutionId]:
+    """Parse the execution ids in an answer of the engine, which may be null."""
+    return [parse_execution_id(text, ANY_COUNT) for text in texts] if texts else ()
 
 
 def _parse_entity_id(text: str, count: int) -> tuple[int, UUID]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -54,6 +55,58 @@ async def test_a_caller_that_waits_for_a_cancelled_execution_gets_the_reason(app
         assert await execution.cancel("not wanted", by="ann") == "cancelled"
         with pytest.raises(ExecutionCancelled, match="not wanted"):
             await waiting
+
+
+async def test_a_caller_that_waits_gets_the_result_of_an_override(app: App) -> None:
+    @app.task
+    def report() -> dict[str, bool]: ...  # type: ignore[empty-body]
+
+    async with app:
+        execution = await report.submit()
+        waiting = asyncio.create_task(execution.result(TIMEOUT))
+        assert await execution.override("success", {"paid": True}, reason="by phone", by="ann") == "completed"
+        assert await waiting == {"paid": True}
+
+        other = await report.submit()
+        assert await other.override("failed", reason="by phone", by="ann") == "failed"
+        with pytest.raises(ExecutionFailed, match="by phone"):
+            await other.result(TIMEOUT)
+
+
+async def test_an_override_cancels_the_handler_and_drops_its_outcome(app: App) -> None:
+    stopped = asyncio.Event()
+
+    @app.task
+    async def report() -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return "by the worker"
+
+    async with working(app):
+        execution = await report.submit()
+        await happens(execution, "lease_acquired")
+        await execution.override("success", "by ann", reason="it hangs", by="ann")
+        async with asyncio.timeout(TIMEOUT):
+            await stopped.wait()
+        assert await execution.result(TIMEOUT) == "by ann"
+
+
+async def test_a_parent_continues_with_the_result_of_an_overridden_child(app: App) -> None:
+    @app.task(lane="elsewhere")
+    async def child() -> int: ...  # type: ignore[empty-body]
+
+    @app.task
+    async def parent(ctx: Context) -> int:
+        return await (await ctx.submit(child)).result()
+
+    async with working(app, lanes=["default"]):
+        execution = await parent.submit()
+        await happens(execution, "execution_suspended")
+        [found] = (await app.database.run(partial(executions.list_executions, lane="elsewhere"))).items
+        await app.execution(found.execution_id).override("success", 42, reason="by hand", by="ann")
+        assert await execution.result(TIMEOUT) == 42
 
 
 async def test_a_caller_that_waits_for_an_expired_execution_gets_the_reason(app: App, given: Given) -> None:

@@ -18,6 +18,7 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
+STUCK = numbered(12)
 
 
 FLOW, NO_FLOW = FlowId.of(UUID(int=20)), FlowId.of(UUID(int=21))

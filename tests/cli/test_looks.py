@@ -20,6 +20,7 @@ from tests.cli.scene import (
     PAUSED,
     RETRIED,
     SIGNALLED,
+    STUCK,
     UNSERVED,
     WAITING,
 )  # fmt: skip
@@ -80,12 +81,18 @@ async def test_actions_on_executions(look: Looks, given: Given) -> None:
     await scene.ended(given)
     await scene.asking(given)
     await given.submitted(execution_id=WAITING)
+    await given.submitted(execution_id=STUCK)
 
     await look("executions hold", f"{WAITING} --reason later", f"{WAITING} --json")
     await look("executions unhold", f"{WAITING}", f"{HELD} --json")
     await look("executions change-priority", f"{WAITING} 100", f"{WAITING} 5 --json")
     await look("executions set-tag", f"{WAITING} a.b=c", f"{WAITING} a.b= --json")
     await look("executions resume", f"{ASKING} --reason phoned", f"{ASKING} --json")
+    await look(
+        "executions override",
+        f"{STUCK} --complete '{{\"paid\": true}}' --reason phoned",
+        f"{STUCK} --fail --reason x --json",
+    )
     await look("executions cancel", f"{WAITING} {ASKING}", f"{DONE} {HELD} --json")
     await look("executions replay", f"{FAILED} {CANCELLED}", f"{FAILED} --json", f"{DONE} --json --from-scratch")
 

@@ -245,7 +245,7 @@ async def test_children_of_a_parent_that_did_not_complete_are_cancelled(given: G
 
     assert await given.state(one) == "waiting", "not in the transaction of the parent"
     swept = await children.deliver_child_ends(given.conn)
-    assert sorted(swept.ended) == sorted(map(str, (one, two)))
+    assert sorted(swept.ended) == sorted((one, two))
     assert {await given.state(one), await given.state(two)} == {"cancelled"}
     assert (await given.event("execution_cancelled", one))["source"] == "parent_ended"
 
@@ -288,7 +288,7 @@ async def test_a_locked_child_is_cancelled_in_a_later_pass(given: Given, connect
         assert (await children.deliver_child_ends(given.conn)).ended == ()
 
     await given.time_passes(seconds=1)
-    assert list((await children.deliver_child_ends(given.conn)).ended) == [str(family[1])]
+    assert list((await children.deliver_child_ends(given.conn)).ended) == [family[1]]
     await children.deliver_child_ends(given.conn)
     assert await given.count("child_ends") == 0
 

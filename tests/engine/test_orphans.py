@@ -96,7 +96,7 @@ async def test_a_lost_process_counts_as_a_reclaim(given: Given, running: Running
 
     swept = await sweep(given)
 
-    assert (swept.moved, swept.ended) == (1, [str(claim.execution_id)])
+    assert (swept.moved, swept.ended) == (1, [claim.execution_id])
     described = await executions.describe(given.conn, claim.execution_id)
     assert described.state.public_state is PublicState.FAILED
 

@@ -25,7 +25,7 @@ from flowfabric.errors import (
     ShuttingDown,
 )
 from flowfabric.model import LaneChange
-from flowfabric.postgres import call, embedded
+from flowfabric.postgres import call, driver, embedded
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
@@ -433,7 +433,7 @@ async def test_operations_work_on_a_connection_with_custom_codecs(conn: asyncpg.
     assert described.tags == {"billing.customer": "ada", "billing.plan": "gold"}
     assert "ops" in (await executions.explain(conn, execution_id)).sentence
     await executions.cancel(conn, execution_id, reason="not wanted", by="ops")
-    assert [one.execution_id for one in (await executions.list_executions(conn)).items] == [str(execution_id)]
+    assert [one.execution_id for one in (await executions.list_executions(conn)).items] == [execution_id]
     with pytest.raises(ExecutionEnded) as raised:
         await holds.hold(conn, execution_id, by="ops", reason="too late")
     assert raised.value.fields == {"outcome": "cancelled"}
@@ -451,3 +451,12 @@ async def test_operations_join_the_transaction_of_the_caller(conn: asyncpg.Conne
 
     assert (await given.count("executions"), await given.count("events")) == (0, 0)
     assert await conn.fetchval("select count(*) from orders") == 0
+
+
+@pytest.mark.parametrize("error", [kind("") for kind in driver.LOST], ids=lambda error: type(error).__name__)
+async def test_the_loss_of_a_connection_always_has_a_reason(conn: asyncpg.Connection, error: Exception) -> None:
+    """The socket's own errors often have no text; a log line ended in "the connection was lost: "."""
+    found = driver.failed(conn, error)
+
+    assert found is not None
+    assert found.message.partition(": ")[2] == type(error).__name__

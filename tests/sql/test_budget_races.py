@@ -377,8 +377,8 @@ async def test_orphans_with_reservations_are_cancelled_one_family_per_pass(race:
     async with race.one.transaction():
         await spend(race.one, 1, first)
         async with asyncio.timeout(10):
-            assert (await children.deliver_child_ends(race.two)).ended == [str(orphans[0])]
-    assert (await children.deliver_child_ends(race.two)).ended == [str(orphans[1])]
+            assert (await children.deliver_child_ends(race.two)).ended == [orphans[0]]
+    assert (await children.deliver_child_ends(race.two)).ended == [orphans[1]]
 
 
 async def test_schedules_that_replace_executions_with_reservations_lock_budgets_one_schedule_at_a_time(

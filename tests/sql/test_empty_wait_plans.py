@@ -190,7 +190,7 @@ async def a_family_and_waits_together(m: Meter) -> None:
     )
     await m("cancel", executions.cancel(m.conn, it.execution_id))
     swept = await m("deliver_child_ends to orphans", children.deliver_child_ends(m.conn, limit=20))
-    assert swept.ended == [str(other.execution_id)]
+    assert swept.ended == [other.execution_id]
     await m("replay", executions.replay(m.conn, it.execution_id, by="ops"))
     await executions.cancel(m.conn, it.execution_id)
 

@@ -202,7 +202,7 @@ async def test_a_locked_sibling_does_not_keep_the_last_reclaim_from_ending(given
     await locked(connect, flow["b"])
     await given.time_passes(minutes=1)
 
-    assert (await claims.expire_leases(given.conn)).ended == [str(flow["a"])]
+    assert (await claims.expire_leases(given.conn)).ended == [flow["a"]]
     assert await flow.state("d") == "waiting_dependencies"
 
 

@@ -67,7 +67,8 @@ from population p join flowfabric.routes r on r.id = p.route where p.unfinished;
 update flowfabric.tickets t
 set phase = 'active', reason = 'none', attempt_state = 'running_attempt', attempt = 1, attempt_type = 'initial',
     epoch = 1, attempt_epoch = 1, attempt_started_at = t.created_at, started_at = t.created_at,
-    lease_id = t.id, worker = 'pool', instance = 'pool-1', expires_at = '2036-01-01'
+    lease_id = t.id, worker = 'pool', instance = 'pool-1',
+    expires_at = case when p.i % 7 = 0 then '2026-02-01' else '2036-01-01' end::timestamptz
 from population p where p.partition = t.partition and p.id = t.id and p.state = 3;
 
 insert into flowfabric.tags (partition, execution, key, value, created_at)
@@ -189,6 +190,16 @@ async def test_an_unfinished_state_is_read_from_the_tickets(
     assert read["tags"] == 0
 
 
+@pytest.mark.parametrize("order", ORDERS)
+async def test_expired_leases_are_read_from_the_active_tickets(million: asyncpg.Connection, order: Order) -> None:
+    items, read = await read_by(million, lease_expired=True, order=order)
+
+    assert [item.state.ownership_state for item in items] == ["lease_expired_reclaimable"] * PAGE
+    assert read["tickets"] <= UNFINISHED // 5
+    assert read["executions"] <= PAGE + 1
+    assert read["tags"] == 0
+
+
 NARROWED: Mapping[str, tuple[int, Mapping[str, Any]]] = {
     "a common kind": (PAGE, {"task": "common"}),
     "a rare kind": (0, {"task": "rare"}),
@@ -227,7 +238,7 @@ async def test_a_page_in_the_middle_costs_no_more_than_the_first(
 
     assert len(items) == PAGE
     assert read["executions"] + read["tags"] <= MOST
-    assert items[0].execution_id.startswith("{fp:128}:") if order == "id" else items[0].created_at.day == 6
+    assert items[0].execution_id.partition == 128 if order == "id" else items[0].created_at.day == 6
 
 
 async def test_a_list_of_lanes_reads_about_the_rows_it_counts(million: asyncpg.Connection) -> None:

@@ -261,14 +261,15 @@ class App:
         """Notify the workers of a lane; call it after you commit a transaction in which you submitted work."""
         self.notifier.send(lanes=[lane])
 
-    def notify_ended(self, execution_ids: Iterable[str], *, follow: bool = True) -> None:
+    def notify_ended(self, execution_ids: Iterable[ExecutionId], *, follow: bool = True) -> None:
         """Wake callers that wait for these executions, in this process and in others.
 
         With `follow`, also callers that wait for flow members which these ends released, skipped or cancelled.
         """
         ended = list(execution_ids)
-        self.waiters.wake(ended)
-        self.notifier.send(ended=ended)
+        names = [str(execution_id) for execution_id in ended]
+        self.waiters.wake(names)
+        self.notifier.send(ended=names)
         if follow:
             self._opened.follower.follow(ended)
 

@@ -1,10 +1,10 @@
-"""Execution handles: wait for an execution, describe, cancel, replay and signal it."""
+"""Execution handles: wait for an execution, describe, cancel, override, replay and signal it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from flowfabric import durations, payloads
 from flowfabric.blocking import Wrapped
@@ -94,7 +94,22 @@ class Execution(Wrapped, Generic[R]):
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
         """Cancel the execution; a worker that is running it is notified and cancels the handler."""
         ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
-        self._app.notify_ended([str(self.execution_id)])
+        self._app.notify_ended([self.execution_id])
+        return ended
+
+    async def override(
+        self, outcome: Literal["success", "failed"], result: object = None, *, reason: str, by: str
+    ) -> PublicState:
+        """Complete the execution with a result, or fail it for good, without its lease: an act of an operator.
+
+        Works in every unfinished state; a worker that is running it is notified and cancels the handler. The result is
+        not checked against the task's return type. Safe to repeat. Raises `ExecutionEnded`, `InvalidBody`.
+        """
+        encoded = None if result is None else payloads.encode(result)
+        ended = await self._run(
+            lambda conn: executions.override(conn, self.execution_id, outcome, result=encoded, reason=reason, by=by)
+        )
+        self._app.notify_ended([self.execution_id])
         return ended
 
     async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:

@@ -7,7 +7,7 @@ from functools import partial
 
 from flowfabric.app.waiters import Waiters
 from flowfabric.engine import flows
-from flowfabric.ids import parse_execution_id
+from flowfabric.ids import ExecutionId
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
 
@@ -24,7 +24,7 @@ class Follower:
         self._database = database
         self._notifier = notifier
         self._waiters = waiters
-        self._ended: set[str] = set()
+        self._ended: set[ExecutionId] = set()
         self._following: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
@@ -32,17 +32,15 @@ class Follower:
         if self._following is not None:
             await asyncio.wait([self._following])
 
-    def follow(self, ended: Iterable[str]) -> None:
+    def follow(self, ended: Iterable[ExecutionId]) -> None:
         """Look up what these ends changed, in the background."""
         self._ended.update(ended)
         if self._ended and (self._following is None or self._following.done()):
             self._following = asyncio.create_task(self._follow(), name="flows: follow ends")
 
     async def _follow(self) -> None:
-        partitions = self._database.config.execution_partitions
         while self._ended:
-            ended, self._ended = self._ended, set()
-            asked = [parse_execution_id(text, partitions) for text in sorted(ended)]
+            asked, self._ended = sorted(self._ended), set()
             try:
                 found = await self._database.run(partial(flows.follow_ends, ended=asked))
             except Exception as error:
@@ -51,5 +49,6 @@ class Follower:
                     *(asked[0], len(asked) - 1, error),
                 )
                 return
-            self._waiters.wake(found.ended)
-            self._notifier.send(lanes=found.lanes, ended=found.ended)
+            names = [str(execution_id) for execution_id in found.ended]
+            self._waiters.wake(names)
+            self._notifier.send(lanes=found.lanes, ended=names)

@@ -1,6 +1,16 @@
 """Private: set-based calls, which translate typed operations to SQL functions that take arrays."""
 
-from flowfabric.calls.arguments import about, expect, json_text, span, span_or_moment, under, words
+from flowfabric.calls.arguments import (
+    about,
+    about_flow,
+    check_result,
+    expect,
+    json_text,
+    span,
+    span_or_moment,
+    under,
+    words,
+)
 from flowfabric.calls.items import MOST_BYTES, MOST_ITEMS, Act, each, each_fenced, only, read_answers, sweep
 from flowfabric.calls.signals import read_signals
 
@@ -9,6 +19,8 @@ __all__ = [
     "MOST_ITEMS",
     "Act",
     "about",
+    "about_flow",
+    "check_result",
     "each",
     "each_fenced",
     "expect",

@@ -7,16 +7,24 @@ from typing import TypeVar
 
 import msgspec
 
-from flowfabric.errors import InvalidBody, InvalidText, InvalidTime
-from flowfabric.ids import ExecutionId, check_text, shown
+from flowfabric.calls.items import MOST_BYTES
+from flowfabric.errors import InvalidBody, InvalidText, InvalidTime, PayloadTooLarge
+from flowfabric.ids import ExecutionId, FlowId, check_text, expect_id, shown
 from flowfabric.model import Fence
 
 T = TypeVar("T")
 
 
 def about(execution_id: ExecutionId) -> dict[str, object]:
-    """Return the arguments that identify an execution."""
-    return {"partition": execution_id.partition, "id": execution_id.uuid}
+    """Return the arguments that identify an execution. Raises `InvalidId` for the text of an id."""
+    asked = expect_id(ExecutionId, execution_id, "execution id")
+    return {"partition": asked.partition, "id": asked.uuid}
+
+
+def about_flow(flow_id: FlowId) -> dict[str, object]:
+    """Return the arguments that identify a flow. Raises `InvalidId` for the text of an id."""
+    asked = expect_id(FlowId, flow_id, "flow id")
+    return {"partition": asked.partition, "id": asked.uuid}
 
 
 def under(fence: Fence) -> dict[str, object]:
@@ -82,6 +90,21 @@ def span_or_moment(given: timedelta | datetime | None, what: str) -> tuple[int |
             return span(given, what), None
         case _:
             raise InvalidTime(f"{what} {shown(str(given))} is invalid; use a timedelta or a datetime")
+
+
+def check_result(result: bytes | None, encoding: str | None, limit: int) -> tuple[int, str | None]:
+    """Return the size of a result, and its encoding as it is stored: JSON, the default, as null.
+
+    Raises `PayloadTooLarge` for a result that is too large for any statement; SQL checks smaller ones.
+    """
+    size = len(expect(bytes, result, "result") or b"")
+    if size > max(limit, MOST_BYTES):
+        raise PayloadTooLarge(
+            f"the result has {size:,} bytes, more than the limit of {limit:,}; store it elsewhere and pass a reference",
+            limit=limit,
+        )
+    given = expect(str, encoding, "encoding")
+    return size, check_text(given, "encoding") if given not in (None, "json") else None
 
 
 def expect(kind: type[T], value: T, field: str) -> T:

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 
 from flowfabric.errors import FlowFabricError
+from flowfabric.ids import ExecutionId, expect_id, read_execution_ids
 from flowfabric.model import Fence, Swept
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
@@ -69,11 +70,16 @@ async def each_fenced(
     `ends` is for functions that end executions or add members to their flows: they also receive the flow of each item.
     """
 
+    def checked(item: Item) -> Act:
+        act = read(item)
+        expect_id(ExecutionId, act.fence.execution_id, "execution id of the fence")
+        return act
+
     async def send(acts: Sequence[Act]) -> list[T | FlowFabricError]:
         flows = {"flows": _flows(acts)} if ends else {}
         return await _send(conn, function, acts, answer, {**arguments, **flows})
 
-    return await each(items, read, send, lambda act: act.weight)
+    return await each(items, checked, send, lambda act: act.weight)
 
 
 def read_answers(answered: Sequence[Row], answer: type[T]) -> list[T | FlowFabricError]:
@@ -84,8 +90,12 @@ def read_answers(answered: Sequence[Row], answer: type[T]) -> list[T | FlowFabri
 async def sweep(conn: Connection, function: str, /, limit: int, passing: int, **arguments: object) -> Swept:
     """Run one pass of a sweep over at most `limit` rows; skip the first `passing` rows."""
     swept = await call.row(conn, function, take=limit, passing=passing, **arguments)
-    locked = swept.get("locked") or 0
-    return Swept(moved=swept["moved"], locked=locked, lanes=swept["lanes"] or (), ended=swept["ended"] or ())
+    return Swept(
+        moved=swept["moved"],
+        locked=swept.get("locked") or 0,
+        lanes=swept["lanes"] or (),
+        ended=read_execution_ids(swept["ended"]),
+    )
 
 
 def _read(read: Callable[[Item], Sent], item: Item) -> Sent | FlowFabricError:

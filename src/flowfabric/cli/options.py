@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import click
@@ -136,7 +137,9 @@ by_option = click.option(
     show_default="your login name",
     help="Who is doing this; recorded in the event log.",
 )
-reason_option = click.option("--reason", metavar="TEXT", help="Why you are doing this; recorded in the event log.")
+_reason = partial(click.option, "--reason", metavar="TEXT", help="Why you are doing this; recorded in the event log.")
+reason_option = _reason()
+required_reason_option = _reason(required=True)
 limit_option = click.option(
     "--limit", type=click.IntRange(0, 1_000), default=50, show_default=True, help="Show at most this many."
 )

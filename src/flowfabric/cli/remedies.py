@@ -7,6 +7,7 @@ import msgspec
 
 from flowfabric.cli.formatting import timestamp
 from flowfabric.doctor.work import route_remedy
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Description, Overview, PublicState, Stuck
 
 FOR_ERRORS = {
@@ -44,7 +45,7 @@ FOR_ERRORS = {
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Why an execution is in its state, and what would change that."""
 
-    execution_id: str
+    execution_id: ExecutionId
     state: PublicState
     sentence: str
     waits_for: str
@@ -175,7 +176,10 @@ def stuck_remedy(stuck: Stuck) -> str:
         case "worker_lost":
             return f"a sweep releases its executions when the leases expire; at once: ff workers mark-dead {subject}"
         case "lease_expired":
-            return "a sweep releases its executions within seconds; if they stay: ff sweep --once"
+            return (
+                "a sweep releases its executions within seconds; if they stay: ff sweep --once; "
+                "to list them: ff executions list --lease-expired"
+            )
         case "waiting_for_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"
         case "no_worker" | "blocked_by_route" | "blocked_by_lane_state" | "blocked_by_budget" | "blocked_by_quota":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flowfabric import calls
 from flowfabric.calls import Act
 from flowfabric.errors import FlowFabricError
-from flowfabric.ids import check_text
+from flowfabric.ids import ExecutionId, check_text, expect_id
 from flowfabric.model import ChildToSubmit, FoundChild, Swept
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -25,6 +25,9 @@ async def find_children(
 
 async def adopt_children(conn: Connection, submitted: Sequence[ChildToSubmit]) -> int:
     """Link executions to the parents that submitted them, in the transaction that submitted them."""
+    for child in submitted:
+        expect_id(ExecutionId, child.fence.execution_id, "execution id of the fence")
+        expect_id(ExecutionId, child.execution_id, "execution id")
     return int(
         await call.value(
             conn,
@@ -49,7 +52,7 @@ def _act(child: ChildToSubmit) -> Act:
     values = {
         "names": check_text(child.name, "the name of a step"),
         "occurrences": child.occurrence,
-        "child_partitions": child.execution_id.partition,
+        "child_partitions": expect_id(ExecutionId, child.execution_id, "execution id").partition,
         "children": child.execution_id.uuid,
     }
     return Act(child.fence, values)

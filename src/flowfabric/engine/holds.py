@@ -2,6 +2,7 @@
 
 import msgspec
 
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text, kept_text
 from flowfabric.model import HoldChange, Unheld
 from flowfabric.postgres import call
@@ -27,8 +28,7 @@ async def unhold(conn: Connection, execution_id: ExecutionId, *, by: str, reason
 
 def _act(execution_id: ExecutionId, by: str, reason: str | None) -> dict[str, object]:
     return {
-        "partition": execution_id.partition,
-        "id": execution_id.uuid,
+        **calls.about(execution_id),
         "by": check_text(by, "by"),
         "reason": reason and kept_text(reason),
     }

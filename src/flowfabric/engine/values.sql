@@ -9,6 +9,16 @@ language sql immutable as $$
     select '{fp:' || _id.partition::text || '}:' || _id.id::text
 $$;
 
+-- Return an execution's or a flow's id as JSON, in the shape that Python decodes as an id.
+--
+--   returns  {partition, uuid}, or null
+create or replace function flowfabric._id_json(partition int, id uuid)
+returns jsonb
+language sql immutable as $$
+    select case when _id_json.id is not null
+        then jsonb_build_object('partition', _id_json.partition, 'uuid', _id_json.id) end
+$$;
+
 -- Format a time for a message or an explanation.
 --
 --   returns  the time in UTC, to the second; or infinity

@@ -28,6 +28,7 @@ class EventKind(StrEnum):
     EXECUTION_EXPIRED = "execution_expired"
     EXECUTION_FAILED = "execution_failed"
     EXECUTION_HELD = "execution_held"
+    EXECUTION_OVERRIDDEN = "execution_overridden"
     EXECUTION_REPLAYED = "execution_replayed"
     EXECUTION_RESUMED = "execution_resumed"
     EXECUTION_SKIPPED = "execution_skipped"
@@ -112,6 +113,8 @@ class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     acts: bool = False
     """Only acts of operators: events with a `by`."""
+    leases: bool = False
+    """Only leases: acquired, renewed, and how each one ended."""
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,10 +119,17 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     replays: int = 0
 
 
+class Override(msgspec.Struct, frozen=True, kw_only=True):
+    """Who ended an execution with `override`, and why."""
+
+    by: str
+    reason: str
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """An execution as it appears in a list."""
 
-    execution_id: str
+    execution_id: ExecutionId
     namespace: str
     lane: str
     task: str
@@ -134,7 +141,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     needs: Sequence[str] = ()
     budgets: Sequence[UUID] = ()
     quotas: Sequence[UUID] = ()
-    flow_id: str | None = None
+    flow_id: FlowId | None = None
     creator: str | None = None
     attempt: CurrentAttempt | None = None
     lease: Lease | None = None
@@ -144,6 +151,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     failure: Failure | None = None
+    overridden: Override | None = None
 
 
 class Description(Summary, frozen=True, kw_only=True):

@@ -95,7 +95,7 @@ class CancelledFlow(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Literal["cancelled", "already_cancelled"]
     policy: CancelPolicy
     count: int
-    members: Sequence[str] = ()
+    members: Sequence[ExecutionId] = ()
     reason: str | None = None
     by: str | None = None
 
@@ -111,7 +111,7 @@ class Cancelling(msgspec.Struct, frozen=True, kw_only=True):
 class EdgeGroup(msgspec.Struct, frozen=True, kw_only=True):
     """All edges into one member, and how many are in each state."""
 
-    downstream: str
+    downstream: ExecutionId
     policy: EdgePolicy
     n: int
     succeeded: int
@@ -125,8 +125,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """A dependency: `downstream` waits for `upstream`."""
 
     edge_id: UUID
-    upstream: str
-    downstream: str
+    upstream: ExecutionId
+    downstream: ExecutionId
     state: Literal["pending", "succeeded", "failed", "skipped"]
     pass_as: str | None = None
 
@@ -134,7 +134,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 class FlowMember(msgspec.Struct, frozen=True, kw_only=True):
     """A member, as `describe_flow` shows it."""
 
-    execution_id: str
+    execution_id: ExecutionId
     task: str
     public_state: PublicState
 
@@ -142,7 +142,7 @@ class FlowMember(msgspec.Struct, frozen=True, kw_only=True):
 class FlowSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A flow, as `list_flows` shows it."""
 
-    flow_id: str
+    flow_id: FlowId
     kind: str
     namespace: str
     state: FlowState
@@ -172,4 +172,4 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `follow_ends`: lanes with claimable work, and executions that were skipped or cancelled."""
 
     lanes: Sequence[str] = ()
-    ended: Sequence[str] = ()
+    ended: Sequence[ExecutionId] = ()

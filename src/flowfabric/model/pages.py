@@ -5,6 +5,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from flowfabric.ids import ExecutionId
+
 T = TypeVar("T")
 
 
@@ -17,7 +19,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
     locked: int = 0
     lanes: Sequence[str] = ()
-    ended: Sequence[str] = ()
+    ended: Sequence[ExecutionId] = ()
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):

@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from flowfabric.durations import format_duration
+from flowfabric.ids import ExecutionId
 from flowfabric.model.executions import Options
 
 
@@ -99,7 +100,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     next_tick_at: datetime | None = None
     last_tick_at: datetime | None = None
-    last_execution_id: str | None = None
+    last_execution_id: ExecutionId | None = None
     deadline_ms: int | None = None
     tags: Mapping[str, str] = {}
     pause: SchedulePause | None = None
@@ -119,6 +120,6 @@ class Fired(msgspec.Struct, frozen=True, kw_only=True):
     """The result of `fire_schedule`; if the outcome is `skipped`, the id of the unfinished execution."""
 
     outcome: str
-    execution_id: str
+    execution_id: ExecutionId
     lane: str
-    ended: Sequence[str] = ()
+    ended: Sequence[ExecutionId] = ()

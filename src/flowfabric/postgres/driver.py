@@ -245,8 +245,9 @@ def session_pid(conn: Any) -> int:
 
 
 def message(error: Exception) -> str:
-    """The message alone, because `str` of a driver's error also contains our detail and hint."""
-    return str(error.args[0]) if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError) else str(error)
+    """The message alone, because `str` of a driver's error also contains our detail and hint. It is never empty."""
+    is_drivers = isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError)
+    return str(error.args[0] if is_drivers else error) or type(error).__name__
 
 
 def refused(error: Any) -> errors.FlowFabricError | None:

@@ -219,7 +219,7 @@ class Engine:
 
     def _notify_swept(self, swept: Swept) -> None:
         for app in self._apps[:1]:
-            app.notifier.send(lanes=swept.lanes, ended=swept.ended)
+            app.notifier.send(lanes=swept.lanes, ended=map(str, swept.ended))
 
     async def _describe(self, execution: Execution[Any]) -> Description:
         return await self.run(lambda conn: executions.describe(conn, execution.execution_id))

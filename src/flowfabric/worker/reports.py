@@ -258,7 +258,7 @@ class Reports:
         return self._leased.persist(claim, lambda: self._delay(wanted))
 
     def _notify_ended(self, claim: Claim) -> None:
-        self._app.notify_ended([str(claim.execution_id)], follow=claim.flow_id is not None)
+        self._app.notify_ended([claim.execution_id], follow=claim.flow_id is not None)
         self._children.notify_parent(claim.execution_id)
 
     def _batch(

@@ -26,6 +26,7 @@ async def test_without_a_policy_a_failure_is_final(conn: Connection, given: Give
     assert described.failure.reason == "it broke"
     assert await given.event("execution_failed") == {
         "outcome": "failed", "attempt": 1, "epoch": 1, "reason": "it broke",
+        "lease_id": str(claim.fence.lease_id), "worker": given.worker, "instance": given.instance,
     }  # fmt: skip
 
 

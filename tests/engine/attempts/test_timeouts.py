@@ -40,7 +40,7 @@ async def test_an_attempt_that_takes_too_long_without_a_retry_left_expires(conn:
 
     swept = await attempts.time_out_attempts(conn)
 
-    assert (swept.moved, swept.ended) == (1, [str(claim.execution_id)])
+    assert (swept.moved, swept.ended) == (1, [claim.execution_id])
     described = await executions.describe(conn, claim.execution_id)
     assert described.state.public_state is PublicState.EXPIRED
     assert described.failure is not None
@@ -169,7 +169,7 @@ async def test_the_sweep_moves_up_to_its_limit(conn: Connection, given: Given) -
     second = await attempts.time_out_attempts(conn, limit=4)
 
     assert (first.moved, second.moved) == (4, 2)
-    endings = {str(claim.execution_id) for claim in claimed if "retry" not in claim.policy}
+    endings = {claim.execution_id for claim in claimed if "retry" not in claim.policy}
     assert {*first.ended, *second.ended} == endings
 
 

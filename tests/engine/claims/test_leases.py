@@ -164,7 +164,7 @@ async def test_an_execution_is_reclaimed_as_often_as_its_policy_allows(
 
     swept = await claims.expire_leases(conn)
 
-    assert (swept.lanes, swept.ended) == ((), [str(claim.execution_id)])
+    assert (swept.lanes, swept.ended) == ((), [claim.execution_id])
     described = await executions.describe(conn, claim.execution_id)
     assert described.state.public_state is PublicState.FAILED
     assert described.failure is not None

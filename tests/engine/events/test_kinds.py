@@ -57,6 +57,10 @@ async def delay(given: Given) -> None:
     await attempts.delay(given.conn, (await claimed(given)).fence, HOUR)
 
 
+async def override(given: Given) -> None:
+    await executions.override(given.conn, await given.submitted(**OPTIONS), "failed", reason="withdrawn", by="ops")
+
+
 async def replay(given: Given) -> None:
     await executions.replay(given.conn, await given.cancelled(**OPTIONS), by="ops")
 
@@ -319,6 +323,7 @@ ABOUT_AN_EXECUTION: Mapping[str, Provoke] = {
     "execution_cancelled": lambda given: given.cancelled(**OPTIONS),
     "execution_expired": expire,
     "execution_delayed": delay,
+    "execution_overridden": override,
     "execution_replayed": replay,
     "execution_held": lambda given: given.held(**OPTIONS),
     "execution_unheld": unhold,
@@ -463,6 +468,7 @@ async def test_an_end_event_has_outcome_attempt_and_epoch(conn: Connection, give
     "kind",
     [
         "execution_cancelled",
+        "execution_overridden",
         "execution_replayed",
         "execution_held",
         "execution_unheld",

@@ -80,7 +80,7 @@ async def test_a_deadline_holds_in_every_phase(conn: Connection, given: Given, p
 
     swept = await executions.expire_executions(conn)
 
-    assert (swept.moved, swept.ended) == (1, [str(execution_id)])
+    assert (swept.moved, swept.ended) == (1, [execution_id])
     described = await executions.describe(conn, execution_id)
     assert (described.state.public_state, described.state.terminal_outcome) == (PublicState.EXPIRED, "expired")
     assert described.failure is not None
@@ -140,8 +140,8 @@ async def test_the_sweep_expires_the_earliest_deadlines_first_up_to_its_limit(co
     first = await executions.expire_executions(conn, limit=1, passing=1)
     second = await executions.expire_executions(conn, limit=5)
 
-    assert first.ended == [str(ids[2])]
-    assert second.ended == [str(ids[1]), str(ids[0])]
+    assert first.ended == [ids[2]]
+    assert second.ended == [ids[1], ids[0]]
     assert (await executions.expire_executions(conn)).moved == 0
 
 

@@ -55,7 +55,7 @@ async def test_a_description_returns_the_options_of_the_submission(conn: Connect
     found = await executions.describe(conn, execution_id, payload=True)
 
     assert (found.execution_id, found.task, found.namespace, found.lane) == (
-        str(execution_id),
+        execution_id,
         "report",
         "team",
         "reports",

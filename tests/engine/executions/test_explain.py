@@ -23,7 +23,7 @@ def shown(at: datetime | None) -> str:
 async def explained(conn: Connection, execution_id: ExecutionId) -> Explanation:
     """Return the explanation, and check that describe and the list return the same one."""
     explanation = await executions.explain(conn, execution_id)
-    [listed] = [e for e in (await executions.list_executions(conn)).items if e.execution_id == str(execution_id)]
+    [listed] = [e for e in (await executions.list_executions(conn)).items if e.execution_id == execution_id]
     assert (await executions.describe(conn, execution_id)).explanation == explanation == listed.explanation
     return explanation
 

@@ -13,9 +13,9 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from flowfabric.engine import executions
+from flowfabric.engine import claims, executions
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
-from flowfabric.ids import ExecutionId, FlowId, parse_execution_id
+from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model import Description, Page, PublicState, Summary
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Server
@@ -101,7 +101,7 @@ async def populate_one(given: Given, draw: random.Random) -> ExecutionId:
     return execution_id
 
 
-def expected(described: Sequence[Description], order: Order, filters: dict[str, Any]) -> list[str]:
+def expected(described: Sequence[Description], order: Order, filters: dict[str, Any]) -> list[ExecutionId]:
     """The expected list, computed by filtering all executions."""
 
     def matches(one: Description) -> bool:
@@ -111,7 +111,7 @@ def expected(described: Sequence[Description], order: Order, filters: dict[str, 
             "task": one.task,
             "flow": one.flow_id,
         }
-        plain = all(str(filters[name]) == shown[name] for name in shown if name in filters)
+        plain = all(filters[name] == shown[name] for name in shown if name in filters)
         return (
             plain
             and ("states" not in filters or one.state.public_state in filters["states"])
@@ -120,10 +120,10 @@ def expected(described: Sequence[Description], order: Order, filters: dict[str, 
             and ("created_before" not in filters or one.created_at < filters["created_before"])
         )
 
-    found = [(one.created_at, parse_execution_id(one.execution_id)) for one in described if matches(one)]
+    found = [(one.created_at, one.execution_id) for one in described if matches(one)]
     if order == "newest":
-        return [str(execution_id) for _, execution_id in sorted(found, reverse=True)]
-    return [str(execution_id) for _, execution_id in sorted(found, key=lambda one: one[1])]
+        return [execution_id for _, execution_id in sorted(found, reverse=True)]
+    return [execution_id for _, execution_id in sorted(found, key=lambda one: one[1])]
 
 
 async def pages(conn: Connection, **options: Any) -> list[Page[Summary]]:
@@ -233,9 +233,9 @@ async def test_the_default_order_is_newest_first(conn: Connection, given: Given)
     submitted = [await given.submitted() for _ in range(5)]
 
     newest = (await executions.list_executions(conn)).items
-    assert [one.execution_id for one in newest] == [str(one) for one in reversed(submitted)]
+    assert [one.execution_id for one in newest] == [*reversed(submitted)]
     by_id = (await executions.list_executions(conn, order="id")).items
-    assert [one.execution_id for one in by_id] == [str(one) for one in sorted(submitted)]
+    assert [one.execution_id for one in by_id] == sorted(submitted)
 
 
 @pytest.mark.parametrize("order", ["newest", "id"])
@@ -244,7 +244,7 @@ async def test_pages_stay_correct_while_executions_are_submitted_and_end(
 ) -> None:
     """Order, filter and cursor agree, so no page skips or repeats an execution."""
     first = [await given.submitted() for _ in range(12)]
-    seen: list[str] = []
+    seen: list[ExecutionId] = []
     cursor: str | None = None
 
     while True:
@@ -253,13 +253,13 @@ async def test_pages_stay_correct_while_executions_are_submitted_and_end(
         if (cursor := page.next_cursor) is None:
             break
         await given.submitted()
-        await executions.cancel(conn, parse_execution_id(page.items[-1].execution_id))
+        await executions.cancel(conn, page.items[-1].execution_id)
         assert len(seen) < 100
 
     assert len(seen) == len(set(seen))
-    assert {str(one) for one in first} <= set(seen)
+    assert {*first} <= set(seen)
     if order == "newest":
-        assert {str(one) for one in first} == set(seen)
+        assert {*first} == set(seen)
 
 
 @pytest.mark.parametrize(
@@ -374,3 +374,29 @@ async def test_a_delayed_execution_is_listed_as_waiting_once_it_is_due(conn: Con
     assert await counts() == [1, 0]
     await given.time_passes(hours=1)
     assert await counts() == [0, 1]
+
+
+async def test_leases_past_their_expiry_can_be_listed(conn: Connection, given: Given) -> None:
+    late, held = await given.claimed(namespace="acme"), await given.claimed(lease=timedelta(hours=1))
+    await given.submitted()
+    await given.time_passes(minutes=5)
+
+    page = await executions.list_executions(conn, lease_expired=True)
+    assert [(one.execution_id, one.lease and one.lease.instance) for one in page.items] == [
+        (late.execution_id, given.instance)
+    ]
+    assert (await executions.list_executions(conn, lease_expired=True, namespace="default")).items == []
+    await claims.expire_leases(conn)
+    assert (await executions.list_executions(conn, lease_expired=True)).items == []
+    assert await given.state(held.execution_id) is PublicState.ACTIVE
+
+
+async def test_only_active_executions_have_leases_that_expire(conn: Connection, given: Given) -> None:
+    await given.claimed()
+    await given.time_passes(minutes=5)
+
+    for states, count in (([PublicState.ACTIVE, PublicState.COMPLETED], 1), ([PublicState.WAITING], 0), ([], 0)):
+        page = await executions.list_executions(conn, lease_expired=True, states=states)
+        assert len(page.items) == count
+    with pytest.raises(InvalidBody):
+        await executions.list_executions(conn, lease_expired=True, states=["bogus"])  # type: ignore[list-item]

@@ -113,7 +113,7 @@ async def test_the_old_deadline_is_dropped_and_a_new_one_can_be_given(conn: Conn
 
     await executions.replay(conn, execution_id, by="ops", deadline=timedelta(minutes=5))
     await given.time_passes(minutes=5)
-    assert (await executions.expire_executions(conn)).ended == [str(execution_id)]
+    assert (await executions.expire_executions(conn)).ended == [execution_id]
 
 
 async def test_an_execution_can_be_replayed_as_often_as_its_policy_allows(conn: Connection, given: Given) -> None:

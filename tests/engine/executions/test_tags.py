@@ -24,7 +24,7 @@ async def test_a_tag_may_have_any_name_of_1_to_128_bytes(conn: Connection, given
     assert await executions.set_tag(conn, execution_id, name, "w") is TagChange.SET
     assert await executions.get_tag(conn, execution_id, name) == "w"
     [found] = (await executions.list_executions(conn, tag=(name, "w"))).items
-    assert found.execution_id == str(execution_id)
+    assert found.execution_id == execution_id
     assert await executions.set_tag(conn, execution_id, name, None) is TagChange.REMOVED
     assert await executions.get_tag(conn, execution_id, name) is None
 

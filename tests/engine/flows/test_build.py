@@ -60,7 +60,7 @@ async def test_an_execution_becomes_a_member_once(conn: Connection, given: Given
         again = await flows.add_execution(conn, flow.flow_id, execution_id)
         assert (again.outcome, again.node_count, again.revision) == ("already_member", 1, 1)
     assert (await given.events(execution_id))[-1] == "flow_member_added"
-    assert (await executions.describe(conn, execution_id)).flow_id == str(flow.flow_id)
+    assert (await executions.describe(conn, execution_id)).flow_id == flow.flow_id
 
 
 async def test_a_submission_with_a_flow_becomes_a_member(conn: Connection, given: Given) -> None:

@@ -11,9 +11,9 @@ from tests.given import Given
 async def followed(flow: Graph, *names: str) -> tuple[set[str], set[str]]:
     """The lanes with claimable work after these members ended, and the names of the members that ended with them."""
     found = await flows.follow_ends(flow.conn, [flow[name] for name in names])
-    known = {str(execution_id): name for name, execution_id in flow.members.items()}
+    known = {execution_id: name for name, execution_id in flow.members.items()}
     assert len(set(found.ended)) == len(found.ended)
-    return set(found.lanes), {known[text] for text in found.ended}
+    return set(found.lanes), {known[each] for each in found.ended}
 
 
 async def test_the_lanes_of_members_that_became_claimable_are_found(conn: Connection) -> None:

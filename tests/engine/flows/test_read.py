@@ -60,16 +60,14 @@ async def test_a_description_pages_through_members_edges_and_groups(conn: Connec
 
     first = await flows.describe_flow(conn, flow.flow_id, limit=2)
     second = await flows.describe_flow(conn, flow.flow_id, limit=2, cursor=first.next_cursor)
-    assert [member.execution_id for member in [*first.members, *second.members]] == sorted(
-        map(str, flow.members.values())
-    )
+    assert [member.execution_id for member in [*first.members, *second.members]] == sorted(flow.members.values())
     assert second.next_cursor is None
     [group] = [*first.groups, *second.groups]
     assert (group.n, group.succeeded, group.running, group.state) == (2, 1, 1, "satisfied")
     assert group.policy == EdgePolicy(kind="quorum", k=1, on_satisfied="let_run")
     assert {(edge.upstream, edge.state, edge.pass_as) for edge in [*first.edges, *second.edges]} == {
-        (str(flow["a"]), "succeeded", "x"),
-        (str(flow["b"]), "pending", None),
+        (flow["a"], "succeeded", "x"),
+        (flow["b"], "pending", None),
     }
 
 
@@ -85,9 +83,9 @@ async def test_flows_are_listed_by_namespace_and_state_without_gaps(conn: Connec
         cursor = page.next_cursor
         if cursor is None:
             break
-    assert sorted(seen) == sorted(map(str, made))
+    assert sorted(seen) == sorted(made)
     [done] = (await flows.list_flows(conn, state="completed")).items
-    assert done.flow_id == str(other.flow_id)
+    assert done.flow_id == other.flow_id
 
 
 async def test_invalid_reads_are_refused(conn: Connection) -> None:

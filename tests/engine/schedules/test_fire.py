@@ -10,7 +10,7 @@ import pytest
 from flowfabric.config import Config
 from flowfabric.engine import attempts, executions, lanes, schedules
 from flowfabric.errors import LaneDraining, ScheduleNotFound
-from flowfabric.ids import mint_execution_id, parse_execution_id, partition_of
+from flowfabric.ids import mint_execution_id, partition_of
 from flowfabric.model import PublicState, ScheduleState
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
@@ -155,12 +155,12 @@ async def test_a_tick_with_an_unfinished_previous_execution_follows_overlap(
     assert await given.count("tickets") == left
     assert (await schedules.describe_schedule(conn, "nightly")).last_tick_at == moment("2026-06-01 14:00")
     if overlap == "skip":
-        assert (await given.event("schedule_skipped"))["execution_id"] == first
+        assert (await given.event("schedule_skipped"))["execution_id"] == str(first)
         assert len(await fired(given)) == 1
     if overlap == "replace":
         assert first is not None
         assert swept.ended == [first]
-        ended = await executions.describe(conn, parse_execution_id(first))
+        ended = await executions.describe(conn, first)
         assert ended.state.public_state == PublicState.CANCELLED
 
 
@@ -301,8 +301,8 @@ async def test_firing_by_hand_does_not_affect_the_ticks(conn: Connection, given:
     answers = [await schedules.fire_schedule(conn, "nightly", by="ops", execution_id=chosen) for _ in range(2)]
 
     assert [(answer.outcome, answer.execution_id) for answer in answers] == [
-        ("fired", str(chosen)),
-        ("duplicate", str(chosen)),
+        ("fired", chosen),
+        ("duplicate", chosen),
     ]
     assert await given.count("executions") == 1
     assert (await given.event("schedule_fired"))["by_hand"] is True

@@ -36,7 +36,7 @@ async def test_two_late_waits_with_different_endings_end_the_execution_once(
     kinds = await given.events(claim.execution_id)
     assert kinds[-1] == outcome
     assert kinds.count("waitpoint_closed") == 2
-    assert (swept.moved, list(swept.ended)) == (1, [str(claim.execution_id)])
+    assert (swept.moved, list(swept.ended)) == (1, [claim.execution_id])
 
 
 async def test_a_late_wait_that_resumes_does_not_resume_an_execution_that_another_late_wait_ends(given: Given) -> None:

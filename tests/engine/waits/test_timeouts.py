@@ -35,7 +35,7 @@ async def test_a_timed_out_wait_ends_the_execution_by_its_timeout_behavior(
 
     swept = await waits.time_out_waits(conn)
 
-    assert swept == Swept(moved=1, lanes=(), ended=[str(suspended.execution_id)])
+    assert swept == Swept(moved=1, lanes=(), ended=[suspended.execution_id])
     described = await executions.describe(conn, suspended.execution_id)
     assert described.state.public_state == outcome
     assert described.failure is not None
@@ -109,7 +109,7 @@ async def test_a_timeout_of_an_earlier_wait_moves_nothing(conn: Connection, give
     async with given.nothing_changes():
         assert (await waits.time_out_waits(conn)).moved == 0
     await given.time_passes(hours=1)
-    assert (await waits.time_out_waits(conn)).ended == [str(again.execution_id)]
+    assert (await waits.time_out_waits(conn)).ended == [again.execution_id]
     assert await state(conn, resumed.execution_id) == "runnable"
 
 
@@ -151,7 +151,7 @@ async def test_the_policy_provides_the_default_timeout(conn: Connection, given: 
 
     swept = await waits.time_out_waits(conn)
 
-    assert sorted(swept.ended) == sorted(map(str, (by_policy.execution_id, standing.execution_id)))
+    assert sorted(swept.ended) == sorted((by_policy.execution_id, standing.execution_id))
     assert await state(conn, by_policy.execution_id) == "cancelled"
     await given.time_passes(hours=1)
     await waits.time_out_waits(conn)

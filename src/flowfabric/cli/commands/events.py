@@ -72,6 +72,7 @@ def events() -> None:
 @click.option("--tag", type=tag, metavar="KEY=VALUE", help="Only events of executions with this tag.")
 @click.option("--by", metavar="NAME", help="Only events caused by this person.")
 @click.option("--acts", is_flag=True, help="Only events caused by a person (operator actions).")
+@click.option("--leases", is_flag=True, help="Only leases: acquired, renewed, and how each one ended.")
 @lane_and_namespace_filters("events")
 @prints(sentence=_line)
 async def tail(

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 import click
 
@@ -13,7 +14,9 @@ from flowfabric.cli.options import (
     duration,
     execution_argument,
     executions_argument,
+    json,
     reason_option,
+    required_reason_option,
     tag,
     when,
 )
@@ -63,6 +66,41 @@ async def cancel(app: App, executions: Sequence[str], reason: str | None, by: st
         return {"state": await execution.cancel(reason, by=by)}
 
     return await _each(app, executions, "cancelling", act)
+
+
+@click.command()
+@executions_argument
+@click.option("--complete", metavar="JSON",
+              help="Complete it with this result, such as '{\"paid\": true}', or null for no result.")  # fmt: skip
+@click.option("--fail", is_flag=True, help="Fail it for good; it is not retried.")
+@required_reason_option
+@by_option
+@prints("execution=execution_id", "state")
+async def override(
+    app: App, executions: Sequence[str], complete: str | None, fail: bool, reason: str, by: str
+) -> Page[Done] | None:
+    """Complete or fail executions by hand, whatever their state. Waiting callers and flows continue with that outcome.
+
+    A worker that runs one stops, and its own outcome is refused. Safe to repeat.
+
+    Pass one or more ids, or - to read them from standard input.
+
+    \b
+    Example:
+      ff executions override {fp:24}:550e8400-e29b-41d4-a716-446655440000 --complete '{"paid": true}' \\
+        --reason "the bank confirmed it by phone"
+      ff executions override {fp:24}:550e8400-e29b-41d4-a716-446655440000 --fail --reason "the order was withdrawn"
+    """
+    if fail is (complete is not None):
+        raise click.UsageError("the outcome is missing or ambiguous; use either --complete JSON or --fail")
+
+    outcome: Literal["success", "failed"] = "failed" if complete is None else "success"
+    result = None if complete is None else json(complete)
+
+    async def act(execution: Execution[object]) -> Done:
+        return {"state": await execution.override(outcome, result, reason=reason, by=by)}
+
+    return await _each(app, executions, "overriding", act)
 
 
 @click.command()

@@ -62,6 +62,11 @@ def executions() -> None:
               help="Only executions created after this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
 @click.option("--created-before", type=timestamp, metavar="TIMESTAMP",
               help="Only executions created before this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
+@click.option(
+    "--lease-expired",
+    is_flag=True,
+    help="Only active executions whose lease has expired: their worker is gone, and no sweep has run since.",
+)
 @click.option("--order", type=click.Choice(["newest", "id"]), default="newest", show_default=True,
               help="Sort by creation, newest first, or by id.")  # fmt: skip
 @paged
@@ -83,7 +88,7 @@ async def list_executions(
         page = await engine.list_executions(conn, states=states or None, flow=of_flow, **wanted)
     if not only_ids:
         return page
-    found = [each.execution_id for each in page.items]
+    found = [str(each.execution_id) for each in page.items]
     if click.get_current_context().meta.get(JSON):
         return Page(found, page.next_cursor)
     click.echo("\n".join(found), nl=bool(found))
@@ -166,6 +171,6 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
         return await attempt_engine.list_attempts(conn, execution_id, limit=limit, cursor=cursor)
 
 
-for action in (actions.cancel, actions.replay, actions.hold, actions.unhold, actions.resume, actions.change_priority,
-               actions.set_tag):  # fmt: skip
+for action in (actions.cancel, actions.override, actions.replay, actions.hold, actions.unhold, actions.resume,
+               actions.change_priority, actions.set_tag):  # fmt: skip
     executions.add_command(action)

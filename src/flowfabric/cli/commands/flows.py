@@ -33,7 +33,7 @@ def _layout(flow: FlowDescription) -> str:
             "execution": member.execution_id,
             "task": member.task,
             "state": member.public_state,
-            "upstreams": ", ".join(upstreams[member.execution_id]),
+            "upstreams": upstreams[member.execution_id],
             "dependencies": _rule(rules.get(member.execution_id)),
         }
         for member in flow.members

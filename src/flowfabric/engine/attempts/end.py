@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flowfabric import calls
 from flowfabric.calls import Act
-from flowfabric.errors import FlowFabricError, PayloadTooLarge
+from flowfabric.errors import FlowFabricError
 from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Completed, Completion, Delay, Delayed, Failed, FailureClass, FailureReport, Fence
 from flowfabric.postgres.driver import Connection
@@ -94,17 +94,8 @@ async def delay_many(
 
 
 def _completion(completion: Completion, *, result_limit: int) -> Act:
-    size = len(calls.expect(bytes, completion.result, "result") or b"")
-    if size > max(result_limit, calls.MOST_BYTES):  # too large for any statement; SQL checks smaller ones
-        raise PayloadTooLarge(
-            f"the result has {size:,} bytes, more than the limit of {result_limit:,}; "
-            "store it elsewhere and pass a reference",
-            limit=result_limit,
-        )
-    encoding: str | None = calls.expect(str, completion.encoding, "encoding")
-    # JSON is the default, stored as null.
-    stored = check_text(encoding, "encoding") if encoding not in (None, "json") else None
-    return Act(completion.fence, {"results": completion.result, "encodings": stored}, size)
+    size, encoding = calls.check_result(completion.result, completion.encoding, result_limit)
+    return Act(completion.fence, {"results": completion.result, "encodings": encoding}, size)
 
 
 def _failure(report: FailureReport) -> Act:

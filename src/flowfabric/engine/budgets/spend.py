@@ -8,7 +8,7 @@ import msgspec
 from flowfabric import calls
 from flowfabric.engine.budgets.amounts import amounts_text, budget_id, not_found
 from flowfabric.errors import BudgetNotFound, FlowFabricError, InvalidName
-from flowfabric.ids import check_text, shown
+from flowfabric.ids import ExecutionId, check_text, expect_id, shown
 from flowfabric.model import Fence, Usage, UsageReport
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -53,12 +53,18 @@ def _prepare(report: UsageReport) -> _Item:
     return _Item(
         budget=budget_id(report.budget, report.namespace),
         amounts=amounts_text(report.amounts),
-        fence=report.fence,
+        fence=_checked(report.fence),
         dedup_key=(
             calls.expect(str, report.dedup_key, "dedup_key") and check_text(report.dedup_key or "", "dedup_key")
         ),
         step=_step(report.step),
     )
+
+
+def _checked(fence: Fence | None) -> Fence | None:
+    if fence is not None:
+        expect_id(ExecutionId, fence.execution_id, "execution id of the fence")
+    return fence
 
 
 def _step(step: tuple[str, int] | None) -> tuple[str, int] | None:

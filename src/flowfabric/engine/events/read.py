@@ -7,7 +7,7 @@ import msgspec
 from flowfabric import ids
 from flowfabric.engine.events.horizon import advance_horizon
 from flowfabric.errors import InvalidBody, InvalidCursor
-from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, shown
+from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, expect_id, shown
 from flowfabric.model import Event, EventFilter, EventKind, EventPage
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
@@ -74,9 +74,10 @@ def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
         "tag_value": None if tag_value is None else check_text(tag_value, "tag value"),
         "kinds": None if filter.kinds is None else [_kind(kind) for kind in filter.kinds],
         "partitions": _partitions(filter),
-        "execution": filter.execution_id and filter.execution_id.uuid,
-        "flow": filter.flow_id and filter.flow_id.uuid,
+        "execution": None if filter.execution_id is None else filter.execution_id.uuid,
+        "flow": None if filter.flow_id is None else expect_id(FlowId, filter.flow_id, "flow id").uuid,
         "acts": filter.acts,
+        "leases": filter.leases,
     }
 
 
@@ -93,7 +94,7 @@ def _partitions(filter: EventFilter) -> list[int] | None:  # noqa: A002
     """The partitions to read. With an execution id only its own: another partition may hold the same uuid."""
     asked = None if filter.partitions is None else set(filter.partitions)
     if filter.execution_id is not None:
-        own = {filter.execution_id.partition}
+        own = {expect_id(ExecutionId, filter.execution_id, "execution id").partition}
         asked = own if asked is None else own & asked
     return None if asked is None else sorted(asked)
 

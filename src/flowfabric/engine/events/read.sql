@@ -35,7 +35,8 @@ end $$;
 create or replace function flowfabric.read_events(
     after bigint default null, take int default 256, namespace text default null, tag_key text default null,
     tag_value text default null, lane text default null, kinds text[] default null, partitions int[] default null,
-    execution uuid default null, flow uuid default null, by text default null, acts boolean default false)
+    execution uuid default null, flow uuid default null, by text default null, acts boolean default false,
+    leases boolean default false)
 returns table (id bigint, at timestamptz, kind text, partition int, execution_uuid uuid, flow_uuid uuid, subject text,
                namespace_name text, lane_name text, tags text, actor text, detail text, more boolean, truncated boolean)
 language plpgsql as $$
@@ -60,7 +61,7 @@ begin
                 greatest(read_events.after, known.oldest - 1), look_end, amount, read_events.execution is not null)
             using read_events.namespace, read_events.tag_key, read_events.tag_value, read_events.lane,
                   read_events.kinds, read_events.partitions, read_events.execution, read_events.flow, read_events.by,
-                  read_events.acts
+                  read_events.acts, read_events.leases
         loop
             last_id := id;
             found_count := found_count + 1;
@@ -100,7 +101,7 @@ $$;
 -- Build the query that scans the log. The bounds are literals in it, so that the planner opens only the partitions
 -- between them.
 --
---   returns  the query, with the parts of the filter as $1 to $10
+--   returns  the query, with the parts of the filter as $1 to $11
 create or replace function flowfabric._events_query(after bigint, last_id bigint, take int, of_one boolean)
 returns text
 language sql immutable as $$
@@ -120,10 +121,26 @@ language sql immutable as $$
            and ($8 is null or e.flow = $8)
            and ($9 is null or e.by = $9)
            and (not $10 or e.by is not null)
+           and (not $11 or flowfabric._is_about_lease(e.kind, e.by, e.detail))
          order by e.id limit %s',
         _events_query.after, _events_query.last_id,
         case when _events_query.of_one then 'and e.execution = $7' else 'and ($7 is null or e.execution = $7)' end,
         _events_query.take)
+$$;
+
+-- Whether an event shows a lease, or how a lease ended. The end of an execution that was leased names the lease, unless
+-- the holder itself completed it; only an operator's completion has a `by`.
+--
+--   returns  true or false
+create or replace function flowfabric._is_about_lease(kind text, by text, detail jsonb)
+returns boolean
+language sql immutable as $$
+    select _is_about_lease.kind in ('lease_acquired', 'lease_renewed', 'lease_expired', 'lease_revoked',
+                                    'attempt_failed', 'execution_delayed', 'execution_suspended')
+        or _is_about_lease.kind = 'execution_completed' and _is_about_lease.by is null
+        or _is_about_lease.kind in ('execution_completed', 'execution_failed', 'execution_cancelled',
+                                    'execution_expired', 'execution_skipped')
+           and _is_about_lease.detail ? 'lease_id'
 $$;
 
 -- Store the position of a named consumer, so that it survives a restart of the consumer. It never moves back.

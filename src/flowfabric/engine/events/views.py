@@ -3,7 +3,6 @@
 from flowfabric.ids import ExecutionId
 from flowfabric.model import EventFilter
 
-LEASES = ("lease_acquired", "lease_renewed", "lease_expired", "lease_revoked")
 ENDS = (
     "execution_completed",
     "execution_failed",
@@ -14,8 +13,12 @@ ENDS = (
 
 
 def lease_history() -> EventFilter:
-    """Leases acquired, renewed and lost; a reclaim is a `lease_acquired` with that attempt type."""
-    return EventFilter(kinds=LEASES)
+    """Leases acquired and renewed, and how each one ended; events with the same `epoch` are about the same lease.
+
+    A lease ends when it expires or is revoked, when its attempt fails, is delayed or suspended, or when its execution
+    ends. A reclaim is a `lease_acquired` with that attempt type.
+    """
+    return EventFilter(leases=True)
 
 
 def completions() -> EventFilter:

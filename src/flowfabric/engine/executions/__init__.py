@@ -2,6 +2,7 @@
 
 from flowfabric.engine.executions.change import cancel, change_priority
 from flowfabric.engine.executions.deadlines import expire_executions, promote_due
+from flowfabric.engine.executions.override import override
 from flowfabric.engine.executions.read import describe, explain, get_result, list_ended, list_executions
 from flowfabric.engine.executions.replay import replay
 from flowfabric.engine.executions.retention import remove_ended, remove_idempotency_keys
@@ -18,6 +19,7 @@ __all__ = [
     "get_tag",
     "list_ended",
     "list_executions",
+    "override",
     "promote_due",
     "remove_ended",
     "remove_idempotency_keys",

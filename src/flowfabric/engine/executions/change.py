@@ -27,8 +27,7 @@ async def cancel(
     ended = await call.value(
         conn,
         "cancel",
-        partition=execution_id.partition,
-        id=execution_id.uuid,
+        **calls.about(execution_id),
         reason=reason and kept_text(reason),
         source=check_text(source, "source"),
         by=by and check_text(by, "by"),
@@ -48,8 +47,7 @@ async def change_priority(conn: Connection, execution_id: ExecutionId, priority:
     changed = await call.row(
         conn,
         "change_priority",
-        partition=execution_id.partition,
-        id=execution_id.uuid,
+        **calls.about(execution_id),
         wanted=min(max(calls.expect(int, priority, "priority"), 0), 9_000),
         by=check_text(by, "by"),
     )

@@ -12,7 +12,8 @@ end $$;
 
 -- End executions whose tickets the caller has locked: delete the ticket, write outcome and result, close the current
 -- attempt and its waits, release reservations, append the event, and settle the flow. No caller does any of this
--- itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys.
+-- itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys. The event names the
+-- lease that the end took away; the frequent one, of a completion by the lease's holder, needs only the epoch.
 --
 --   moves    any phase → ended
 --   locks    the budgets of their reservations, in key order; their flows, unless the caller has locked them before
@@ -44,15 +45,16 @@ begin
     with gone as (
         delete from flowfabric.tickets t
         using (
-            -- The limit lowers the row estimate, so that the planner picks a tid scan even if it believes the table is
-            -- tiny.
+            -- The limit lowers the row estimate, so that the planner picks a tid scan even for a tiny table.
             select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures)
                             as x (place, result, encoding, failure)
             limit cardinality(_end.places)) x
         where t.ctid = x.place
         returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance,
                   t.attempt_epoch, t.epoch, t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays,
-                  t.suspension, t.ties, x.result, x.encoding, x.failure
+                  t.suspension, t.ties, x.result, x.encoding, x.failure,
+                  case when t.phase = 'active' and (_end.outcome <> 'success' or _end.by is not null) then
+                     jsonb_build_object('lease_id', t.lease_id, 'worker', t.worker, 'instance', t.instance) end as lease
     ), closed as (
         insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,
                                          last_epoch, started_at, ended_at, failure)
@@ -71,7 +73,7 @@ begin
         -- may use only one of them as an index condition.
         where e.partition = any (array[g.partition]) and e.id between g.id and g.id
         returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension,
-                  e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+                  e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, g.lease,
                   (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
         insert into flowfabric.removals (partition, execution, ended_at, remove_at)
@@ -79,12 +81,11 @@ begin
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, event, w.partition, w.id, w.route, w.tags, w.flow, _end.by,
-               flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure) || _end.detail
+               flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure, w.lease) || _end.detail
         from written w where w.ties is null
     )
-    select count(*) as number,
-           array_agg(w.partition) filter (where w.has_family) as kin_partitions,
-           array_agg(w.id) filter (where w.has_family) as kin,
+    select count(*) as number, array_agg(w.partition) filter (where w.has_family) as kin_partitions,
+           array_agg(w.id) filter (where w.has_family) as kin, array_agg(w.lease) filter (where w.ties) as leases,
            array_agg(w.partition) filter (where w.ties) as tied_partitions,
            array_agg(w.id) filter (where w.ties) as tied, array_agg(w.suspension) filter (where w.ties) as suspensions,
            array_agg(w.partition) filter (where w.flow is not null) as member_partitions,
@@ -99,8 +100,8 @@ begin
         -- Appended here, after the events above: the end must be the last event of an execution.
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, event, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
-               flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure) || _end.detail
-        from unnest(ended.tied_partitions, ended.tied) as x (partition, id)
+               flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure, x.lease) || _end.detail
+        from unnest(ended.tied_partitions, ended.tied, ended.leases) as x (partition, id, lease)
         cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id
                             offset 0) e;
     end if;
@@ -132,14 +133,15 @@ end $$;
 
 -- Build the event detail of an execution's end.
 --
---   returns  outcome, attempt and epoch, and the reason if the execution has one
-create or replace function flowfabric._end_detail(outcome flowfabric.outcome, attempt int, epoch bigint, failure jsonb)
+--   returns  outcome, attempt and epoch, the reason if the execution has one, and the lease that the end took away
+create or replace function flowfabric._end_detail(
+    outcome flowfabric.outcome, attempt int, epoch bigint, failure jsonb, lease jsonb)
 returns jsonb
 language sql stable as $$
-    select case when _end_detail.failure ->> 'reason' is null
+    select case when _end_detail.failure ->> 'reason' is null and _end_detail.lease is null
         then jsonb_build_object(
             'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch)
-        else jsonb_build_object(
+        else jsonb_strip_nulls(jsonb_build_object(
             'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch,
-            'reason', _end_detail.failure ->> 'reason') end
+            'reason', _end_detail.failure ->> 'reason')) || coalesce(_end_detail.lease, '{}') end
 $$;

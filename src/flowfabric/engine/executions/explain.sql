@@ -212,7 +212,7 @@ $$;
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_ended(
-    outcome flowfabric.outcome, ended_at timestamptz, attempts int, failure jsonb)
+    outcome flowfabric.outcome, ended_at timestamptz, attempts int, failure jsonb, overridden jsonb)
 returns jsonb
 language sql immutable as $$
     select flowfabric._explanation(
@@ -222,7 +222,9 @@ language sql immutable as $$
                    format(' after %s attempt%s', _explain_ended.attempts,
                           case when _explain_ended.attempts = 1 then '' else 's' end)
                    else '' end,
-               coalesce(': ' || (_explain_ended.failure ->> 'reason'), '')),
+               coalesce(', overridden by ' || (_explain_ended.overridden ->> 'by')
+                            || ': ' || (_explain_ended.overridden ->> 'reason'),
+                        ': ' || (_explain_ended.failure ->> 'reason'), '')),
         'nothing', _explain_ended.ended_at, case when _explain_ended.outcome <> 'success' then 'replay' end)
 $$;
 
@@ -247,10 +249,10 @@ begin
             when 'suspended' then flowfabric._explain_suspended(ticket)
         end;
     end if;
-    select e.outcome, e.ended_at, e.attempt, e.failure into ended from flowfabric.executions e
+    select e.outcome, e.ended_at, e.attempt, e.failure, e.overridden into ended from flowfabric.executions e
     where e.partition = explain.partition and e.id = explain.id;
     if not found then
         perform flowfabric._refuse_missing(explain.partition, explain.id);
     end if;
-    return flowfabric._explain_ended(ended.outcome, ended.ended_at, ended.attempt, ended.failure);
+    return flowfabric._explain_ended(ended.outcome, ended.ended_at, ended.attempt, ended.failure, ended.overridden);
 end $$;

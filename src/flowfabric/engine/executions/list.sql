@@ -55,7 +55,7 @@ declare
     conditions text[] := '{false}';
     state text;
 begin
-    foreach state in array _state_condition.states loop
+    foreach state in array coalesce(_state_condition.states, '{}') loop
         conditions := conditions || case state
             when 'completed' then 'e.outcome = ''success'''
             when 'failed' then 'e.outcome = ''failed'''
@@ -167,12 +167,12 @@ $$;
 --   returns  the query, which yields partition and id; list_executions supplies its parameters
 create or replace function flowfabric._list_query(
     route_count int, limited_count int, task text, states text[], flow uuid, tag_key text, created_after timestamptz,
-    created_before timestamptz, newest_first boolean, after_id uuid)
+    created_before timestamptz, newest_first boolean, after_id uuid, lease_expired boolean)
 returns text
 language plpgsql immutable as $$
 declare
     unfinished constant boolean := coalesce(
-        not _list_query.states && '{completed,failed,cancelled,expired,skipped}', false);
+        _list_query.lease_expired or not _list_query.states && '{completed,failed,cancelled,expired,skipped}', false);
     source constant text := case when unfinished then 't' when _list_query.tag_key is not null then 'g' else 'e' end;
     walk constant text := case
         when source <> 'e' or _list_query.flow is not null or not _list_query.newest_first then 'none'
@@ -191,8 +191,13 @@ declare
                 '%1$s.created_at <= $10 and (%1$s.created_at, %1$s.partition, %1$s.id) < ($10, $11, $12)' end,
             case when _list_query.after_id is not null and not _list_query.newest_first
                 then '(%1$s.partition, %1$s.id) > ($11, $12)' end), source);
-    state_where constant text := case when _list_query.states is not null
-        then flowfabric._state_condition(_list_query.states, _list_query.limited_count) end;
+    in_states constant text := flowfabric._state_condition(_list_query.states, _list_query.limited_count);
+    -- Only active executions have a lease.
+    state_where constant text := case
+        when _list_query.lease_expired and coalesce('active' = any (_list_query.states), true)
+            then 't.phase = ''active'' and t.expires_at <= $1'
+        when _list_query.lease_expired then 'false'
+        when _list_query.states is not null then in_states end;
     route_where constant text := case when _list_query.route_count is not null and walk <> 'route'
         then '%s.route = any ($2)' end;
     task_where constant text := case when _list_query.task is not null and walk <> 'task' then 'e.task = $3' end;
@@ -221,7 +226,7 @@ create or replace function flowfabric.list_executions(
     flow uuid default null, flow_partition int default null, tag_key text default null, tag_value text default null,
     created_after timestamptz default null, created_before timestamptz default null, newest_first boolean default true,
     after_created timestamptz default null, after_partition int default null, after_id uuid default null,
-    take int default 50)
+    take int default 50, lease_expired boolean default false)
 returns table (summary text)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -245,7 +250,8 @@ begin
         flowfabric._list_query(
             cardinality(routes), cardinality(limited), list_executions.task, list_executions.states,
             list_executions.flow, list_executions.tag_key, list_executions.created_after,
-            list_executions.created_before, list_executions.newest_first, list_executions.after_id))
+            list_executions.created_before, list_executions.newest_first, list_executions.after_id,
+            list_executions.lease_expired))
     using now, routes, list_executions.task, list_executions.flow_partition::smallint, list_executions.flow,
           list_executions.tag_key, list_executions.tag_value, list_executions.created_after,
           list_executions.created_before, list_executions.after_created, list_executions.after_partition::smallint,

@@ -6,15 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from flowfabric import ids
+from flowfabric import calls, ids
 from flowfabric.errors import InvalidBody
-from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text
+from flowfabric.ids import ANY_COUNT, ExecutionId, FlowId, check_filter, check_text, expect_id
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 ORDERS = ("newest", "id")
-ANY_COUNT = 32_768  # a cursor is only a position, so every partition number that fits in a smallint is accepted
 
 
 async def describe(
@@ -24,8 +23,7 @@ async def describe(
     found = await call.row(
         conn,
         "describe",
-        partition=execution_id.partition,
-        id=execution_id.uuid,
+        **calls.about(execution_id),
         with_payload=payload,
         with_result=result,
     )
@@ -42,13 +40,13 @@ async def describe(
 
 async def explain(conn: Connection, execution_id: ExecutionId) -> Explanation:
     """Explain in one sentence what an execution waits for and what releases it. Raises `ExecutionNotFound`."""
-    text = await call.value(conn, "explain", partition=execution_id.partition, id=execution_id.uuid)
+    text = await call.value(conn, "explain", **calls.about(execution_id))
     return call.read(Explanation, text)
 
 
 async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
     """Return an execution's outcome and result; the outcome is `None` until it ends. Raises `ExecutionNotFound`."""
-    found = await call.row(conn, "get_result", partition=execution_id.partition, id=execution_id.uuid)
+    found = await call.row(conn, "get_result", **calls.about(execution_id))
     return Result(
         outcome=found["outcome"] and Outcome(found["outcome"]),
         result=found["result"],
@@ -59,11 +57,9 @@ async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
 
 async def list_ended(conn: Connection, execution_ids: Sequence[ExecutionId]) -> list[ExecutionId]:
     """Return the executions that have ended or do not exist, among those given."""
+    asked = [expect_id(ExecutionId, each, "execution id") for each in execution_ids]
     found = await call.rows(
-        conn,
-        "list_ended",
-        partitions=[execution_id.partition for execution_id in execution_ids],
-        ids=[execution_id.uuid for execution_id in execution_ids],
+        conn, "list_ended", partitions=[each.partition for each in asked], ids=[each.uuid for each in asked]
     )
     return [execution_ids[row["item"] - 1] for row in found]
 
@@ -79,6 +75,7 @@ async def list_executions(
     tag: tuple[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
+    lease_expired: bool = False,
     order: Literal["newest", "id"] = "newest",
     cursor: str | None = None,
     limit: int = 50,
@@ -86,7 +83,8 @@ async def list_executions(
     """List the executions that match all filters, page by page.
 
     `states` matches the public state that `describe` returns. `tag` is a name and a value. `created_after` and
-    `created_before` are exclusive. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
+    `created_before` are exclusive. With `lease_expired`, only active executions whose lease has expired: no worker has
+    reclaimed them yet. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
     if order not in ORDERS:
         raise InvalidBody(f"order {ids.shown(order)} is invalid; use newest or id", field="order")
@@ -97,12 +95,13 @@ async def list_executions(
         lane=check_filter(lane, "lane"),
         task=check_filter(task, "task"),
         states=None if states is None else [check_text(state, "state") for state in states],
-        flow=flow and flow.uuid,
+        flow=None if flow is None else expect_id(FlowId, flow, "flow id").uuid,
         flow_partition=flow and flow.partition,
         tag_key=tag and check_filter(tag[0], "tag name"),
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
         created_before=created_before,
+        lease_expired=lease_expired,
         take=call.take(limit),
         newest_first=order == "newest",
         **_position(order, cursor),
@@ -123,5 +122,5 @@ def _position(order: str, cursor: str | None) -> dict[str, object]:
 
 def _cursor(order: str, last: Summary) -> str:
     if order == "newest":
-        return ids.newest_cursor(last.created_at, ids.parse_execution_id(last.execution_id, ANY_COUNT))
-    return last.execution_id
+        return ids.newest_cursor(last.created_at, last.execution_id)
+    return str(last.execution_id)

@@ -34,7 +34,7 @@ declare
     asked record;
 begin
     select e.flow, e.route, e.task, e.creator, e.created_at, e.started_at, e.ended_at, e.outcome, e.priority, e.attempt,
-           e.retries, e.reclaims, e.replays, e.failure
+           e.retries, e.reclaims, e.replays, e.failure, e.overridden
     into asked from flowfabric.executions e where e.partition = _summary.partition and e.id = _summary.id;
     if not found then
         return null;
@@ -43,8 +43,8 @@ begin
     select r.* into route from flowfabric.routes r where r.id = asked.route;
 
     return jsonb_strip_nulls(jsonb_build_object(
-        'execution_id', flowfabric._id(_summary.partition, _summary.id),
-        'flow_id', flowfabric._id(_summary.partition, asked.flow),
+        'execution_id', flowfabric._id_json(_summary.partition, _summary.id),
+        'flow_id', flowfabric._id_json(_summary.partition, asked.flow),
         'namespace', route.namespace, 'lane', route.lane, 'task', asked.task, 'creator', asked.creator,
         'priority', coalesce(ticket.priority, asked.priority),
         'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
@@ -53,7 +53,8 @@ begin
             when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, _summary.now)
             when ticket.phase = 'active' then flowfabric._explain_active(ticket, _summary.now)
             when ticket.phase = 'suspended' then flowfabric._explain_suspended(ticket)
-            else flowfabric._explain_ended(asked.outcome, asked.ended_at, asked.attempt, asked.failure) end,
+            else flowfabric._explain_ended(asked.outcome, asked.ended_at, asked.attempt, asked.failure,
+                                           asked.overridden) end,
         'attempt', case when ticket.attempt_state in ('running_attempt', 'attempt_interrupted') then jsonb_build_object(
             'number', ticket.attempt, 'type', ticket.attempt_type, 'started_at', ticket.attempt_started_at) end,
         'lease', case when ticket.phase = 'active' then jsonb_build_object(
@@ -65,7 +66,7 @@ begin
             'reclaims', coalesce(ticket.reclaims, asked.reclaims), 'replays', coalesce(ticket.replays, asked.replays)),
         'created_at', asked.created_at, 'started_at', coalesce(ticket.started_at, asked.started_at),
         'due_at', ticket.due_at, 'deadline_at', ticket.deadline_at, 'ended_at', asked.ended_at,
-        'failure', asked.failure));
+        'failure', asked.failure, 'overridden', asked.overridden));
 end $$;
 
 -- Find the given executions that have ended or do not exist.

@@ -50,7 +50,8 @@ begin
            flowfabric._large(octet_length(e.payload)), e.flow
     from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
     update flowfabric.executions e
-    set outcome = null, result = null, result_encoding = null, failure = null, ended_at = null, replays = e.replays + 1
+    set outcome = null, result = null, result_encoding = null, failure = null, overridden = null, ended_at = null,
+        replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
     perform flowfabric._forget_open_waits(replay.partition, replay.id);
     perform flowfabric._forget_orphans(replay.partition, replay.id, ended.ended_at);

@@ -1,5 +1,6 @@
 """Tags: names and values to find executions by."""
 
+from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import TagChange
 from flowfabric.postgres import call
@@ -16,8 +17,7 @@ async def set_tag(
     changed = await call.value(
         conn,
         "set_tag",
-        partition=execution_id.partition,
-        id=execution_id.uuid,
+        **calls.about(execution_id),
         key=check_text(key, "tag name"),
         value=value if value is None else check_text(value, "tag value"),
         by=by and check_text(by, "by"),
@@ -27,7 +27,5 @@ async def set_tag(
 
 async def get_tag(conn: Connection, execution_id: ExecutionId, key: str) -> str | None:
     """Return the value of a tag, or `None` if it is not set. Raises `ExecutionNotFound`, `InvalidTagKey`."""
-    value: str | None = await call.value(
-        conn, "get_tag", partition=execution_id.partition, id=execution_id.uuid, key=check_text(key, "tag name")
-    )
+    value: str | None = await call.value(conn, "get_tag", **calls.about(execution_id), key=check_text(key, "tag name"))
     return value

@@ -7,7 +7,7 @@ import msgspec
 from flowfabric import calls, ids
 from flowfabric.calls import submissions
 from flowfabric.calls.submissions import PAYLOAD_LIMIT
-from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.ids import ExecutionId, FlowId, check_text, expect_id
 from flowfabric.model import AddedExecution, CreatedFlow, Submission
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -58,8 +58,9 @@ async def add_execution(
     `FlowNotFound`, `FlowAlreadyTerminal`, `WrongPartition`, `ExecutionNotFound`, `ExecutionAlreadyInFlow`,
     `FlowTooLarge`, and for a submission what `submit` raises.
     """
-    if isinstance(execution, ExecutionId):
-        return await _add(conn, flow_id, execution)
+    expect_id(FlowId, flow_id, "flow id")
+    if not isinstance(execution, Submission):
+        return await _add(conn, flow_id, expect_id(ExecutionId, execution, "execution id"))
     item = submissions.prepare(
         msgspec.structs.replace(execution, flow=flow_id), {}, iter(()), partitions, payload_limit
     )

@@ -1,6 +1,7 @@
 """Cancel flows: end a flow and all its members, only those without a lease, or none."""
 
-from flowfabric.ids import FlowId, check_text, kept_text
+from flowfabric import calls
+from flowfabric.ids import FlowId, check_text, kept_text, read_execution_ids
 from flowfabric.model import CancelledFlow, CancelPolicy
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -22,8 +23,7 @@ async def cancel_flow(
     answer = await call.row(
         conn,
         "cancel_flow",
-        partition=flow_id.partition,
-        id=flow_id.uuid,
+        **calls.about_flow(flow_id),
         reason=reason if reason is None else kept_text(reason),
         by=by and check_text(by, "by"),
         policy=check_text(str(policy), "policy"),
@@ -32,7 +32,7 @@ async def cancel_flow(
         outcome=answer["outcome"],
         policy=CancelPolicy(answer["kept_policy"]),
         count=answer["amount"],
-        members=answer["members"],
+        members=read_execution_ids(answer["members"]),
         reason=answer["kept_reason"],
         by=answer["kept_by"],
     )

@@ -4,7 +4,7 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 from flowfabric import calls
-from flowfabric.ids import ExecutionId, FlowId, check_text
+from flowfabric.ids import ExecutionId, FlowId, check_text, expect_id
 from flowfabric.model import AddedEdge, EdgePolicy
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -27,10 +27,12 @@ async def add_edge(
     `StaleGraphRevision`, `InvalidDependency`, `SelfReferencingEdge`, `CycleDetected`, `DependencyAlreadyExists`,
     `ExecutionAlreadyStarted`, `EdgeGroupSettled`, `FlowTooLarge`, `InvalidName`.
     """
+    for member in (upstream, downstream):
+        expect_id(ExecutionId, member, "execution id")
     added = await call.row(
         conn,
         "add_edge",
-        partition=flow_id.partition,
+        partition=expect_id(FlowId, flow_id, "flow id").partition,
         flow=flow_id.uuid,
         upstream_partition=upstream.partition,
         upstream=upstream.uuid,
@@ -60,9 +62,9 @@ async def set_edge_group(
     answer: Literal["set", "already_set"] = await call.value(
         conn,
         "set_edge_group",
-        partition=flow_id.partition,
+        partition=expect_id(FlowId, flow_id, "flow id").partition,
         flow=flow_id.uuid,
-        downstream_partition=downstream.partition,
+        downstream_partition=expect_id(ExecutionId, downstream, "execution id").partition,
         downstream=downstream.uuid,
         policy=calls.json_text(policy, "policy"),
     )

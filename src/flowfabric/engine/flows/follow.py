@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from flowfabric.ids import ExecutionId
+from flowfabric.ids import ExecutionId, expect_id, read_execution_ids
 from flowfabric.model import Followed
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -13,6 +13,7 @@ async def follow_ends(conn: Connection, ended: Sequence[ExecutionId]) -> Followe
 
     Executions that are not in a flow are ignored.
     """
-    partitions, uuids = [each.partition for each in ended], [each.uuid for each in ended]
+    asked = [expect_id(ExecutionId, each, "execution id") for each in ended]
+    partitions, uuids = [each.partition for each in asked], [each.uuid for each in asked]
     found = await call.row(conn, "follow_ends", partitions=partitions, ids=uuids)
-    return Followed(lanes=found["lanes"] or (), ended=found["ended"] or ())
+    return Followed(lanes=found["lanes"] or (), ended=read_execution_ids(found["ended"]))

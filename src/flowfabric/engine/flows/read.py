@@ -1,12 +1,10 @@
 """Read flows: describe a flow, list flows and set their tags."""
 
-from flowfabric import ids
-from flowfabric.ids import FlowId, check_filter, check_text
+from flowfabric import calls, ids
+from flowfabric.ids import ANY_COUNT, FlowId, check_filter, check_text
 from flowfabric.model import FlowDescription, FlowState, FlowSummary, Page, TagChange
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
-
-ANY_COUNT = 32_768
 
 
 async def describe_flow(
@@ -17,9 +15,7 @@ async def describe_flow(
     Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
     """
     after = ids.parse_id_cursor(cursor, ANY_COUNT).uuid if cursor else None
-    text = await call.value(
-        conn, "describe_flow", partition=flow_id.partition, id=flow_id.uuid, after=after, take=call.take(limit)
-    )
+    text = await call.value(conn, "describe_flow", **calls.about_flow(flow_id), after=after, take=call.take(limit))
     return call.read(FlowDescription, text)
 
 
@@ -45,7 +41,7 @@ async def list_flows(
         after_id=after and after.uuid,
         take=call.take(limit),
     )
-    return call.page([call.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: last.flow_id)
+    return call.page([call.read(FlowSummary, row["summary"]) for row in found], limit, lambda last: str(last.flow_id))
 
 
 async def set_flow_tag(
@@ -59,8 +55,7 @@ async def set_flow_tag(
         await call.value(
             conn,
             "set_flow_tag",
-            partition=flow_id.partition,
-            id=flow_id.uuid,
+            **calls.about_flow(flow_id),
             key=check_text(key, "tag name"),
             value=value if value is None else check_text(value, "tag value"),
             by=by and check_text(by, "by"),

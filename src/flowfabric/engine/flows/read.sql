@@ -55,7 +55,7 @@ create or replace function flowfabric._flow_summary(flow flowfabric.flows, count
 returns jsonb
 language sql immutable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'flow_id', flowfabric._id((_flow_summary.flow).partition, (_flow_summary.flow).id),
+        'flow_id', flowfabric._id_json((_flow_summary.flow).partition, (_flow_summary.flow).id),
         'kind', (_flow_summary.flow).kind, 'namespace', (_flow_summary.flow).namespace,
         'state', flowfabric._flow_state(_flow_summary.flow, _flow_summary.counts),
         'revision', (_flow_summary.flow).revision, 'node_count', (_flow_summary.flow).node_count,
@@ -88,7 +88,7 @@ begin
         'next_cursor', case when more then flowfabric._id(home.partition, ids[cardinality(ids)]) end,
         'members', coalesce((
             select jsonb_agg(jsonb_build_object(
-                'execution_id', flowfabric._id(home.partition, e.id), 'task', e.task,
+                'execution_id', flowfabric._id_json(home.partition, e.id), 'task', e.task,
                 'public_state', case
                     when e.outcome is not null then flowfabric._ended_state(e.outcome)
                     else flowfabric._public_state(t, flowfabric._eligibility_state(t, _flow_page.now)) end)
@@ -97,13 +97,13 @@ begin
             where e.partition = home.partition and e.id = any (ids)), '[]'),
         'edges', coalesce((
             select jsonb_agg(jsonb_build_object(
-                'edge_id', e.id, 'upstream', flowfabric._id(e.partition, e.upstream),
-                'downstream', flowfabric._id(e.partition, e.downstream),
+                'edge_id', e.id, 'upstream', flowfabric._id_json(e.partition, e.upstream),
+                'downstream', flowfabric._id_json(e.partition, e.downstream),
                 'state', e.state, 'pass_as', e.pass_as) order by e.downstream, e.upstream)
             from flowfabric.flow_edges e where e.partition = home.partition and e.downstream = any (ids)), '[]'),
         'groups', coalesce((
             select jsonb_agg(jsonb_build_object(
-                'downstream', flowfabric._id(g.partition, g.downstream),
+                'downstream', flowfabric._id_json(g.partition, g.downstream),
                 'policy', flowfabric._policy_of_group(g.kind, g.needed, g.cancels),
                 'n', g.total, 'succeeded', g.succeeded, 'failed', g.failed, 'skipped', g.skipped,
                 'running', g.total - g.succeeded - g.failed - g.skipped, 'state', g.state) order by g.downstream)

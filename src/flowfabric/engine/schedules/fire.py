@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from flowfabric import calls
 from flowfabric.engine.schedules.ticks import Decision, Ticks, execution_id, put_off
 from flowfabric.errors import InvalidSchedule
-from flowfabric.ids import ExecutionId, check_text, mint_execution_id
+from flowfabric.ids import ExecutionId, check_text, mint_execution_id, read_execution_ids
 from flowfabric.model import Fired, Swept, Timing
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
@@ -29,17 +30,18 @@ async def fire_schedule(
 
     Safe to repeat with an `execution_id`. Raises `ScheduleNotFound`, `InvalidBody`, and what `submit` refuses.
     """
-    chosen = execution_id or mint_execution_id(partitions)
+    chosen = mint_execution_id(partitions) if execution_id is None else execution_id
     fired = await call.row(
         conn,
         "fire_schedule",
         namespace=check_text(namespace, "namespace"),
         name=check_text(name, "schedule"),
-        partition=chosen.partition,
-        id=chosen.uuid,
+        **calls.about(chosen),
         by=check_text(by, "by"),
     )
-    return msgspec.convert(dict(fired), Fired)
+    [started] = read_execution_ids([fired["execution_id"]])
+    ended = read_execution_ids(fired["ended"])
+    return Fired(outcome=fired["outcome"], execution_id=started, lane=fired["lane"], ended=ended)
 
 
 async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0, partitions: int = 256) -> Swept:
@@ -47,7 +49,7 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
 
     A schedule whose submission is refused keeps its tick, records why, and is retried; the others continue.
     """
-    moved, lanes, ended = 0, set[str](), list[str]()
+    moved, lanes, ended = 0, set[str](), list[ExecutionId]()
     while True:
         due = await call.rows(conn, "_due_schedules", take=limit - moved, passing=passing)
         if not due and limit:
@@ -63,7 +65,7 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
             log.warning("could not fire a schedule; the sweep will retry: %s", sentence)
         moved += swept["moved"]
         lanes.update(swept["lanes"] or ())
-        ended += swept["ended"] or ()
+        ended += read_execution_ids(swept["ended"])
         if moved >= limit:
             return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
         # A schedule that catches up tick by tick may be due again immediately, and others may be due behind

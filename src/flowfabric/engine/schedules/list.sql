@@ -13,7 +13,7 @@ language sql stable as $$
         'options', s.options, 'timing', s.timing, 'anchor_at', s.anchor_at, 'declared', s.declared,
         'created_at', s.created_at, 'changed_at', s.changed_at, 'priority', s.priority, 'revision', s.revision,
         'by', s.by, 'next_tick_at', s.next_tick_at, 'last_tick_at', s.last_tick_at,
-        'last_execution_id', flowfabric._id(s.last_partition, s.last_execution),
+        'last_execution_id', flowfabric._id_json(s.last_partition, s.last_execution),
         'deadline_ms', s.deadline_ms, 'tags', s.tags, 'pause', s.pause, 'refusal', s.refusal))
     from (select (_schedule_json.schedule).*) s
 $$;

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 
 from flowfabric import calls
 from flowfabric.errors import FlowFabricError, InvalidId
-from flowfabric.ids import ExecutionId, check_text, shown
+from flowfabric.ids import ExecutionId, check_text, expect_id, shown
 from flowfabric.model import Delivered, Signal, SignalToSend
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -55,6 +55,7 @@ def _statements(signals: Sequence[SignalToSend]) -> Iterator[Sequence[SignalToSe
 
 
 def _checked(signal: SignalToSend) -> SignalToSend:
+    expect_id(ExecutionId, signal.execution_id, "execution id")
     for given in (signal.waitpoint_id, signal.signal_id):
         if not isinstance(given, UUID | None):
             raise InvalidId(f"id {shown(str(given))} is invalid; use a UUID", cause="invalid_uuid")

@@ -8,7 +8,7 @@ import msgspec
 
 from flowfabric import calls
 from flowfabric.engine.waits.suspend import read_condition, read_occurrence, read_waitpoint
-from flowfabric.ids import ExecutionId, check_text
+from flowfabric.ids import ExecutionId, check_text, expect_id
 from flowfabric.model import Fence, SuspendedTogether, Suspension, Wish
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -40,12 +40,13 @@ def _wish(wish: Wish) -> dict[str, object]:
         "choice": calls.expect(int, wish.choice, "choice"),
     }
     match wish.what:
-        case ExecutionId() as child:
-            written |= {"child_partition": child.partition, "child": str(child.uuid)}
         case datetime() as until:
             written["until"] = calls.span_or_moment(until, "until")[1]
         case Suspension() as suspension:
             written |= _suspension(suspension)
+        case child:
+            expect_id(ExecutionId, child, "execution id")
+            written |= {"child_partition": child.partition, "child": str(child.uuid)}
     return {name: value for name, value in written.items() if value is not None}
 
 

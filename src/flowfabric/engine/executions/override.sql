@@ -1,0 +1,78 @@
+-- Override: an operator completes or fails an execution without its lease.
+
+-- Check the arguments of an override.
+--
+--   refuses  invalid_body, payload_too_large, as a value
+--   returns  the fault, or null if the override is valid
+create or replace function flowfabric._override_fault(
+    outcome text, reason text, result bytea, encoding text, result_limit int)
+returns jsonb
+language plpgsql immutable as $$
+begin
+    return case
+        when coalesce(_override_fault.outcome, '') not in ('success', 'failed') then
+            flowfabric._fault('invalid_body',
+                format('outcome %s is invalid; use success or failed', flowfabric._shown(_override_fault.outcome)),
+                '{"field": "outcome"}')
+        when coalesce(_override_fault.reason, '') !~ '\S' or octet_length(_override_fault.reason) > 4096 then
+            flowfabric._fault('invalid_body',
+                format('reason %s is invalid; say in 1 to 4,096 bytes why you override the execution',
+                       flowfabric._shown(_override_fault.reason)), '{"field": "reason"}')
+        when _override_fault.outcome = 'failed' and _override_fault.result is not null then
+            flowfabric._fault('invalid_body',
+                'a failed execution has no result; use the outcome success, or remove the result',
+                '{"field": "result"}')
+        else flowfabric._result_fault(octet_length(_override_fault.result), _override_fault.encoding,
+                                      _override_fault.result_limit) end;
+end $$;
+
+-- Complete or fail an execution without its lease. A failure by override is final, whatever the retry policy says. If a
+-- worker has a lease, it loses the lease, and its later calls are refused.
+--
+--   moves    any unfinished phase → ended: success or failed
+--   locks    its flow; the ticket
+--   emits    execution_overridden; execution_completed or execution_failed
+--   refuses  execution_not_found, execution_ended, invalid_body, payload_too_large
+--   returns  the public state, 'completed' or 'failed', also if it was overridden before with the same outcome and
+--            result
+create or replace function flowfabric.override(
+    partition int, id uuid, outcome text, reason text, by text, result bytea default null, encoding text default null,
+    result_limit int default 1048576)
+returns text
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+    wanted flowfabric.outcome;
+begin
+    perform flowfabric._check_by(coalesce(override.by, ''));
+    perform flowfabric._raise(flowfabric._override_fault(
+        override.outcome, override.reason, override.result, override.encoding, override.result_limit));
+    wanted := override.outcome;
+    perform flowfabric._lock_for_end(array[override.partition], array[override.id], wins => wanted = 'success');
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = override.partition and t.id = override.id for update;
+    if not found then
+        if not exists (
+            select from flowfabric.executions e
+            where e.partition = override.partition and e.id = override.id and e.overridden is not null
+              and e.outcome = wanted and e.result is not distinct from override.result) then
+            perform flowfabric._refuse_ended(override.partition, override.id);
+        end if;
+        return flowfabric._ended_state(wanted);
+    end if;
+
+    update flowfabric.executions e
+    set overridden = jsonb_build_object('by', override.by, 'reason', override.reason)
+    where e.partition = ticket.partition and e.id = ticket.id;
+    perform flowfabric._append_about(
+        'execution_overridden', ticket.partition, ticket.id, override.by, jsonb_build_object(
+            'outcome', wanted, 'reason', override.reason, 'phase', ticket.phase, 'attempt', ticket.attempt,
+            'epoch', ticket.epoch, 'lease_id', case when ticket.phase = 'active' then ticket.lease_id end));
+    perform flowfabric._end(
+        array[ticket.partition], array[ticket.id], wanted, array[override.result], array[override.encoding],
+        case when wanted = 'failed' then array[jsonb_build_object(
+            'class', 'permanent', 'category', 'overridden', 'reason', override.reason)] end,
+        by => override.by);
+    return flowfabric._ended_state(wanted);
+end $$;
