@@ -1,0 +1,100 @@
+"""Continuous work beside the removal of ended executions, in turns with the same work alone."""
+
+import asyncio
+import time
+from statistics import fmean
+
+from benchmarks import tasks
+from benchmarks.ground import Ground
+from benchmarks.scenario import Scenario
+from benchmarks.stamps import Stamps
+from benchmarks.workers import command, feed, opened, stamped, until, until_none, worker
+from flowfabric.postgres.driver import Connection
+
+COUNT = 400_000
+TURNS = 6
+SECONDS = 5.0
+MOST_PER_SECOND = 20_000
+LEAST = 0.9  # of the rate without removal
+
+# Executions that ended long ago, as a worker leaves them: the record, the attempt and the removal entry.
+FILL = """
+with ended as (
+    select (hashtext(n::text) & 255)::smallint as partition, at,
+           (lpad(to_hex(extract(epoch from at)::bigint * 1000), 12, '0')
+            || '7' || lpad(to_hex(n & 4095), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid as id
+    from (select n, now() - interval '30 days' + n * interval '10 ms' as at from generate_series(1, $1::int) n) n
+), recorded as (
+    insert into flowfabric.executions (partition, id, route, task, encoding, payload, created_at, started_at, ended_at,
+                                       epoch, attempt, retries, reclaims, outcome, result_encoding, result)
+    select e.partition, e.id, r.id, 'nothing', 'json', '[1]', e.at, e.at, e.at, 1, 1, 0, 0, 'success', 'json', '1'
+    from ended e, (select r.id from flowfabric.routes r limit 1) r
+), tried as (
+    insert into flowfabric.attempts (partition, execution, number, first_epoch, last_epoch, started_at, ended_at, type,
+                                     lifecycle, worker, instance)
+    select e.partition, e.id, 1, 1, 1, e.at, e.at, 'initial', 'ended_success', 'worker', 'instance' from ended e
+)
+insert into flowfabric.removals (partition, execution, ended_at) select e.partition, e.id, e.at from ended e
+"""
+LEFT = "select count(*) as number from flowfabric.removals where ended_at < now() - interval '20 days'"
+
+
+async def left(conn: Connection) -> int:
+    """How many of the old executions have not been removed."""
+    [row] = await conn.fetch(LEFT)
+    return int(row["number"])
+
+
+async def rate(stamps: Stamps, seconds: float) -> float:
+    """How many executions per second run from now on."""
+    began = time.monotonic()
+    await asyncio.sleep(seconds)
+    return sum(began <= moment < began + seconds for moment in stamps.moments()) / seconds
+
+
+async def removing(ground: Ground, stamps: Stamps, conn: Connection, seconds: float) -> tuple[float, float]:
+    """Run the sweeps in a process of their own; return the rate of the work, and that of the removal."""
+    begun = await left(conn)
+    async with command(ground, "sweep", says=b"sweeping"):
+        await until_none(conn, f"select from ({LEFT}) l where number = {begun}")
+        begun = await left(conn)
+        worked = await rate(stamps, seconds)
+        return worked, (begun - await left(conn)) / seconds
+
+
+async def run(ground: Ground) -> int:
+    seconds = max(SECONDS * ground.scale, 0.5)
+    stamps = stamped(ground, round((seconds + 3) * 2 * TURNS * MOST_PER_SECOND))
+    alone: list[float] = []
+    beside: list[tuple[float, float]] = []
+    async with opened(ground) as app, app.database.connection() as conn:
+        await tasks.nothing.submit(0)
+        await conn.execute(FILL.replace("$1", str(ground.scaled(COUNT, least=40_000))))
+        await conn.execute("vacuum analyze")
+        async with worker(ground, FLOWFABRIC_RETENTION="3650d"):  # its own sweeps remove nothing
+            await until(lambda: stamps.at(0) > 0)
+            feeding = asyncio.create_task(feed(stamps, lambda: True))
+            while len(beside) < TURNS and await left(conn):
+                alone.append(await rate(stamps, seconds))
+                beside.append(await removing(ground, stamps, conn, seconds))
+            feeding.cancel()
+            await asyncio.wait([feeding])
+    ground.seconds = len(beside) * seconds
+    worked = [work for work, _ in beside]
+    ground.tell(
+        kept=sum(worked) / sum(alone),
+        alone_per_s=fmean(alone),
+        beside_per_s=fmean(worked),
+        removed_per_s=fmean(removed for _, removed in beside),
+    )
+    return round(sum(worked) * seconds)
+
+
+scenario = Scenario(
+    name="retention",
+    about="the rate of continuous work while ended executions are removed, one worker process",
+    run=run,
+    unit="of the rate without removal",
+    figure="kept",
+    slow=True,
+)
