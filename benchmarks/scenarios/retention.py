@@ -1,15 +1,20 @@
 """Continuous work beside the removal of ended executions, in turns with the same work alone."""
 
 import asyncio
+import signal
 import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from statistics import fmean
+
+import asyncpg
 
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.stamps import Stamps
 from benchmarks.workers import command, feed, opened, stamped, until, until_none, worker
-from flowfabric.postgres.driver import Connection
 
 COUNT = 400_000
 TURNS = 6
@@ -39,10 +44,9 @@ insert into flowfabric.removals (partition, execution, ended_at) select e.partit
 LEFT = "select count(*) as number from flowfabric.removals where ended_at < now() - interval '20 days'"
 
 
-async def left(conn: Connection) -> int:
+async def left(conn: asyncpg.Connection) -> int:
     """How many of the old executions have not been removed."""
-    [row] = await conn.fetch(LEFT)
-    return int(row["number"])
+    return int(await conn.fetchval(LEFT))
 
 
 async def rate(stamps: Stamps, seconds: float) -> float:
@@ -52,14 +56,27 @@ async def rate(stamps: Stamps, seconds: float) -> float:
     return sum(began <= moment < began + seconds for moment in stamps.moments()) / seconds
 
 
-async def removing(ground: Ground, stamps: Stamps, conn: Connection, seconds: float) -> tuple[float, float]:
-    """Run the sweeps in a process of their own; return the rate of the work, and that of the removal."""
+async def removing(sweeping: Process, stamps: Stamps, conn: asyncpg.Connection, seconds: float) -> tuple[float, float]:
+    """Let the stopped process sweep for a while; return the rate of the work, and that of the removal."""
     begun = await left(conn)
-    async with command(ground, "sweep", says=b"sweeping"):
-        await until_none(conn, f"select from ({LEFT}) l where number = {begun}")
-        begun = await left(conn)
-        worked = await rate(stamps, seconds)
-        return worked, (begun - await left(conn)) / seconds
+    sweeping.send_signal(signal.SIGCONT)
+    await until_none(conn, f"select from ({LEFT}) l where number = {begun}")
+    begun = await left(conn)
+    worked = await rate(stamps, seconds)
+    removed = begun - await left(conn)
+    sweeping.send_signal(signal.SIGSTOP)
+    return worked, removed / seconds
+
+
+@asynccontextmanager
+async def stopped_sweep(ground: Ground) -> AsyncIterator[Process]:
+    """A process that runs the sweeps, stopped before its first one."""
+    async with command(ground, "sweep", says=b"sweeping") as process:
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
 
 
 async def run(ground: Ground) -> int:
@@ -67,16 +84,17 @@ async def run(ground: Ground) -> int:
     stamps = stamped(ground, round((seconds + 3) * 2 * TURNS * MOST_PER_SECOND))
     alone: list[float] = []
     beside: list[tuple[float, float]] = []
-    async with opened(ground) as app, app.database.connection() as conn:
+    async with opened(ground), ground.raw() as conn:
         await tasks.nothing.submit(0)
-        await conn.execute(FILL.replace("$1", str(ground.scaled(COUNT, least=40_000))))
+        await conn.execute(FILL, ground.scaled(COUNT, least=40_000))
         await conn.execute("vacuum analyze")
-        async with worker(ground, FLOWFABRIC_RETENTION="3650d"):  # its own sweeps remove nothing
+        # The sweeps of the worker remove nothing.
+        async with worker(ground, FLOWFABRIC_RETENTION="3650d"), stopped_sweep(ground) as sweeping:
             await until(lambda: stamps.at(0) > 0)
             feeding = asyncio.create_task(feed(stamps, lambda: True))
             while len(beside) < TURNS and await left(conn):
                 alone.append(await rate(stamps, seconds))
-                beside.append(await removing(ground, stamps, conn, seconds))
+                beside.append(await removing(sweeping, stamps, conn, seconds))
             feeding.cancel()
             await asyncio.wait([feeding])
     ground.seconds = len(beside) * seconds
