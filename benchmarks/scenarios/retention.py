@@ -114,5 +114,6 @@ scenario = Scenario(
     run=run,
     unit="of the rate without removal",
     figure="kept",
+    least=LEAST,
     slow=True,
 )

@@ -24,7 +24,7 @@ from flowfabric.engine import (
 from flowfabric.model import Swept
 from flowfabric.postgres.driver import Connection
 
-REMOVAL_SHARE = 0.2
+REMOVAL_SHARE = 0.1
 
 
 class Pass(Protocol):
