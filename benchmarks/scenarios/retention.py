@@ -1,6 +1,7 @@
 """Continuous work beside the removal of ended executions, in turns with the same work alone.
 
-The turns are short, so that whatever else the machine does slows both alike.
+The turns are short, so that whatever else the machine does slows both alike. The sweeps run in both, in a process of
+their own; only the retention differs.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ TURNS = 20
 SECONDS = 1.0
 SETTLE = 0.2  # for the pass that is in flight when the removal stops
 MOST_PER_SECOND = 20_000
+KEEPING = {"FLOWFABRIC_RETENTION": "3650d"}
 LEAST = 0.9  # of the rate without removal
 
 # Executions that ended long ago, as a worker leaves them: the record, the attempt and the removal entry.
@@ -57,19 +59,19 @@ async def rate(stamps: Stamps, seconds: float) -> float:
     return sum(began <= moment < began + seconds for moment in stamps.moments()) / seconds
 
 
-async def removing(sweeping: Process, stamps: Stamps, seconds: float) -> float:
+async def sweeping(process: Process, stamps: Stamps, seconds: float) -> float:
     """Let the stopped process sweep for a while; return the rate of the work."""
-    sweeping.send_signal(signal.SIGCONT)
+    process.send_signal(signal.SIGCONT)
     worked = await rate(stamps, seconds)
-    sweeping.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(SETTLE)
     return worked
 
 
 @asynccontextmanager
-async def stopped_sweep(ground: Ground) -> AsyncIterator[Process]:
+async def stopped_sweep(ground: Ground, **environment: str) -> AsyncIterator[Process]:
     """A process that runs the sweeps, stopped before its first one."""
-    async with command(ground, "sweep", says=b"sweeping") as process:
+    async with command(ground, "sweep", says=b"sweeping", **environment) as process:
         process.send_signal(signal.SIGSTOP)
         try:
             yield process
@@ -79,22 +81,25 @@ async def stopped_sweep(ground: Ground) -> AsyncIterator[Process]:
 
 async def run(ground: Ground) -> int:
     count, seconds = ground.scaled(COUNT, least=40_000), max(SECONDS * ground.scale, 0.2)
-    stamps = stamped(ground, round((2 * seconds + SETTLE) * (TURNS + 1) * MOST_PER_SECOND))
+    stamps = stamped(ground, round(2 * (seconds + SETTLE) * (TURNS + 1) * MOST_PER_SECOND))
     alone: list[float] = []
     beside: list[float] = []
     async with opened(ground), ground.raw() as conn:
         await tasks.nothing.submit(0)
         await conn.execute(FILL, count)
         await conn.execute("vacuum analyze")
-        # The sweeps of the worker remove nothing.
-        async with worker(ground, FLOWFABRIC_RETENTION="3650d"), stopped_sweep(ground) as sweeping:
+        async with (
+            worker(ground, **KEEPING),
+            stopped_sweep(ground, **KEEPING) as keeping,
+            stopped_sweep(ground) as removing,
+        ):
             await until(lambda: stamps.at(0) > 0)
             feeding = asyncio.create_task(feed(stamps, lambda: True))
             while not (removed := await conn.fetchval(REMOVED, count)):
-                await removing(sweeping, stamps, seconds)
+                await sweeping(removing, stamps, seconds)
             while len(beside) < TURNS and await conn.fetchval(REMOVED, count) < count:
-                alone.append(await rate(stamps, seconds))
-                beside.append(await removing(sweeping, stamps, seconds))
+                alone.append(await sweeping(keeping, stamps, seconds))
+                beside.append(await sweeping(removing, stamps, seconds))
             removed = await conn.fetchval(REMOVED, count) - removed
             feeding.cancel()
             await asyncio.wait([feeding])

@@ -22,7 +22,7 @@ BLOCKED = {
 
 
 def judge_work(facts: WorkFacts) -> Iterator[Finding]:
-    """Check the clock, the signing key, the log, its consumers, the sweeps, retention, and whether workers can claim."""
+    """Check the clock, signing key, log, consumers, sweeps and retention, and whether workers can claim."""
     yield from _clock(facts)
     yield from _key(facts)
     yield from _log(facts)

@@ -1,7 +1,7 @@
 -- Turns: a sweep that pauses between its passes runs in one process at a time.
 
--- Take or extend a turn: the right to run this sweep until another process may take over. If the process of a turn dies,
--- the next process that asks continues the turn, so `since` is the start of the first one.
+-- Take or extend a turn: the right to run this sweep until another process may take over. If the process of a turn
+-- dies, the next process that asks continues the turn, so `since` is the start of the first one.
 --
 --   locks    the turn, skipping it if it is locked
 --   returns  whether the holder has the turn now; false if another process has it
