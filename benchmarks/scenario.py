@@ -22,6 +22,8 @@ class Scenario(NamedTuple):
     """The scenarios of the same run to compare with, and the required ratio, if there is one."""
     figure: str | None = None
     """Which of its figures is the result; if None, the number of items per second."""
+    least: float | None = None
+    """The result that is required, if there is one."""
     less_is_better: bool = False
     for_peers: int = 0
     """How many items peers process; 0 if peers do not take part."""
@@ -72,8 +74,13 @@ class Result(NamedTuple):
     @property
     def missed(self) -> list[str]:
         """The goals that were not reached."""
-        goals = self.scenario.against if self.engine == self.scenario.engine else {}
-        return [f"{goal:g}x {name}" for name, goal in goals.items() if goal and self.ratios.get(name, goal) < goal]
+        if self.engine != self.scenario.engine:
+            return []
+        goals, least = self.scenario.against, self.scenario.least
+        missed = [f"{goal:g}x {name}" for name, goal in goals.items() if goal and self.ratios.get(name, goal) < goal]
+        if least is not None and self.value < least:
+            missed.append(f"{least:g} {self.scenario.unit}")
+        return missed
 
 
 Key = tuple[str, str]  # scenario, engine

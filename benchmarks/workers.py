@@ -1,4 +1,4 @@
-"""Worker processes for the scenarios, as a user runs them."""
+"""Worker processes for the scenarios, as a user runs them, and what keeps them busy."""
 
 import asyncio
 import os
@@ -19,6 +19,8 @@ from flowfabric.postgres.driver import Connection
 APP = f"{Path(__file__).with_name('tasks.py')}:app"
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 900.0
+BACKLOG = 2_000
+AT_ONCE = 500
 
 
 @asynccontextmanager
@@ -44,9 +46,16 @@ async def working(ground: Ground, processes: int, *options: str) -> AsyncIterato
 @asynccontextmanager
 async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIterator[Process]:
     """Run one worker process and stop it at the end, unless it has ended by then."""
+    async with command(ground, "worker", APP, *options, says=b"working as ", **environment) as process:
+        yield process
+
+
+@asynccontextmanager
+async def command(ground: Ground, *arguments: str, says: bytes, **environment: str) -> AsyncIterator[Process]:
+    """Run `ff` with these arguments for the length of the block, from when it prints what it `says` at its start."""
     stamps = ground.directory / "stamps"
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "flowfabric.cli", "worker", APP, *options),
+        *(sys.executable, "-m", "flowfabric.cli", *arguments),
         cwd=ROOT,
         env={
             **os.environ,
@@ -60,13 +69,26 @@ async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIter
     assert process.stdout is not None
     try:
         said = await process.stdout.readline()
-        if not said.startswith(b"working as "):
-            raise RuntimeError(f"a worker did not start; its output was {said.decode()!r}, and standard error says why")
+        if not said.startswith(says):
+            raise RuntimeError(
+                f"ff {arguments[0]} did not start; it printed {said.decode()!r}, and standard error says why"
+            )
         yield process
     finally:
         if process.returncode is None:
             process.terminate()
         await process.wait()
+
+
+async def feed(stamps: Stamps, going_on: Callable[[], bool]) -> None:
+    """Keep a constant backlog of tasks, with numbers from 1 on, while `going_on` and while there is room for stamps."""
+    submitted = 1
+    while going_on() and submitted < len(stamps) - AT_ONCE:
+        if submitted - stamps.reached() < BACKLOG:
+            await tasks.nothing.submit_many([(submitted + index,) for index in range(AT_ONCE)])
+            submitted += AT_ONCE
+        else:
+            await asyncio.sleep(0.005)
 
 
 async def until(reached: Callable[[], bool], pause: float = 0.005) -> None:

@@ -12,6 +12,7 @@ FIELDS = {
     "log_room": "how many events fit into the ranges of the log that exist",
     "overdue": "sweeps that are late",
     "pid": "the process id of the connection",
+    "removing_since": "since when `remove_ended` has had executions to remove; none if no process runs it now",
     "sweep": "the name of the sweep",
     "unread_count": "how many events are beyond the horizon, where readers cannot read them yet",
     "about": "the subject that people decide about, as encoded bytes",

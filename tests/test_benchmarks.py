@@ -52,6 +52,13 @@ def test_a_result_names_the_goal_it_missed() -> None:
     assert ours.missed == ["2x bare"]
 
 
+def test_a_result_names_the_least_value_it_missed() -> None:
+    found = rounds(bare_postgres=[100], ours_flowfabric=[0.8])
+
+    assert results([BARE, OURS._replace(against={}, least=0.9, unit="kept")], found, {})[1].missed == ["0.9 kept"]
+    assert results([BARE, OURS._replace(against={}, least=0.8, unit="kept")], found, {})[1].missed == []
+
+
 def test_flowfabric_is_compared_with_every_peer_and_a_peer_with_the_bare_database() -> None:
     found = rounds(bare_postgres=[100, 100], ours_flowfabric=[300, 400], ours_peer=[50, None], ours_other=[None, None])
 

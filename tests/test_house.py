@@ -58,7 +58,9 @@ RENAMED = {
 }
 
 # Tables without data of executions: few rows, or, like the log, ordered by one number.
-REFERENCE_TABLES = {"consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "schedules", "workers"}
+REFERENCE_TABLES = {
+    *("consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "schedules", "turns", "workers"),
+}
 
 SQL_IN_PYTHON = {
     "call.py": "builds the call of a function",

@@ -24,6 +24,7 @@ from benchmarks.scenarios import (
     raw_signals,
     raw_steps,
     renew,
+    retention,
     routes,
     signals,
     size,
@@ -81,6 +82,7 @@ SCENARIOS: list[Scenario] = [
     size.scenario,
     pinned.unpinned,
     pinned.pinned,
+    retention.scenario,
     killed.direct,
     killed.pooled,
 ]

@@ -5,6 +5,7 @@
 
 import hashlib
 import secrets
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -28,6 +29,7 @@ from flowfabric.engine import (
     schedules,
     signing_keys,
     steps,
+    turns,
     waits,
     workers,
 )
@@ -385,6 +387,14 @@ async def of_steps(conn: asyncpg.Connection, claim: Claim) -> None:
     # steps.read_journal
     for entry in await steps.read_journal(conn, claim.execution_id, begun=claim.journal):
         print(entry.kind, entry.name, entry.result)
+
+
+async def of_turns(conn: asyncpg.Connection) -> None:
+    # turns.take_turn, turns.end_turn
+    process = uuid.uuid4()
+    if await turns.take_turn(conn, "remove_ended", process, turn=timedelta(minutes=2)):
+        await executions.remove_ended(conn)
+        await turns.end_turn(conn, "remove_ended", process)
 
 
 async def of_waits(

@@ -9,7 +9,8 @@ import asyncpg
 from flowfabric import testing
 from flowfabric.config import Config
 from flowfabric.doctor import diagnose
-from flowfabric.engine import claims, events, executions, lanes, workers
+from flowfabric.engine import claims, events, executions, lanes, turns, workers
+from flowfabric.ids import uuid7
 from flowfabric.model import Finding, Level
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
@@ -53,7 +54,18 @@ async def test_a_healthy_database_with_work_and_workers_has_no_findings(conn: Co
     await given.submitted(delay=timedelta(hours=1))
 
     # The test server is not durable, for speed, and has a movable clock: both are expected findings.
-    checks = ("schema", "engine_clock", "signing_key", "log", "consumers", "sweeps", "lanes", "routes", "pooler")
+    checks = (
+        "schema",
+        "engine_clock",
+        "signing_key",
+        "log",
+        "consumers",
+        "sweeps",
+        "retention",
+        "lanes",
+        "routes",
+        "pooler",
+    )
     assert [finding for check in checks for finding in await found(conn, check)] == []
 
 
@@ -188,6 +200,30 @@ async def test_sweeps_that_do_not_run_are_found(conn: Connection, given: Given, 
     assert set(finding.subject.split(", ")) == late
     assert "promote_due is 5 min" in finding.problem
     await run_each(database, sweeps(CONFIG))
+    assert await found(conn, "sweeps") == []
+
+
+async def test_a_removal_that_has_not_caught_up_for_a_day_is_advice(conn: Connection, given: Given) -> None:
+    process = uuid7()
+    for _ in range(24):
+        await turns.take_turn(conn, "remove_ended", process, turn=timedelta(hours=1, minutes=1))
+        assert await found(conn, "retention") == []
+        await given.time_passes(hours=1)
+
+    [finding] = await found(conn, "retention")
+    assert (finding.level, finding.value, finding.subject) == (Level.ADVICE, "1 d", "remove_ended")
+    await turns.end_turn(conn, "remove_ended", process)
+    assert await found(conn, "retention") == []
+
+
+async def test_a_removal_that_is_late_counts_as_a_sweep_that_does_not_run_unless_it_runs(
+    conn: Connection, given: Given
+) -> None:
+    await given.completed(policy={"retention_ms": 0})
+    await given.time_passes(hours=2)
+    assert [finding.subject for finding in await found(conn, "sweeps")] == ["remove_ended"]
+
+    await turns.take_turn(conn, "remove_ended", uuid7(), turn=timedelta(minutes=2))
     assert await found(conn, "sweeps") == []
 
 

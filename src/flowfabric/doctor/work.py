@@ -2,14 +2,16 @@
 
 import shlex
 from collections.abc import Iterator
+from datetime import timedelta
 
 from flowfabric.doctor.server import in_words
 from flowfabric.model.doctor import ConsumerFacts, Finding, Level, WorkFacts
 from flowfabric.model.overview import Stuck
 
-CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "lanes", "routes")
+CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes")
 FAR_BEHIND = 100_000
 LITTLE_ROOM = 1_000_000
+LONG_REMOVAL = timedelta(days=1)
 
 # Per reason why a route is blocked: the check, its level, and what it means for the executions.
 BLOCKED = {
@@ -20,13 +22,14 @@ BLOCKED = {
 
 
 def judge_work(facts: WorkFacts) -> Iterator[Finding]:
-    """Check the clock, the signing key, the log, its consumers, the sweeps, and whether workers can claim."""
+    """Check the clock, signing key, log, consumers, sweeps and retention, and whether workers can claim."""
     yield from _clock(facts)
     yield from _key(facts)
     yield from _log(facts)
     for consumer in facts.consumers:
         yield from _consumer(consumer, facts)
     yield from _sweeps(facts)
+    yield from _retention(facts)
     for stuck in facts.stuck:
         yield _stuck(stuck, facts)
 
@@ -102,6 +105,21 @@ def _sweeps(facts: WorkFacts) -> Iterator[Finding]:
         + "; ".join(f"{each.sweep} is {in_words(each.late_s)} late" for each in late),
         means="delays, retries, timeouts and expired leases are not handled: executions that should continue do not",
         remedy="keep `ff sweep` or a worker (without --no-sweeps) running; `ff sweep --once` shows if one fails",
+    )
+
+
+def _retention(facts: WorkFacts) -> Iterator[Finding]:
+    if facts.removing_since is None or facts.at - facts.removing_since < LONG_REMOVAL:
+        return
+    spent = in_words(facts.at - facts.removing_since)
+    yield Finding(
+        check="retention",
+        level=Level.ADVICE,
+        subject="remove_ended",
+        value=spent,
+        problem=f"the removal of ended executions has been running for {spent} and is not done",
+        means="it pauses to leave the server to running work, and removes fewer executions than end: the tables grow",
+        remedy="when there is little work, run `ff sweep --once`, which removes everything without pauses",
     )
 
 

@@ -47,10 +47,21 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
         union all
         select 'expire_workers', min(w.expires_at), interval '3 min' from flowfabric.workers w
         union all
+        -- While it runs, it may be late: _removing_since.
         select 'remove_ended', (select r.remove_at from flowfabric.removals r where r.remove_at is not null
+                                  and flowfabric._removing_since(_overdue.now) is null
                                 order by r.remove_at limit 1), interval '1 hour') x (sweep, oldest_at, allowed)
     where x.oldest_at <= _overdue.now
     order by x.oldest_at
+$$;
+
+-- Since when the sweep remove_ended has been running without reaching the end.
+--
+--   returns  null if no process runs it at the moment
+create or replace function flowfabric._removing_since(now timestamptz)
+returns timestamptz
+language sql stable as $$
+    select t.since from flowfabric.turns t where t.sweep = 'remove_ended' and t.ends_at > _removing_since.now
 $$;
 
 -- The named log consumers that are furthest behind.
@@ -68,7 +79,7 @@ $$;
 -- Collect the engine's facts for the doctor: its clock, the signing key, the log, overdue sweeps, and stuck executions
 -- in the first 100 lanes.
 --
---   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, stuck, consumers}
+--   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, removing_since, stuck, consumers}
 create or replace function flowfabric.diagnose()
 returns text
 language plpgsql stable set enable_seqscan = off as $$
@@ -97,6 +108,7 @@ begin
                                'sweep', o.sweep, 'since', o.oldest_at, 'late_s', extract(epoch from now - o.oldest_at),
                                'allowed_s', extract(epoch from o.allowed)) order by o.oldest_at), '[]')
                     from flowfabric._overdue(now) o),
+        'removing_since', flowfabric._removing_since(now),
         'stuck', (select coalesce(jsonb_agg(s), '[]') from (
                       select l.name as lane, s.* from unnest(names) l (name)
                       cross join lateral flowfabric._stuck_routes(l.name, now) s

@@ -115,5 +115,6 @@ class WorkFacts(msgspec.Struct, frozen=True, kw_only=True):
     log_room: int
     unread_count: int
     overdue: Sequence[Overdue]
+    removing_since: datetime | None
     stuck: Sequence[Stuck]
     consumers: Sequence[ConsumerFacts]

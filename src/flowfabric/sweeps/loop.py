@@ -12,6 +12,7 @@ from flowfabric.model import Swept
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.sweeps.registry import Sweep
+from flowfabric.sweeps.turns import Turn
 
 log = logging.getLogger("flowfabric.sweeps")
 
@@ -53,14 +54,14 @@ async def run_each(database: Database, sweeps: Sequence[Sweep]) -> list[SweepRun
     return [await _run(database, sweep) for sweep in sweeps]
 
 
-async def run_once(database: Database, sweep: Sweep, woken: Woken = _notify_nobody) -> int:
+async def run_once(database: Database, sweep: Sweep, woken: Woken = _notify_nobody, turn: Turn | None = None) -> int:
     """Run one sweep until it finds no more rows, and return how many rows it moved.
 
-    Rows that are locked are skipped. If a pass fails, its rows are processed one by one; rows that fail are logged and
-    skipped.
+    With a turn, it pauses between two passes, and stops if another process has the turn. Rows that are locked are
+    skipped. If a pass fails, its rows are processed one by one; rows that fail are logged and skipped.
     """
     total, skipped = 0, 0
-    while True:
+    while turn is None or await turn.next():
         try:
             swept = await _pass(database, sweep, woken, limit=sweep.limit, passing=skipped)
             moved, left = swept.moved, swept.locked
@@ -72,7 +73,8 @@ async def run_once(database: Database, sweep: Sweep, woken: Woken = _notify_nobo
         total += moved
         skipped += left
         if moved + left < sweep.limit or skipped > MOST_SKIPPED:
-            return total
+            break
+    return total
 
 
 async def _one_by_one(database: Database, sweep: Sweep, woken: Woken, skipped: int) -> tuple[int, int]:
@@ -116,10 +118,13 @@ async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     every = sweep.every.total_seconds()
     # Start soon, so that short-lived processes sweep too, but not at once: many processes may start together.
     backoff = Backoff(min(every, FIRST_PAUSE), max(every, LONGEST_PAUSE), jitter=0.2)
+    turn = Turn(database, sweep.name, sweep.share) if sweep.share else None
     while True:
         await backoff.wait()
         try:
-            await run_once(database, sweep, woken)
+            await run_once(database, sweep, woken, turn)
+            if turn is not None:
+                await turn.end()
         except Exception as error:
             log.warning("sweep %s failed; retrying in about %.2g s: %s", sweep.name, backoff.current, error)
         else:

@@ -24,6 +24,8 @@ from flowfabric.engine import (
 from flowfabric.model import Swept
 from flowfabric.postgres.driver import Connection
 
+REMOVAL_SHARE = 0.1
+
 
 class Pass(Protocol):
     """One pass of a sweep: moves at most `limit` rows and skips the first `passing` rows."""
@@ -38,6 +40,8 @@ class Sweep(msgspec.Struct, frozen=True):
     every: timedelta
     run: Pass
     limit: int = 500
+    share: float | None = None
+    """The share of the time that its passes may take, over all processes; None: the next pass follows at once."""
 
 
 def sweeps(config: Config) -> Sequence[Sweep]:
@@ -62,8 +66,10 @@ def sweeps(config: Config) -> Sequence[Sweep]:
         Sweep("expire_reservations", timedelta(seconds=15), budgets.expire_reservations),
         Sweep("trim_windows", timedelta(seconds=30), quotas.trim_windows),
         Sweep("expire_workers", timedelta(seconds=30), workers.expire_workers),
-        Sweep("remove_idempotency_keys", timedelta(seconds=60), executions.remove_idempotency_keys),
-        Sweep("remove_ended", timedelta(seconds=60), remove_ended),
+        Sweep(
+            "remove_idempotency_keys", timedelta(seconds=60), executions.remove_idempotency_keys, share=REMOVAL_SHARE
+        ),
+        Sweep("remove_ended", timedelta(seconds=60), remove_ended, share=REMOVAL_SHARE),
         Sweep("extend_events", timedelta(seconds=60), events.extend_events, limit=16),
         Sweep("trim_events", timedelta(seconds=60), trim_events, limit=100),
     ]

@@ -29,8 +29,8 @@ async def sweep(once: bool, url: str | None, as_json: bool) -> None:
     """Run background maintenance (sweeps) until SIGTERM or ctrl-c. Any number of processes may run it.
 
     Sweeps reclaim executions whose lease has expired, time out attempts, end executions that are past their deadline,
-    and delete old data. `ff worker` runs them too, unless it is started with --no-sweeps. With --once, the exit code is
-    1 if a sweep failed.
+    and delete old data. `ff worker` runs them too, unless it is started with --no-sweeps. Deleting old data pauses
+    often, so that running work keeps its rate. With --once it does not pause, and the exit code is 1 if a sweep failed.
 
     \b
     Example:

@@ -1,4 +1,4 @@
--- When to remove the record of an ended execution, and whether a worker lives.
+-- When to remove the record of an ended execution, which process does so, and whether a worker lives.
 
 -- When each ended execution is removed. A separate table, because the update that ends a record must not touch an
 -- index. If the execution has been replayed since, the entry is ignored, because its end time differs.
@@ -15,6 +15,15 @@ alter table flowfabric.removals replica identity full;
 
 create index removals_by_end on flowfabric.removals (ended_at) where remove_at is null;
 create index removals_by_date on flowfabric.removals (remove_at) where remove_at is not null;
+
+-- Which process runs a sweep that only one process at a time may run, since when the sweep has had rows to process,
+-- and when another process may take over.
+create table flowfabric.turns (
+    sweep   text collate "C" primary key,
+    holder  uuid not null,
+    since   timestamptz not null,
+    ends_at timestamptz not null
+) with (fillfactor = 50);
 
 -- The advisory lock that an instance holds while it lives, if any; since when it has been missing, and when that was
 -- last checked; and when the instance took it again after it had lost it.
