@@ -23,6 +23,8 @@ class Scenario(NamedTuple):
     figure: str | None = None
     """Which of its figures is the result; if None, the number of items per second."""
     less_is_better: bool = False
+    goal: float | None = None
+    """What the result must reach, whatever it is compared with; where less is better, what it must not exceed."""
     for_peers: int = 0
     """How many items peers process; 0 if peers do not take part."""
     slow: bool = False
@@ -72,8 +74,13 @@ class Result(NamedTuple):
     @property
     def missed(self) -> list[str]:
         """The goals that were not reached."""
-        goals = self.scenario.against if self.engine == self.scenario.engine else {}
-        return [f"{goal:g}x {name}" for name, goal in goals.items() if goal and self.ratios.get(name, goal) < goal]
+        if self.engine != self.scenario.engine:
+            return []
+        ratios, goal = self.scenario.against.items(), self.scenario.goal
+        missed = [f"{least:g}x {name}" for name, least in ratios if least and self.ratios.get(name, least) < least]
+        if goal is not None and (self.value > goal if self.scenario.less_is_better else self.value < goal):
+            missed.append(f"{goal:g} {self.scenario.unit}")
+        return missed
 
 
 Key = tuple[str, str]  # scenario, engine

@@ -19,6 +19,7 @@ from flowfabric.postgres.driver import Connection
 APP = f"{Path(__file__).with_name('tasks.py')}:app"
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 900.0
+STOP_TIMEOUT = 60.0
 
 
 @asynccontextmanager
@@ -35,15 +36,16 @@ def stamped(ground: Ground, count: int) -> Stamps:
 
 
 @asynccontextmanager
-async def working(ground: Ground, processes: int, *options: str) -> AsyncIterator[list[Process]]:
+async def working(ground: Ground, processes: int, *options: str, **environment: str) -> AsyncIterator[list[Process]]:
     """Run this many worker processes and stop them at the end."""
     async with AsyncExitStack() as started:
-        yield await asyncio.gather(*(started.enter_async_context(worker(ground, *options)) for _ in range(processes)))
+        starting = [worker(ground, *options, **environment) for _ in range(processes)]
+        yield await asyncio.gather(*map(started.enter_async_context, starting))
 
 
 @asynccontextmanager
 async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIterator[Process]:
-    """Run one worker process and stop it at the end, unless it has ended by then."""
+    """Run one worker process and stop it at the end, unless it has ended by then; kill it if it does not stop."""
     stamps = ground.directory / "stamps"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "flowfabric.cli", "worker", APP, *options),
@@ -66,7 +68,11 @@ async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIter
     finally:
         if process.returncode is None:
             process.terminate()
-        await process.wait()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 async def until(reached: Callable[[], bool], pause: float = 0.005) -> None:
