@@ -12,6 +12,6 @@ where datname = current_database() and pid <> pg_backend_pid() and backend_type 
 
 
 def kill_server(data: Path) -> None:
-    """Kill the main process of an embedded server with SIGKILL; its sessions then end by themselves."""
+    """Kill the main process of an embedded server with SIGKILL; its sessions notice and end."""
     pid = int((data / "cluster" / "postmaster.pid").read_text().split()[0])
     os.kill(pid, signal.SIGKILL)

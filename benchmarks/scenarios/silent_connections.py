@@ -13,7 +13,7 @@ from flowfabric.errors import FlowFabricError
 
 EVERY = 0.05  # seconds between two submissions
 WARM = 2.0
-LIMIT = 45.0  # a build that waits longer is told to have waited so long
+LIMIT = 45.0  # after which it stops waiting for answers
 
 
 async def run(ground: Ground) -> int:
