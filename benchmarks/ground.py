@@ -91,6 +91,16 @@ async def fresh(
         await _execute(server, f"drop database {name} with (force)")
 
 
+@asynccontextmanager
+async def own_server(ground: Ground) -> AsyncIterator[tuple[Path, Ground]]:
+    """A server for a scenario that kills it: its data directory, on the same disk, and a fresh database."""
+    data = ground.directory / "postgres"
+    with embedded.start(data) as server:
+        await prepare(server)
+        async with fresh(server, "measured", data=ground.directory, scale=ground.scale) as own:
+            yield data, own
+
+
 async def circumstances(server: embedded.Server, load: float) -> Mapping[str, object]:
     """What one has to know to compare two results; `load` is the load of the machine before the run."""
     conn = await asyncpg.connect(server.url())

@@ -22,9 +22,9 @@ class Scenario(NamedTuple):
     """The scenarios of the same run to compare with, and the required ratio, if there is one."""
     figure: str | None = None
     """Which of its figures is the result; if None, the number of items per second."""
-    least: float | None = None
-    """The result that is required, if there is one."""
     less_is_better: bool = False
+    goal: float | None = None
+    """What the result must reach, whatever it is compared with; where less is better, what it must not exceed."""
     for_peers: int = 0
     """How many items peers process; 0 if peers do not take part."""
     slow: bool = False
@@ -76,10 +76,10 @@ class Result(NamedTuple):
         """The goals that were not reached."""
         if self.engine != self.scenario.engine:
             return []
-        goals, least = self.scenario.against, self.scenario.least
-        missed = [f"{goal:g}x {name}" for name, goal in goals.items() if goal and self.ratios.get(name, goal) < goal]
-        if least is not None and self.value < least:
-            missed.append(f"{least:g} {self.scenario.unit}")
+        ratios, goal = self.scenario.against.items(), self.scenario.goal
+        missed = [f"{least:g}x {name}" for name, least in ratios if least and self.ratios.get(name, least) < least]
+        if goal is not None and (self.value > goal if self.scenario.less_is_better else self.value < goal):
+            missed.append(f"{goal:g} {self.scenario.unit}")
         return missed
 
 

@@ -48,6 +48,10 @@ class Stamps:
         moment: float = MOMENT.unpack_from(self._memory, MOMENT.size * number)[0]
         return moment
 
+    def is_marked(self, number: int) -> bool:
+        """Whether this number has started."""
+        return self.at(number) > 0
+
     def reached(self) -> int:
         """How many numbers from 0 on have started without a gap."""
         while self._reached < len(self) and self.at(self._reached):

@@ -1,8 +1,10 @@
 """The app that the measured workers run: `ff worker benchmarks/tasks.py:app`."""
 
 import asyncio
+import random
 import time
 
+from benchmarks import spans
 from benchmarks.stamps import Stamps
 from flowfabric.app import App
 from flowfabric.handler.context import Context
@@ -73,6 +75,17 @@ async def held(ctx: Context, number: int) -> int:
     if ctx.attempt == 1:
         await asyncio.Event().wait()
     return number
+
+
+@app.task(policy={"max_reclaim_count": 1_000})
+async def spanned(ctx: Context) -> None:
+    """Run for a while, and write down from when to when."""
+    began, is_whole = time.monotonic(), False
+    try:
+        await asyncio.sleep(random.uniform(0.1, 3))
+        is_whole = True
+    finally:
+        spans.write(spans.Span(str(ctx.execution_id), began, time.monotonic(), is_whole))
 
 
 async def routed(number: int) -> int:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 TIMEOUT = 900.0
 BACKLOG = 2_000
 AT_ONCE = 500
+STOP_TIMEOUT = 60.0
 
 
 @asynccontextmanager
@@ -37,15 +38,16 @@ def stamped(ground: Ground, count: int) -> Stamps:
 
 
 @asynccontextmanager
-async def working(ground: Ground, processes: int, *options: str) -> AsyncIterator[list[Process]]:
+async def working(ground: Ground, processes: int, *options: str, **environment: str) -> AsyncIterator[list[Process]]:
     """Run this many worker processes and stop them at the end."""
     async with AsyncExitStack() as started:
-        yield await asyncio.gather(*(started.enter_async_context(worker(ground, *options)) for _ in range(processes)))
+        starting = [worker(ground, *options, **environment) for _ in range(processes)]
+        yield await asyncio.gather(*map(started.enter_async_context, starting))
 
 
 @asynccontextmanager
 async def worker(ground: Ground, *options: str, **environment: str) -> AsyncIterator[Process]:
-    """Run one worker process and stop it at the end, unless it has ended by then."""
+    """Run one worker process and stop it at the end, unless it has ended by then; kill it if it does not stop."""
     async with command(ground, "worker", APP, *options, says=b"working as ", **environment) as process:
         yield process
 
@@ -77,7 +79,11 @@ async def command(ground: Ground, *arguments: str, says: bytes, **environment: s
     finally:
         if process.returncode is None:
             process.terminate()
-        await process.wait()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
 
 
 async def feed(stamps: Stamps, going_on: Callable[[], bool]) -> None:

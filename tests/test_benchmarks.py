@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
+from benchmarks.feeding import rate
 from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
 from benchmarks.peers.listed import PEERS
 from benchmarks.peers.plays import PLAYS
 from benchmarks.scenario import RAW, Result, Run, Scenario, results
 from benchmarks.scenarios import SCENARIOS
+from benchmarks.spans import Span, overlapping
 from benchmarks.stamps import Stamps
 from benchmarks.stolen import ticks
 from tests.sources import ROOT
@@ -52,13 +54,6 @@ def test_a_result_names_the_goal_it_missed() -> None:
     assert ours.missed == ["2x bare"]
 
 
-def test_a_result_names_the_least_value_it_missed() -> None:
-    found = rounds(bare_postgres=[100], ours_flowfabric=[0.8])
-
-    assert results([BARE, OURS._replace(against={}, least=0.9, unit="kept")], found, {})[1].missed == ["0.9 kept"]
-    assert results([BARE, OURS._replace(against={}, least=0.8, unit="kept")], found, {})[1].missed == []
-
-
 def test_flowfabric_is_compared_with_every_peer_and_a_peer_with_the_bare_database() -> None:
     found = rounds(bare_postgres=[100, 100], ours_flowfabric=[300, 400], ours_peer=[50, None], ours_other=[None, None])
 
@@ -72,6 +67,26 @@ def test_where_less_is_better_half_of_it_is_twice_as_good() -> None:
     ours = OURS._replace(less_is_better=True)
 
     assert results([BARE, ours], rounds(bare_postgres=[4], ours_flowfabric=[2]), {})[1].ratios == {"bare": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("less_is_better", "value", "missed"), [(True, 51, ["50 ms"]), (True, 50, []), (False, 49, ["50 ms"])]
+)
+def test_a_result_names_its_own_goal_if_it_missed_that(less_is_better: bool, value: float, missed: list[str]) -> None:
+    scenario = BARE._replace(less_is_better=less_is_better, goal=50, unit="ms")
+
+    [result] = results([scenario], rounds(bare_postgres=[value]), {})
+    assert result.missed == missed
+
+
+def test_runs_of_one_execution_overlap_if_one_begins_before_another_has_ended() -> None:
+    runs = [Span("a", 2, 4, True), Span("a", 0, 3, False), Span("b", 1, 2, True), Span("b", 2, 3, True)]
+
+    assert overlapping(runs) == [(runs[1], runs[0])]
+
+
+def test_a_rate_counts_the_moments_between_two_others() -> None:
+    assert rate([0.5, 1, 2, 2.5, 3], 1, 3) == 1.5
 
 
 def test_percentiles_are_in_milliseconds() -> None:
@@ -167,6 +182,16 @@ def test_scenarios_of_every_kind_run() -> None:
     assert all(rows[name]["value"] > 0 for name in names)
     parts = rows["latency_parts"]["figures"]
     assert sum(parts[name] for name in parts if name != "all_ms") == pytest.approx(parts["all_ms"], rel=0.5, abs=5)
+
+
+def test_scenarios_that_break_something_run() -> None:
+    names = ["killed", "server_killed"]
+    run = bench("--no-peers", "--not-durable", "--repeat", "1", "--scale", "0.01", *names)
+
+    rows = {row["scenario"]: row for row in map(json.loads, run.stdout.splitlines())}
+    assert (run.returncode, [row for row in rows.values() if "error" in row]) == (0, []), run.stderr
+    assert rows["killed"]["value"] > 0
+    assert rows["server_killed"]["figures"]["rate_until_then"] > 0
 
 
 @pytest.mark.parametrize(

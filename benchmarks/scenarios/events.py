@@ -113,26 +113,29 @@ delivery = Scenario(
     name="events_delivery",
     about="commit to delivery when idle, with notifications",
     run=delivering(False),
-    unit="ms, p50",
-    figure="delivery_p50_ms",
+    unit="ms, p99",
+    figure="delivery_p99_ms",
     less_is_better=True,
+    goal=50,
 )
 delivery_beside_open = Scenario(
     name="events_delivery_open",
     about="the same beside an open transaction that writes elsewhere",
     run=delivering(True),
-    unit="ms, p50",
-    figure="delivery_p50_ms",
+    unit="ms, p99",
+    figure="delivery_p99_ms",
     less_is_better=True,
+    goal=50,
     against={delivery.name: None},
 )
 delivery_beside_caller = Scenario(
     name="events_delivery_caller",
     about="the same beside a caller's open transaction with 1,000 submissions",
     run=delivering(False, 1_000),
-    unit="ms, p50",
-    figure="delivery_p50_ms",
+    unit="ms, p99",
+    figure="delivery_p99_ms",
     less_is_better=True,
+    goal=50,
     against={delivery.name: None},
 )
 follow = Scenario(

@@ -119,6 +119,6 @@ scenario = Scenario(
     run=run,
     unit="of the rate without removal",
     figure="kept",
-    least=LEAST,
+    goal=LEAST,
     slow=True,
 )

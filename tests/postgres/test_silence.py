@@ -9,6 +9,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from benchmarks.proxy import Proxy, proxied
 from flowfabric import App
 from flowfabric.config import Config
 from flowfabric.engine import lanes
@@ -20,7 +21,6 @@ from flowfabric.postgres.driver import Connection
 from flowfabric.postgres.notify import Notification, Notifier
 from tests.conftest import Connect
 from tests.given import Given, until
-from tests.proxy import Proxy, proxied
 
 LIMIT = timedelta(seconds=0.3)
 SOON = 5.0  # seconds: far above every limit here, far below the limits that hold without our settings

@@ -48,6 +48,24 @@ async def test_whenever_a_worker_is_killed_its_work_goes_on_elsewhere_from_the_l
     assert "lease_expired" in await given.events()
 
 
+async def test_a_lone_worker_that_is_killed_and_started_again_resumes_without_waiting_for_its_lease(
+    url: str, given: Given
+) -> None:
+    async with worker_process(url, APP, "--lease", "1h") as victim:
+        execution_id = await given.submitted(task="stuck_once")
+        await until(lambda: _calls(given, 1))
+        victim.kill()
+        await victim.wait()
+    async with worker_process(url, APP):
+        await until(lambda: _ended(given, execution_id))
+
+    [waited] = await given.rows("""
+        select max(at) filter (where kind = 'lease_acquired')
+               - max(at) filter (where kind = 'worker_registered') < interval '10 s' as is_short
+        from flowfabric.events""")
+    assert waited["is_short"]  # about a second; fifteen if the server might have been away
+
+
 async def test_a_payload_that_kills_its_worker_ends_at_its_cap(url: str, given: Given, tmp_path: Path) -> None:
     victims = tmp_path / "victims"
     payload = msgspec.json.encode({"path": str(victims)})

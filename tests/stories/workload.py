@@ -3,6 +3,7 @@
 Every call of a step is recorded in the table `calls` of the same database, on a separate connection.
 """
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,14 @@ async def ten_steps(ctx: Context, number: int) -> list[int]:
         return number * 100 + index
 
     return [await ctx.step(f"step {index}", step, index) for index in range(10)]
+
+
+@app.task
+async def stuck_once(ctx: Context) -> None:
+    """Record that it was called, and never end in the first attempt."""
+    await (await pool()).execute(NOTE, ctx.execution_id.uuid, ctx.attempt, os.getpid())
+    if ctx.attempt == 1:
+        await asyncio.Event().wait()
 
 
 @app.task(policy={"max_reclaim_count": 2})

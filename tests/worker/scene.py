@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults import CUT
 from flowfabric.app import App
 from flowfabric.app.tasks import Task
 from flowfabric.engine import workers
@@ -60,10 +61,7 @@ async def away(server: Server, given: Given) -> AsyncIterator[None]:
 
 async def cut(given: Given) -> None:
     """Close all connections to the database but the one of the test."""
-    await given.rows(
-        "select pg_terminate_backend(pid) from pg_stat_activity "
-        "where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'"
-    )
+    await given.rows(CUT)
 
 
 class Gate:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.proxy import Proxy, proxied
 from flowfabric import App
 from flowfabric.engine import claims
 from flowfabric.ids import ExecutionId
 from tests.given import Given
-from tests.proxy import Proxy, proxied
 from tests.worker.scene import Gate, ends, gated, until, worker_process, working, written
 
 SHORT: dict[str, Any] = {"call_timeout": "300ms", "timeout": "2s"}
