@@ -424,6 +424,10 @@ class SchemaAhead(Unavailable):
     """The database schema is newer than this version of FlowFabric; upgrade the package."""
 
 
+class MigrationBlocked(Unavailable):
+    """Open transactions, or another migration, held locks that a migration needs for too long; `holders` names them."""
+
+
 class StreamDisconnected(Unavailable):
     """The database was unavailable for too long; subscribe again with `cursor`: no event is skipped."""
 
