@@ -12,8 +12,7 @@
     └── PermanentError        raised by a handler that must not be retried
 
 The class name is the code in every layer: `LaneNotFound` here, `lane_not_found` in SQL, HTTP and the command line. The
-family gives the HTTP status and the end of the SQLSTATE (`FF404`). A call about one thing raises its error; a batch
-call returns errors as values, one per item.
+family gives the HTTP status and the end of the SQLSTATE (`FF404`). A batch call returns errors as values, one per item.
 """
 
 import functools
@@ -38,8 +37,7 @@ class FlowFabricError(Exception):
 
     def __init__(self, message: str, **fields: object) -> None:
         super().__init__(message)
-        self.message = message
-        self.fields = fields
+        self.message, self.fields = message, fields
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
@@ -424,6 +422,10 @@ class SchemaAhead(Unavailable):
     """The database schema is newer than this version of FlowFabric; upgrade the package."""
 
 
+class MigrationBlocked(Unavailable):
+    """Open transactions, or another migration, held locks that a migration needs for too long; `holders` names them."""
+
+
 class StreamDisconnected(Unavailable):
     """The database was unavailable for too long; subscribe again with `cursor`: no event is skipped."""
 
@@ -474,8 +476,7 @@ class ChildFailed(ExecutionFailed):
 
     def __init__(self, message: str, execution_id: "ExecutionId", state: str, failure: "Failure | None" = None) -> None:
         super().__init__(message, execution_id, failure)
-        self.args = (message, execution_id, state, failure)
-        self.state = state
+        self.args, self.state = (message, execution_id, state, failure), state
 
 
 class PermanentError(FlowFabricError):
@@ -493,8 +494,7 @@ def by_code() -> Mapping[str, type[FlowFabricError]]:
 
 def from_code(code: str, message: str, fields: Mapping[str, object], *, family: int = 422) -> FlowFabricError:
     """Build the error for a code returned by SQL or HTTP; a code without a class here gets the class of its family."""
-    if (known := by_code().get(code)) is not None:
-        return known(message, **fields)
-    unknown = next((kind for kind in FAMILIES if kind.status == family), Invalid)(message, **fields)
-    unknown.code = code
-    return unknown
+    kind = by_code().get(code) or next((kind for kind in FAMILIES if kind.status == family), Invalid)
+    error = kind(message, **fields)
+    error.code = code
+    return error

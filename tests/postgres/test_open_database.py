@@ -16,13 +16,6 @@ async def test_a_url_names_the_database(database_url: str) -> None:
         assert await database.run(lambda conn: call.value(conn, "clock")) is not None
 
 
-async def test_jit_is_off_in_a_session_unless_a_pooler_shares_it(database_url: str) -> None:
-    asked = f"{database_url}{'&' if '?' in database_url else '?'}options=-cjit%3Don"
-    for pooler, jit in ((False, "off"), (True, "on")):
-        async with open_database(Config(url=asked, pooler=pooler)) as database, database.connection() as conn:
-            assert (await conn.fetch("select current_setting('jit') as jit"))[0]["jit"] == jit
-
-
 async def test_without_a_url_the_embedded_postgres_runs_as_long_as_it_is_open(tmp_path: Path) -> None:
     data = tmp_path / "data"
 

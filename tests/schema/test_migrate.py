@@ -160,6 +160,16 @@ async def test_functions_are_replaced_under_load_without_an_error(database: Data
     assert sum(filter(None, submitted)) == await conn.fetchval("select count(*) from flowfabric.executions") > 0
 
 
+async def test_functions_run_without_jit_compilation_also_in_a_callers_session(empty: asyncpg.Connection) -> None:
+    await migrate.migrate(empty, Config())
+
+    compiled = await empty.fetch("""
+        select p.proname from pg_proc p
+        where p.pronamespace = 'flowfabric'::regnamespace and coalesce('jit=off' = any(p.proconfig), false) is false
+          and (p.proname not like '\\_%' or p.proconfig is not null)""")
+    assert [row["proname"] for row in compiled] == ["clock"]
+
+
 async def test_a_migration_that_fails_leaves_nothing_half_done(empty: asyncpg.Connection) -> None:
     await empty.execute("create schema flowfabric; create table flowfabric.tickets (mine int)")
 

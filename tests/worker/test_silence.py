@@ -75,6 +75,19 @@ async def test_a_lease_that_cannot_be_reported_is_not_renewed_by_a_heartbeat_tha
         assert [claim.execution_id for claim in await given.claim()] == [execution.execution_id]
 
 
+async def test_a_heartbeat_registers_again_when_its_connection_went_silent(proxy: Proxy) -> None:
+    app = App(url=proxy.url, **SHORT)
+    gated(app, Gate())
+
+    def registered() -> int:
+        return sum(b"register_worker" in link.said for link in proxy.links)
+
+    async with working(app, lease="1s"):
+        await until(lambda: registered() == 1)
+        proxy.silence()
+        await until(lambda: registered() == 2)
+
+
 async def is_expired(given: Given, execution_id: ExecutionId) -> bool:
     await claims.expire_leases(given.conn)
     return "lease_expired" in await given.events(execution_id)

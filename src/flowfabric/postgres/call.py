@@ -44,11 +44,12 @@ async def value(conn: Connection, function: str, /, **arguments: object) -> Any:
     return only
 
 
-async def builtin(conn: Connection, function: str, /, **arguments: object) -> None:
-    """Call a function of Postgres itself, for its effect."""
+async def builtin(conn: Connection, function: str, /, **arguments: object) -> Any:
+    """Call a function of Postgres itself and return its value."""
     places = ", ".join(f"${number}" for number in range(1, len(arguments) + 1))
     with driver.translated(conn):
-        await conn.fetch(f"select {function}({places})", *arguments.values())
+        [row] = await conn.fetch(f"select {function}({places}) as value", *arguments.values())
+    return row["value"]
 
 
 async def query(conn: Connection, text: str) -> Sequence[Row]:

@@ -44,6 +44,7 @@ LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
 )
+LOCKED = (*COLLIDED, asyncpg.LockNotAvailableError)  # other transactions hold locks that the call needs
 # The server cannot do it now: it is full, a time limit was reached, or it has become a standby in a failover.
 PREVENTED = (
     asyncpg.InsufficientResourcesError,
@@ -336,14 +337,9 @@ def _watch_network(conn: Any, seconds: float) -> None:
 
 
 async def _prepare_session(conn: Any, limits: Limits) -> Session:
-    """Turn off JIT compilation, limit lock waits, and let the server end the session soon if this process is gone.
-
-    JIT compilation takes longer than any of our statements runs. Before Postgres 18 the planner overestimates
-    statements that read a small table whole, because our functions turn sequential scans off, and compiles them.
-    """
+    """Mark the session as ours, limit its lock waits, and let the server end it soon if this process is gone."""
     seconds = limits.network
     settings = {
-        "jit": "off",
         "flowfabric.direct": "on",  # events of our own calls take their ids at once; see engine/events/append.sql
         "tcp_keepalives_idle": max(int(seconds), 1),
         "tcp_keepalives_interval": max(int(seconds / PROBES), 1),

@@ -42,6 +42,7 @@ logger = logging.getLogger("flowfabric.postgres")
 
 MAJOR = "18"
 LIMIT = 60.0
+CONNECTING = 1.0
 PORT = 5432  # without TCP it only names the socket file
 OTHERWISE = "or set FLOWFABRIC_URL to your own Postgres"
 
@@ -144,6 +145,7 @@ class Place(NamedTuple):
             lines = (self.cluster / "postmaster.pid").read_text().splitlines()
             pid, _, _, port, directory, listens, _, status = lines[:8]
             with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(CONNECTING)  # a server that was stopped accepts nothing, and then its queue is full
                 client.connect(f"{directory}/.s.PGSQL.{port}")
         except (OSError, ValueError):
             return None

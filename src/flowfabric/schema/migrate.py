@@ -1,7 +1,7 @@
 """Migrate a database to this version: apply each numbered migration once, and replace all functions every time.
 
 Everything happens in one transaction under one advisory lock, so many processes may start at the same time and a
-failure changes nothing.
+failure changes nothing. `waiting.py` waits for locks.
 """
 
 import functools
@@ -9,6 +9,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from importlib import resources
 from importlib.metadata import version
 from importlib.resources.abc import Traversable
@@ -19,11 +20,11 @@ from flowfabric.config import Config, variable
 from flowfabric.errors import PartitionCountMismatch, SchemaAhead, SchemaBehind
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
+from flowfabric.schema import waiting
 
 FUNCTION = re.compile(
     r"^create or replace function flowfabric\.(?P<name>\w+)(?P<signature>\(.*?)\nlanguage ", re.DOTALL | re.MULTILINE
 )
-LOCK = {"key1": 17990, "key2": 2}
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -45,28 +46,36 @@ class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
     quota_partitions: int | None = None
 
 
-async def migrate(conn: Connection, config: Config, *, upto: int | None = None) -> Sequence[Migration]:
+async def migrate(
+    conn: Connection, config: Config, *, upto: int | None = None, patience: timedelta = waiting.PATIENCE
+) -> Sequence[Migration]:
     """Apply the missing migrations and return them. Safe to repeat, and to run in many processes at once.
 
-    `upto` stops at an earlier migration and does not create the functions; tests use it to make an old database. Raises
-    `SchemaAhead` if a newer version has migrated the database, `PartitionCountMismatch` if it was created with other
-    counts, and `PrivilegeMissing`. An error changes nothing.
+    Waits up to `patience` for what open transactions have locked, in short tries, so that other calls run in between,
+    and five times as long for another migration. `upto` stops at an earlier migration and does not create the
+    functions; tests use it to make an old database. Raises `MigrationBlocked`, `SchemaAhead` if a newer version has
+    migrated the database, `PartitionCountMismatch` if it was created with other counts, and `PrivilegeMissing`. An
+    error changes nothing.
     """
     async with conn.transaction():
-        await call.builtin(conn, "pg_advisory_xact_lock", **LOCK)
-        await call.script(conn, _text("schema/registry.sql"))
-        state = await read_state(conn)
-        _refuse_ahead(state)
-        _refuse_newer_functions(state)
-        missing = [m for m in migrations() if state.last_migration < m.number and (upto is None or m.number <= upto)]
-        if upto is None:
-            # Before the tables change, because a function that uses a table can prevent the change.
-            await _prepare_functions(conn)
-        for migration in missing:
-            await call.script(conn, migration.text)
-            await call.value(conn, "_note_migration", number=migration.number, name=migration.name)
-        if upto is None:
-            await _complete(conn, config)
+        await waiting.take_turn(conn, patience)
+        return await waiting.retry(conn, lambda: _apply(conn, config, upto), patience)
+
+
+async def _apply(conn: Connection, config: Config, upto: int | None) -> Sequence[Migration]:
+    await call.script(conn, _text("schema/registry.sql"))
+    state = await read_state(conn)
+    _refuse_ahead(state)
+    _refuse_newer_functions(state)
+    missing = [m for m in migrations() if state.last_migration < m.number and (upto is None or m.number <= upto)]
+    if upto is None:
+        # Before the tables change, because a function that uses a table can prevent the change.
+        await _prepare_functions(conn)
+    for migration in missing:
+        await call.script(conn, migration.text)
+        await call.value(conn, "_note_migration", number=migration.number, name=migration.name)
+    if upto is None:
+        await _complete(conn, config)
     return missing
 
 
@@ -115,7 +124,8 @@ def functions() -> Sequence[str]:
 
 def digest() -> str:
     """Return a hash of all functions, which identifies this version of them."""
-    return hashlib.sha256("\0".join(functions()).encode()).hexdigest()[:16]
+    texts = [_text("schema/registry.sql"), *functions()]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 async def _prepare_functions(conn: Connection) -> None:
@@ -133,6 +143,7 @@ async def _prepare_functions(conn: Connection) -> None:
 async def _complete(conn: Connection, config: Config) -> None:
     for text in functions():
         await call.script(conn, text)
+    await call.value(conn, "_turn_off_jit")
     await call.value(
         conn,
         "_fix_partitions",

@@ -61,3 +61,14 @@ async def test_without_a_url_it_migrates_the_embedded_postgres(ff: Run, tmp_path
 
     assert await asyncio.to_thread((tmp_path / ".flowfabric" / "cluster").is_dir)
     assert (await ff("migrate", "--check")).code == 0
+
+
+async def test_it_gives_up_when_another_migration_runs_for_longer_than_its_patience(
+    ff: Run, database_url: str, conn: Connection
+) -> None:
+    await conn.fetch("select pg_advisory_lock(17990, 2)")
+
+    answer = await ff("migrate", "--patience", "10ms", "--json", FLOWFABRIC_URL=database_url)
+
+    assert (answer.code, answer.error["error"]) == (1, "migration_blocked")
+    assert len(answer.error["holders"]) == 1
