@@ -233,3 +233,14 @@ async def test_a_claim_that_does_not_wait_leaves_out_the_routes_of_a_locked_quot
     async with open_transaction(connect, lambda conn: quotas.change_quota(conn, "gpu", max_concurrent=6, by="ops")):
         assert [claim.execution_id for claim in await given.claim(take=2, wait=False)] == [free]
     assert [claim.execution_id for claim in await given.claim(take=2, wait=False)] == [limited]
+
+
+async def test_a_heartbeat_does_not_wait_for_a_user_who_has_locked_the_entry_of_an_instance(
+    given: Given, connect: Connect
+) -> None:
+    for instance in ("one", "two"):
+        await workers.register_worker(given.conn, "w", instance=instance, lanes=["default"])
+
+    async with open_transaction(connect, lambda conn: workers.mark_dead(conn, "one", by="ops")):
+        beats = await workers.beat(given.conn, ["one", "two", "three"])
+    assert [beat.outcome for beat in beats] == ["locked", "refreshed", "not_registered"]

@@ -152,26 +152,31 @@ begin
 end $$;
 
 -- Send heartbeats for instances, each extended by its own ttl. An expired entry is not revived: the instance must
--- register again.
+-- register again. Never waits, because the same connection renews leases.
 --
---   locks    the entries, in key order
---   returns  per instance, in the order given, 'refreshed' and when the entry expires, or 'not_registered'
+--   locks    the entries, in key order (skips locked ones)
+--   returns  per instance, in the order given, 'refreshed' or 'locked' and when the entry expires, or 'not_registered'
 create or replace function flowfabric.beat(instances text[])
 returns table (instance text, outcome text, expires_at timestamptz)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    held text[] := array(
+        select w.instance from flowfabric.workers w
+        where w.instance = any (beat.instances) order by w.instance for update skip locked);
 begin
-    perform from flowfabric.workers w where w.instance = any (beat.instances) order by w.instance for update;
     return query
     with beaten as (
         update flowfabric.workers w set beat_at = now, expires_at = now + w.ttl
-        where w.instance = any (beat.instances) and w.expires_at > now
+        where w.instance = any (held) and w.expires_at > now
         returning w.instance, w.expires_at
     )
-    select x.instance, case when b.instance is null then 'not_registered' else 'refreshed' end, b.expires_at
-    from unnest(beat.instances) with ordinality as x (instance, number) left join beaten b on b.instance = x.instance
+    select x.instance, case when b.instance is not null then 'refreshed' when w.instance is not null then 'locked'
+                            else 'not_registered' end, coalesce(b.expires_at, w.expires_at)
+    from unnest(beat.instances) with ordinality as x (instance, number)
+    left join beaten b on b.instance = x.instance
+    left join flowfabric.workers w on w.instance = x.instance and w.instance <> all (held) and w.expires_at > now
     order by x.number;
 end $$;
 

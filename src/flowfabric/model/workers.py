@@ -15,10 +15,13 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a heartbeat; an instance that is not registered must register again."""
+    """The result of a heartbeat; an instance that is not registered must register again.
+
+    If another transaction has locked the entry, it is not extended: the next heartbeat tries again.
+    """
 
     instance: str
-    outcome: Literal["refreshed", "not_registered"]
+    outcome: Literal["refreshed", "locked", "not_registered"]
     expires_at: datetime | None = None
 
 
