@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from benchmarks.proxy import proxied
 from tests.cli.conftest import Run
-from tests.proxy import proxied
 
 COMMANDS = [
     "doctor",

@@ -13,6 +13,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from benchmarks.proxy import Proxy, proxied
 from flowfabric import App
 from flowfabric.config import Config
 from flowfabric.engine import attempts
@@ -23,7 +24,6 @@ from flowfabric.postgres.driver import Connection, OwnConnection
 from flowfabric.postgres.pool import Lendable, Pool
 from tests import sources
 from tests.given import Given
-from tests.proxy import Proxy, proxied
 
 LIMIT = timedelta(seconds=0.3)
 SHORT = Config(call_timeout=LIMIT, timeout=LIMIT)
