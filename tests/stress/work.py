@@ -1,0 +1,212 @@
+"""Acts on executions: submit, claim and report them, operate on them, sweep, move the clock, kill sessions."""
+
+from datetime import timedelta
+from typing import Any
+
+from flowfabric.engine import attempts, claims, executions, holds, lanes, schedules, workers
+from flowfabric.model import Claim, FailureClass, Submission, Timing
+from flowfabric.testing import move_clock
+from tests.given import submission
+from tests.stress import invariants
+from tests.stress.harness import SWEEPS, Actor
+
+LANES = ["red", "green", "blue"]
+BUDGETS = ["ledger", "ledger-sinking", "spent", "fail-ledger", "suspend"]
+QUOTAS = ["slots", "window", "sinking"]
+
+
+def random_policy(actor: Actor) -> dict[str, Any]:
+    """A policy with any of the limits that end or repeat an attempt."""
+    dice = actor.dice
+    policy: dict[str, Any] = {"dedup_window_ms": 5_000}
+    if actor.chance(0.5):
+        backoff = {"type": "fixed", "delay_ms": dice.choice([0, 1_000, 20_000])}
+        policy["retry"] = {"max_retries": dice.randint(0, 3), "backoff": backoff}
+    if actor.chance(0.3):
+        policy["max_reclaim_count"] = dice.randint(0, 3)
+    if actor.chance(0.2):
+        policy["attempt_timeout_ms"] = dice.choice([1_000, 30_000])
+    if actor.chance(0.3):
+        policy["retention_ms"] = dice.choice([60_000, 600_000])
+    return policy
+
+
+def random_submission(actor: Actor, **options: Any) -> Submission:
+    """A submission with random options, limits and policy."""
+    dice = actor.dice
+    drawn: dict[str, Any] = {"lane": dice.choice(LANES), "priority": dice.randint(0, 2)}
+    if actor.chance(0.8):
+        drawn["policy"] = random_policy(actor)
+    if actor.chance(0.2):
+        drawn["delay"] = timedelta(seconds=dice.randint(0, 30))
+    if actor.chance(0.2):
+        drawn["deadline"] = timedelta(seconds=dice.randint(1, 120))
+    if actor.chance(0.3):
+        drawn["budgets"] = sorted(dice.sample(BUDGETS, dice.randint(1, 2)))
+    if actor.chance(actor.stress.share_of_quotas):
+        drawn["quotas"] = sorted(dice.sample(QUOTAS, dice.randint(1, 2)))
+    return submission(**(drawn | options))
+
+
+async def submit(actor: Actor) -> None:
+    key = f"key-{actor.dice.randint(0, 30)}" if actor.chance(0.3) else None
+    options = {"key": key, "policy": {"dedup_window_ms": 5_000}} if key else {}
+    created = await actor.call(executions.submit, random_submission(actor, **options))
+    if created is not None:
+        actor.world.executions.append(created.execution_id)
+
+
+async def submit_in_a_transaction(actor: Actor) -> None:
+    """Several submissions, one of them with a key, in savepoints of a transaction that stays open a while."""
+    async with actor.open_transaction():
+        await submit(actor)
+        for _ in range(actor.dice.randint(0, 3)):
+            async with actor.open_transaction():
+                created = await actor.call(executions.submit, random_submission(actor))
+                if created is not None:
+                    actor.world.executions.append(created.execution_id)
+
+
+async def claim(actor: Actor) -> None:
+    taken = await actor.call(
+        claims.claim,
+        actor.worker,
+        instance=actor.instance,
+        lanes=actor.dice.sample(LANES, actor.dice.randint(1, 3)),
+        take=actor.dice.randint(1, 6),
+        lease=timedelta(seconds=actor.dice.choice([5, 30, 120])),
+    )
+    actor.world.claims += taken or ()
+
+
+async def use_grant(actor: Actor) -> None:
+    """Get a grant, or use one that any worker got before, maybe too late."""
+    if actor.world.grants and actor.chance(0.5):
+        grant, worker, instance = actor.world.grants.pop(actor.dice.randrange(len(actor.world.grants)))
+        taken = await actor.call(claims.claim_granted, grant.grant_key, worker, instance=instance)
+        actor.world.claims += [taken] if taken is not None else []
+        return
+    who = {"instance": actor.instance, "lanes": LANES, "take": actor.dice.randint(1, 3)}
+    issued = await actor.call(claims.issue_grant, actor.worker, ttl=timedelta(seconds=10), **who)
+    actor.world.grants += [(grant, actor.worker, actor.instance) for grant in issued or ()]
+
+
+def some_claim(actor: Actor) -> Claim | None:
+    """A claim that any worker got: with luck it is its own and valid, else late or already used."""
+    known = actor.world.claims
+    if not known:
+        return None
+    return known[-1 - actor.dice.randrange(min(len(known), 30))] if actor.chance(0.5) else known.pop()
+
+
+async def complete(actor: Actor) -> None:
+    if (one := some_claim(actor)) is not None:
+        await actor.call(attempts.complete, one.fence, b"1")
+
+
+async def complete_in_a_transaction(actor: Actor) -> None:
+    """Complete one execution and submit another, all or nothing."""
+    if (one := some_claim(actor)) is not None:
+        async with actor.open_transaction():
+            await actor.call(attempts.complete, one.fence, b"1")
+            await actor.call(executions.submit, random_submission(actor))
+
+
+async def fail(actor: Actor) -> None:
+    if (one := some_claim(actor)) is not None:
+        kind = actor.dice.choice([FailureClass.TRANSIENT, FailureClass.PERMANENT])
+        await actor.call(attempts.fail, one.fence, "it broke", class_=kind)
+
+
+async def delay(actor: Actor) -> None:
+    if (one := some_claim(actor)) is not None:
+        until = actor.dice.choice([None, timedelta(seconds=5)])
+        await actor.call(attempts.delay, one.fence, until)
+
+
+async def renew(actor: Actor) -> None:
+    if (one := actor.one_of(actor.world.claims)) is not None:
+        await actor.call(claims.renew, one.fence)
+
+
+async def operate(actor: Actor) -> None:
+    """Any act of an operator on one execution."""
+    target = actor.one_of(actor.world.executions)
+    if target is None:
+        return
+    act = actor.dice.choice([executions.cancel, executions.replay, executions.replay, holds.hold, holds.unhold,
+                             claims.revoke, executions.change_priority])  # fmt: skip
+    more: tuple[Any, ...] = (actor.dice.randint(0, 3),) if act is executions.change_priority else ()
+    if actor.chance(0.2):
+        async with actor.open_transaction():
+            await actor.call(act, target, *more, by="ops")
+    else:
+        await actor.call(act, target, *more, by="ops")
+
+
+async def operate_a_lane(actor: Actor) -> None:
+    act = actor.dice.choice([lanes.pause_lane, lanes.drain_lane, *[lanes.resume_lane] * 4])
+    await actor.call(act, actor.dice.choice(LANES), by="ops")
+
+
+async def register(actor: Actor) -> None:
+    """Register, or be declared dead."""
+    if actor.chance(0.8):
+        await actor.call(workers.register_worker, actor.worker, instance=actor.instance, lanes=LANES)
+    else:
+        await actor.call(workers.mark_dead, actor.instance, by="ops")
+
+
+async def sweep(actor: Actor) -> None:
+    one = SWEEPS[actor.dice.choice(list(SWEEPS))]
+    await one.run(actor.conn, limit=min(actor.dice.choice([1, 10, 500]), one.limit), passing=0)
+
+
+async def let_time_pass(actor: Actor) -> None:
+    await move_clock(actor.conn, timedelta(seconds=actor.dice.choice([1, 1, 5, 20, 60])))
+
+
+async def kill(actor: Actor) -> None:
+    """End the session of another actor, whatever it does at the moment."""
+    victim = actor.dice.choice(actor.stress.actors)
+    if victim is not actor and not victim.conn.is_closed():
+        await actor.conn.execute("select pg_terminate_backend($1)", victim.conn.get_server_pid())
+
+
+async def inspect(actor: Actor) -> None:
+    await invariants.hold(actor.conn, actor.dice.choice(invariants.STATE))
+
+
+async def read_log(actor: Actor) -> None:
+    if not actor.world.reading.locked():
+        await actor.stress.read_log(actor)
+
+
+ACTS = {
+    submit: 20,
+    submit_in_a_transaction: 6,
+    claim: 20,
+    use_grant: 3,
+    complete: 12,
+    complete_in_a_transaction: 2,
+    fail: 5,
+    delay: 2,
+    renew: 4,
+    operate: 10,
+    operate_a_lane: 1,
+    register: 1,
+    sweep: 30,
+    let_time_pass: 1,
+    kill: 1,
+    inspect: 3,
+    read_log: 4,
+}
+
+
+async def prepare(actor: Actor) -> None:
+    """Lanes and schedules; the schedules fire by a sweep."""
+    for lane in LANES:
+        await lanes.configure_lane(actor.conn, lane)
+    for overlap in ("allow", "skip", "replace"):
+        timing = Timing(every=timedelta(seconds=15), overlap=overlap)
+        await schedules.create_schedule(actor.conn, overlap, submission(lane="red"), timing)
