@@ -11,11 +11,13 @@ from tests.stress.limits import BUDGETS
 from tests.stress.work import LANES
 
 ROUNDS = 60
-WAITING_FOR_REPLAYS = """
+# Members that wait for what no worker does: an edge that a quorum still needs, or a replay of an upstream.
+WAITING_FOR_PEOPLE = """
 select t.partition, t.id from flowfabric.tickets t
-join flowfabric.flow_edges d on d.partition = t.partition and d.downstream = t.id and d.state = 'pending'
-join flowfabric.executions u on u.partition = d.partition and u.id = d.upstream and u.outcome is not null
-where t.eligibility = 'blocked_by_dependencies'"""
+where t.eligibility = 'blocked_by_dependencies' and not exists (
+    select from flowfabric.flow_edges d
+    join flowfabric.tickets u on u.partition = d.partition and u.id = d.upstream
+    where d.partition = t.partition and d.downstream = t.id and d.state = 'pending')"""
 UNFINISHED = "select t.partition, t.id, t.phase::text, t.eligibility::text, t.reason::text from flowfabric.tickets t"
 
 
@@ -31,7 +33,7 @@ async def end_everything(stress: Stress) -> None:
         for row in left:
             if row["phase"] == "suspended":  # no timeout may ever resume it
                 await first.call(waits.resume, ExecutionId(row["partition"], row["id"]), by="ops")
-        for row in await first.conn.fetch(WAITING_FOR_REPLAYS):
+        for row in await first.conn.fetch(WAITING_FOR_PEOPLE):
             await first.call(executions.cancel, ExecutionId(row["partition"], row["id"]), by="ops")
         await move_clock(first.conn, timedelta(minutes=2))
     left = await first.conn.fetch(UNFINISHED)

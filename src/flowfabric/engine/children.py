@@ -15,7 +15,7 @@ async def find_children(conn: Connection, asked: Sequence[ChildToSubmit]) -> lis
     """Look up the children that handlers are about to submit, and lock the parents.
 
     Call it in a transaction: submit and adopt the `new` children in the same one. Returns per item a child or its
-    refusal: `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `TooManySteps`.
+    refusal: `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidName`, `TooManySteps`.
     """
     return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild, ends=True)
 
