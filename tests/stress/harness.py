@@ -31,7 +31,7 @@ T = TypeVar("T")
 SECONDS, ROUND = (60, 5) if SOAK else (2, 1)
 ACTORS = 16
 GIVEN_SEED = os.environ.get("FLOWFABRIC_STRESS_SEED")
-RECENT = 60
+RECENT = 20  # few targets, so that actors meet
 SWEEPS = {sweep.name: sweep for sweep in sweeps(Config())}
 CLOSED_WITHIN = 5.0
 
@@ -99,6 +99,23 @@ class Actor:
         self.world.done[name] += 1
         return answer
 
+    async def call_many(
+        self, single: Callable[..., Awaitable[Any]], many: Callable[..., Awaitable[list[Any]]], *args: Any, **options: Any
+    ) -> list[Any]:
+        """Call an operation for many items and return the answers; the refused items are those that `single` documents."""
+        answers = await many(self.conn, *args, **options)
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, (*documented(single), errors.ExecutionLocked)):
+                raise answer
+            self.world.done[many.__name__] += not isinstance(answer, Exception)
+        return [answer for answer in answers if not isinstance(answer, Exception)]
+
+    def some_of(self, things: list[T], most: int = 8) -> list[T]:
+        """Some of the latest, in any order, and sometimes one of them twice."""
+        recent = things[-RECENT:]
+        chosen = self.dice.sample(recent, min(len(recent), self.dice.randint(1, most)))
+        return chosen + chosen[:1] * self.chance(0.1)
+
     def one_of(self, things: list[T]) -> T | None:
         """A random one of the latest, if there are any."""
         return self.dice.choice(things[-RECENT:]) if things else None
@@ -113,7 +130,7 @@ class Actor:
         await transaction.start()
         try:
             yield
-            for _ in range(self.dice.randint(0, 40)):
+            for _ in range(self.dice.randint(0, 15)):
                 await self.conn.execute("select")
         except BaseException:
             if not self.conn.is_closed():

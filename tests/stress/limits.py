@@ -7,6 +7,8 @@ from flowfabric.model import UsageReport
 from tests.stress.harness import Actor
 from tests.stress.work import BUDGETS, some_claim
 
+LEDGERS = [name for name in BUDGETS if name != "spent"]
+
 
 async def prepare(actor: Actor) -> None:
     """Budgets and quotas. Names say what is never done: only `…sinking` limits are lowered, only `spent` has no ledger."""
@@ -29,7 +31,7 @@ def random_amounts(actor: Actor) -> dict[str, int]:
 async def report_usage(actor: Actor) -> None:
     """Report under a claim, or without one, which only the budget without a ledger may see."""
     one = some_claim(actor)
-    name = actor.dice.choice([budget for budget in BUDGETS if budget != "spent"]) if one else "spent"
+    name = actor.dice.choice(LEDGERS) if one else "spent"
     await actor.call(
         budgets.report_usage,
         UsageReport(
@@ -41,9 +43,18 @@ async def report_usage(actor: Actor) -> None:
     )
 
 
+async def report_many(actor: Actor) -> None:
+    """Many reports in one call, on any of the budgets, by executions that may be members of one flow."""
+    reports = [
+        UsageReport(budget=actor.dice.choice(LEDGERS), amounts=random_amounts(actor), fence=one.fence)
+        for one in actor.some_of(actor.world.claims)
+    ]
+    await actor.call_many(budgets.report_usage, budgets.report_usage_many, reports)
+
+
 async def reserve(actor: Actor) -> None:
     one = some_claim(actor) if actor.chance(0.8) else None
-    name = actor.dice.choice([budget for budget in BUDGETS if budget != "spent"]) if one else "spent"
+    name = actor.dice.choice(LEDGERS) if one else "spent"
     ttl = timedelta(seconds=actor.dice.choice([5, 60, 600]))
     made = await actor.call(budgets.reserve, name, random_amounts(actor), fence=one and one.fence, ttl=ttl)
     if made is not None and made.reservation_id is not None:
@@ -71,7 +82,7 @@ async def spend_in_a_transaction(actor: Actor) -> None:
 
 async def change_budget(actor: Actor) -> None:
     tokens = actor.dice.choice([50, 200, 400])
-    await actor.call(budgets.change_budget, "ledger-sinking", by="ops", hard_limits={"tokens": tokens})
+    await actor.call(budgets.change_budget, "ledger-sinking", by="ops", hard_limits={"tokens": tokens}, soft_limits={})
 
 
 async def operate_a_budget(actor: Actor) -> None:
@@ -92,6 +103,7 @@ async def change_quota(actor: Actor) -> None:
 
 BUDGET_ACTS = {
     report_usage: 12,
+    report_many: 6,
     reserve: 8,
     end_reservation: 8,
     spend_in_a_transaction: 3,

@@ -4,6 +4,8 @@ import hashlib
 from datetime import timedelta
 from uuid import uuid4
 
+import msgspec
+
 from flowfabric.engine import children, executions, waits
 from flowfabric.handler.children import child_id
 from flowfabric.model import ChildToSubmit, Claim, SignalToSend, Suspension, Wish
@@ -126,24 +128,28 @@ async def create_waitpoint(actor: Actor) -> None:
         )
 
 
-async def signal(actor: Actor) -> None:
-    """A signal to a waitpoint that any execution had or has, sometimes repeated."""
-    if (target := actor.one_of(actor.world.tokens)) is None:
-        return
+def random_signal(actor: Actor, target: SignalToSend) -> SignalToSend:
+    """A signal to a waitpoint that any execution had or has, sometimes with a key that was used before."""
     about = actor.dice.choice([None, b"one", b"two"])
-    sent = SignalToSend(
-        execution_id=target.execution_id,
-        waitpoint_id=target.waitpoint_id,
-        token=target.token,
+    return msgspec.structs.replace(
+        target,
         name=actor.dice.choice(NAMES),
         signal_id=uuid4(),
         source_identity=f"somebody {actor.dice.randint(0, 3)}",
         idempotency_key=f"i-{actor.dice.randint(0, 9)}" if actor.chance(0.2) else None,
         digest=about and hashlib.sha256(about).digest(),
     )
-    done = await actor.call(waits.deliver_signal, sent)
-    if done is not None:
-        actor.world.accepted.append((sent.execution_id, done.signal_id))
+
+
+async def signal(actor: Actor) -> None:
+    if (target := actor.one_of(actor.world.tokens)) is not None:
+        done = await actor.call(waits.deliver_signal, random_signal(actor, target))
+        actor.world.accepted += [(target.execution_id, done.signal_id)] if done is not None else []
+
+
+async def signal_many(actor: Actor) -> None:
+    targets = [random_signal(actor, target) for target in actor.some_of(actor.world.tokens)]
+    await actor.call_many(waits.deliver_signal, waits.deliver_signals, targets)
 
 
 async def approve(actor: Actor) -> None:
@@ -167,4 +173,4 @@ async def resume(actor: Actor) -> None:
         await actor.call(waits.resume, target.execution_id, by="ops")
 
 
-ACTS = {suspend: 8, suspend_together: 6, create_waitpoint: 2, signal: 14, approve: 5, resume: 2}
+ACTS = {suspend: 8, suspend_together: 6, create_waitpoint: 2, signal: 14, signal_many: 4, approve: 5, resume: 2}

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 from flowfabric.engine import attempts, claims, executions, holds, lanes, schedules, workers
-from flowfabric.model import Claim, FailureClass, Submission, Timing
+from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, Submission, Timing
 from flowfabric.testing import move_clock
 from tests.given import submission
 from tests.stress import invariants
@@ -67,6 +67,15 @@ async def submit_in_a_transaction(actor: Actor) -> None:
                     actor.world.executions.append(created.execution_id)
 
 
+async def submit_many(actor: Actor) -> None:
+    """Many submissions in one call, with keys in any order; other calls use the same keys."""
+    keys = [f"key-{number}" for number in actor.dice.sample(range(30), actor.dice.randint(2, 8))]
+    policy = {"dedup_window_ms": 5_000}
+    asked = [random_submission(actor, key=actor.dice.choice([key, None]), policy=policy) for key in keys]
+    created = await actor.call_many(executions.submit, executions.submit_many, asked)
+    actor.world.executions += [each.execution_id for each in created]
+
+
 async def claim(actor: Actor) -> None:
     taken = await actor.call(
         claims.claim,
@@ -124,9 +133,24 @@ async def delay(actor: Actor) -> None:
         await actor.call(attempts.delay, one.fence, until)
 
 
+async def report_many(actor: Actor) -> None:
+    """Report the ends of many runs in one call, as a worker does that merges them, in any order."""
+    fences, wait = [one.fence for one in actor.some_of(actor.world.claims)], actor.chance(0.5)
+    match actor.dice.choice(["complete", "complete", "fail", "delay"]):
+        case "complete":
+            done = [Completion(fence=fence) for fence in fences]
+            await actor.call_many(attempts.complete, attempts.complete_many, done, wait=wait)
+        case "fail":
+            broken = [FailureReport(fence=fence, reason="it broke") for fence in fences]
+            await actor.call_many(attempts.fail, attempts.fail_many, broken, wait=wait)
+        case "delay":
+            later = [Delay(fence=fence, until=timedelta(seconds=3)) for fence in fences]
+            await actor.call_many(attempts.delay, attempts.delay_many, later, wait=wait)
+
+
 async def renew(actor: Actor) -> None:
-    if (one := actor.one_of(actor.world.claims)) is not None:
-        await actor.call(claims.renew, one.fence)
+    fences = [one.fence for one in actor.some_of(actor.world.claims)]
+    await actor.call_many(claims.renew, claims.renew_many, fences)
 
 
 async def operate(actor: Actor) -> None:
@@ -183,23 +207,25 @@ async def read_log(actor: Actor) -> None:
 
 
 ACTS = {
-    submit: 20,
-    submit_in_a_transaction: 6,
-    claim: 20,
-    use_grant: 3,
-    complete: 12,
-    complete_in_a_transaction: 2,
-    fail: 5,
-    delay: 2,
-    renew: 4,
-    operate: 10,
-    operate_a_lane: 1,
-    register: 1,
-    sweep: 30,
-    let_time_pass: 1,
+    submit: 60,
+    submit_many: 15,
+    submit_in_a_transaction: 8,
+    claim: 80,
+    use_grant: 12,
+    complete: 40,
+    complete_in_a_transaction: 5,
+    report_many: 15,
+    fail: 20,
+    delay: 8,
+    renew: 12,
+    operate: 50,
+    operate_a_lane: 3,
+    register: 4,
+    sweep: 120,
+    let_time_pass: 6,
     kill: 1,
-    inspect: 3,
-    read_log: 4,
+    inspect: 8,
+    read_log: 16,
 }
 
 
