@@ -7,8 +7,7 @@ from flowfabric.engine import attempts, budgets, claims, events, executions, hol
 from flowfabric.ids import ExecutionId
 from flowfabric.testing import move_clock
 from tests.stress.harness import SWEEPS, Actor, Stress
-from tests.stress.limits import BUDGETS
-from tests.stress.work import LANES
+from tests.stress.work import BUDGETS, LANES, QUOTAS
 
 ROUNDS = 60
 # Members that wait for what no worker does: an edge that a quorum still needs, or a replay of an upstream.
@@ -52,7 +51,7 @@ async def release_everything(actor: Actor) -> None:
         await schedules.delete_schedule(conn, schedule, by="ops")
     for budget in BUDGETS:
         await budgets.change_budget(conn, budget, by="ops", hard_limits={}, on_hard_limit="refuse")
-    for quota in ("slots", "window", "sinking"):
+    for quota in QUOTAS:
         await quotas.change_quota(
             conn, quota, by="ops", max_concurrent=10**6, max_requests_per_window=10**6, window_seconds=1
         )

@@ -79,7 +79,8 @@ async def end_a_member(actor: Actor) -> None:
     flow_id = actor.one_of(actor.world.flows)
     if flow_id is not None and (member := actor.one_of(actor.world.members[flow_id])) is not None:
         async with actor.open_transaction():
-            await actor.call(actor.dice.choice([executions.cancel, executions.replay]), member, by="ops")
+            act: Any = actor.dice.choice([executions.cancel, executions.replay])
+            await actor.call(act, member, by="ops")
 
 
 ACTS = {submit_flow: 5, create_flow: 1, add_member: 5, add_edge: 8, cancel_flow: 1, end_a_member: 5}

@@ -5,11 +5,12 @@
 
 import asyncio
 import functools
+import importlib
 import os
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -73,7 +74,7 @@ class Actor:
         self.dice = random.Random(f"{stress.seed}/{number}")
         self.worker, self.instance = f"worker-{number % 3}", f"worker-{number % 3}-{number}"
 
-    async def run(self, acts: Mapping[Callable[["Actor"], Awaitable[None]], int]) -> None:
+    async def run(self, acts: Mapping["Act", int]) -> None:
         """Act until the round is over, on a new connection whenever somebody has killed this one."""
         while self.stress.is_running():
             [act] = self.dice.choices(list(acts), list(acts.values()))
@@ -100,9 +101,13 @@ class Actor:
         return answer
 
     async def call_many(
-        self, single: Callable[..., Awaitable[Any]], many: Callable[..., Awaitable[list[Any]]], *args: Any, **options: Any
+        self,
+        single: Callable[..., Awaitable[Any]],
+        many: Callable[..., Awaitable[list[Any]]],
+        *args: Any,
+        **options: Any,
     ) -> list[Any]:
-        """Call an operation for many items and return the answers; the refused items are those that `single` documents."""
+        """Call an operation for many items and return the answers; it may refuse items as `single` documents."""
         answers = await many(self.conn, *args, **options)
         for answer in answers:
             if isinstance(answer, Exception) and not isinstance(answer, (*documented(single), errors.ExecutionLocked)):
@@ -152,7 +157,8 @@ def documented(operation: Callable[..., Any]) -> tuple[type[errors.FlowFabricErr
     return tuple(found)
 
 
-CONCEPTS = [__import__(f"flowfabric.engine.{name}", fromlist=["*"]) for name in engine.__all__]
+CONCEPTS = [importlib.import_module(f"flowfabric.engine.{name}") for name in engine.__all__]
+Act = Callable[[Actor], Coroutine[Any, Any, None]]
 
 
 class Stress:
@@ -177,7 +183,7 @@ class Stress:
     def is_running(self) -> bool:
         return asyncio.get_running_loop().time() < self.ends_at
 
-    async def run(self, acts: Mapping[Callable[[Actor], Awaitable[None]], int]) -> None:
+    async def run(self, acts: Mapping[Act, int]) -> None:
         """Let the actors act for as long as the test lasts; the checks after each round find no fault."""
         for _ in range(SECONDS // ROUND):
             self.ends_at = asyncio.get_running_loop().time() + ROUND

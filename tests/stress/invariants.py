@@ -48,7 +48,7 @@ def the_attempts_of_an_execution_are_numbered_without_a_gap() -> str:
 
 
 def nothing_is_left_of_executions_that_were_removed() -> str:
-    return " union all ".join(  # noqa: FLY002
+    return " union all ".join(
         f"""select '{table}' as belongs_to, x.execution from flowfabric.{table} x where not exists (
         select from flowfabric.executions e where e.partition = x.partition and e.id = x.execution)"""
         for table in ("attempts", "steps", "suspensions", "waitpoints", "signals", "spending", "tags")

@@ -11,7 +11,7 @@ LEDGERS = [name for name in BUDGETS if name != "spent"]
 
 
 async def prepare(actor: Actor) -> None:
-    """Budgets and quotas. Names say what is never done: only `…sinking` limits are lowered, only `spent` has no ledger."""
+    """Budgets and quotas. Only limits named `…sinking` are lowered, and only `spent` is used without a claim."""
     hard = {"tokens": 200, "cents": 1_000}
     for name in BUDGETS:
         action = next((word for word in ("fail", "suspend") if name.startswith(word)), "refuse")
@@ -37,7 +37,7 @@ async def report_usage(actor: Actor) -> None:
         UsageReport(
             budget=name,
             amounts=random_amounts(actor),
-            fence=one and one.fence,
+            fence=None if one is None else one.fence,
             dedup_key=f"u-{actor.dice.randint(0, 500)}" if actor.chance(0.3) else None,
         ),
     )

@@ -4,7 +4,7 @@ import pytest
 
 from tests.stress import flows, limits, waits, work
 from tests.stress.ending import end_everything
-from tests.stress.harness import Stress
+from tests.stress.harness import Act, Stress
 
 ACTS = {"flows": flows.ACTS, "waits": waits.ACTS, "budgets": limits.BUDGET_ACTS, "quotas": limits.QUOTA_ACTS}
 FOCUS = 8  # how much more often a stress acts on its own concept than on the others
@@ -13,7 +13,7 @@ FOCUS = 8  # how much more often a stress acts on its own concept than on the ot
 @pytest.mark.parametrize("concept", ACTS)
 async def test_random_acts_at_once_break_no_invariant_and_everything_ends(database_url: str, concept: str) -> None:
     stress = Stress(database_url, share_of_quotas=0.8 if concept == "quotas" else 0.1)
-    acts = dict(work.ACTS)
+    acts: dict[Act, int] = {**work.ACTS}
     for name, weights in ACTS.items():
         acts |= {act: weight * (FOCUS if name == concept else 1) for act, weight in weights.items()}
 

@@ -1,13 +1,16 @@
 """Acts on waits: suspend in any way, signal, approve, resume, and wait for children."""
 
 import hashlib
+from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 
 from flowfabric.engine import children, executions, waits
 from flowfabric.handler.children import child_id
+from flowfabric.ids import ExecutionId
 from flowfabric.model import ChildToSubmit, Claim, SignalToSend, Suspension, Wish
 from flowfabric.testing import now
 from tests.engine.waits.scene import ANY, APPROVE, OPERATOR_ONLY, approvals
@@ -15,15 +18,16 @@ from tests.stress.harness import Actor
 from tests.stress.work import random_submission, some_claim
 
 NAMES = ["approve", "reject", "other"]
-TWO = {"kind": "count", "n": 2, "of": "distinct_signals", "waitpoints": ["w"]}
-BOTH = {"kind": "all_of", "members": [ANY, {"kind": "single", "waitpoint": "v"}]}
+TWO: dict[str, object] = {"kind": "count", "n": 2, "of": "distinct_signals", "waitpoints": ["w"]}
+BOTH: dict[str, object] = {"kind": "all_of", "members": [ANY, {"kind": "single", "waitpoint": "v"}]}
+CONDITIONS: list[Mapping[str, object]] = [ANY, ANY, APPROVE, TWO, BOTH, OPERATOR_ONLY]
 
 
 def random_wish(actor: Actor) -> Suspension:
     """A wait of any kind, with or without a timeout."""
     dice = actor.dice
-    condition = dice.choice([ANY, ANY, APPROVE, TWO, BOTH, OPERATOR_ONLY, approvals(1), approvals(2)])
-    keys = {str(ANY): ["w"], str(OPERATOR_ONLY): [], str(BOTH): ["w", "v"]}.get(str(condition), ["w"])
+    condition = dice.choice([*CONDITIONS, approvals(1), approvals(2)])
+    keys = ["w", "v"] if condition is BOTH else [] if condition is OPERATOR_ONLY else ["w"]
     about = dice.choice([b"one", b"two"]) if keys and actor.chance(0.3) else None
     return Suspension(
         condition=condition,
@@ -54,14 +58,13 @@ async def suspend_together(actor: Actor) -> None:
         return
     moment = await now(actor.conn)
     made = [await submit_child(actor, one, number) for number in range(actor.dice.randint(0, 2))]
+    whats: list[Any] = [child for child in made if child is not None]
+    whats += [moment + timedelta(seconds=actor.dice.randint(1, 60))] * actor.dice.randint(0, 1)
+    whats += [together(random_wish(actor), number) for number in range(actor.dice.randint(0, 2))]
     wishes = [
         Wish(name=f"wait {number}", occurrence=1, what=what, choice=actor.dice.choice([None, None, 1, 2]))
-        for number, what in enumerate([
-            *[child for child in made if child is not None],
-            *[moment + timedelta(seconds=actor.dice.randint(1, 60))] * actor.dice.randint(0, 1),
-            *[together(random_wish(actor), number) for number in range(actor.dice.randint(0, 2))],
-        ])
-    ]  # fmt: skip
+        for number, what in enumerate(whats)
+    ]
     if wishes:
         await actor.call(waits.suspend_together, one.fence, wishes)
         await find_tokens(actor, one)
@@ -84,7 +87,10 @@ async def find_tokens(actor: Actor, one: Claim) -> None:
     """The tokens of waits that `suspend_together` began, which a handler would read from its waitpoints."""
     for key in ("t0", "t1"):
         for row in await actor.conn.fetch(
-            "select * from flowfabric.open_waitpoint($1, $2, $3)", one.execution_id.partition, one.execution_id.uuid, key
+            "select * from flowfabric.open_waitpoint($1, $2, $3)",
+            one.execution_id.partition,
+            one.execution_id.uuid,
+            key,
         ):
             actor.world.tokens.append(
                 SignalToSend(
@@ -93,15 +99,16 @@ async def find_tokens(actor: Actor, one: Claim) -> None:
             )
 
 
-async def submit_child(actor: Actor, parent: Claim, number: int):  # type: ignore[no-untyped-def] # noqa: ANN201
+async def submit_child(actor: Actor, parent: Claim, number: int) -> ExecutionId | None:
     """Submit a child as a handler does, and return its id; `None` if the parent has lost its lease."""
     place = f"child {number}"
+    execution_id = child_id(parent.execution_id, place, 1, 0, 256)
     child = ChildToSubmit(
         fence=parent.fence,
         name=place,
         occurrence=1,
-        execution_id=child_id(parent.execution_id, place, 1, 0, 256),
-        submission=random_submission(actor, execution_id=child_id(parent.execution_id, place, 1, 0, 256)),
+        execution_id=execution_id,
+        submission=random_submission(actor, execution_id=execution_id),
         on_parent_end=actor.dice.choice(["cancel", "let_run"]),
     )
     async with actor.conn.transaction():
@@ -112,8 +119,8 @@ async def submit_child(actor: Actor, parent: Claim, number: int):  # type: ignor
             if await actor.call(executions.submit, child.submission) is None:
                 return None
             await children.adopt_children(actor.conn, [child])
-    actor.world.executions.append(child.execution_id)
-    return child.execution_id
+    actor.world.executions.append(execution_id)
+    return execution_id
 
 
 async def create_waitpoint(actor: Actor) -> None:

@@ -1,5 +1,6 @@
 """Acts on executions: submit, claim and report them, operate on them, sweep, move the clock, kill sessions."""
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -153,13 +154,23 @@ async def renew(actor: Actor) -> None:
     await actor.call_many(claims.renew, claims.renew_many, fences)
 
 
+ACTS_OF_OPERATORS: list[Callable[..., Awaitable[Any]]] = [
+    executions.cancel,
+    executions.replay,
+    executions.replay,
+    holds.hold,
+    holds.unhold,
+    claims.revoke,
+    executions.change_priority,
+]
+
+
 async def operate(actor: Actor) -> None:
     """Any act of an operator on one execution."""
     target = actor.one_of(actor.world.executions)
     if target is None:
         return
-    act = actor.dice.choice([executions.cancel, executions.replay, executions.replay, holds.hold, holds.unhold,
-                             claims.revoke, executions.change_priority])  # fmt: skip
+    act = actor.dice.choice(ACTS_OF_OPERATORS)
     more: tuple[Any, ...] = (actor.dice.randint(0, 3),) if act is executions.change_priority else ()
     if actor.chance(0.2):
         async with actor.open_transaction():
