@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from flowfabric import ids
 from flowfabric.engine import executions, flows
 from flowfabric.model import CancelPolicy, EdgePolicy, Link, Member
 from tests.stress.harness import Actor
-from tests.stress.work import random_submission
+from tests.stress.work import claim, random_submission
 
 
 def random_group(actor: Actor) -> EdgePolicy:
@@ -48,8 +49,13 @@ async def add_member(actor: Actor) -> None:
     if (flow_id := actor.one_of(actor.world.flows)) is None:
         return
     wanted = random_submission(actor, flow=flow_id)
-    if actor.chance(0.5):
+    if actor.chance(0.3):
         made: Any = await actor.call(executions.submit, wanted)
+    elif actor.chance(0.4):  # an execution that may run or have ended before it joins
+        alone = random_submission(actor, execution_id=ids.mint_execution_id(beside=flow_id))
+        made = await actor.call(executions.submit, alone)
+        await claim(actor)
+        made = made and await actor.call(flows.add_execution, flow_id, made.execution_id)
     else:
         made = await actor.call(flows.add_execution, flow_id, wanted)
     if made is not None:

@@ -72,12 +72,14 @@ class Actor:
     def __init__(self, stress: "Stress", number: int, conn: asyncpg.Connection) -> None:
         self.stress, self.world, self.number, self.conn = stress, stress.world, number, conn
         self.dice = random.Random(f"{stress.seed}/{number}")
+        self.doing = "nothing"
         self.worker, self.instance = f"worker-{number % 3}", f"worker-{number % 3}-{number}"
 
     async def run(self, acts: Mapping["Act", int]) -> None:
         """Act until the round is over, on a new connection whenever somebody has killed this one."""
         while self.stress.is_running():
             [act] = self.dice.choices(list(acts), list(acts.values()))
+            self.doing = f"{self.conn.get_server_pid()} {act.__name__}"
             try:
                 await act(self)
             except (errors.Unavailable, *driver.DRIVER):
@@ -208,6 +210,7 @@ class Stress:
         try:
             yield
         finally:
+            print("doing", [actor.doing for actor in self.actors])
             print("done", dict(sorted(self.world.done.items())))
             print("refused", dict(sorted(self.world.refused.items())))
             for actor in self.actors:

@@ -107,6 +107,24 @@ def no_execution_is_suspended_by_a_condition_that_its_signals_satisfy() -> str:
     where s.ended_at is null and s.requested_by = 'worker' and s.child is null and not s.is_sleep and j.holds"""
 
 
+def a_wait_for_a_child_that_has_ended_is_about_to_be_answered() -> str:
+    return """
+    select s.execution, s.child, c.outcome from flowfabric.suspensions s
+    left join flowfabric.executions c on c.partition = s.child_partition and c.id = s.child
+    where s.child is not null and s.ended_at is null and (c.id is null or c.outcome is not null) and not exists (
+        select from flowfabric.child_ends n where n.execution = s.child and n.parent = s.execution)"""
+
+
+def an_unfinished_child_of_an_ended_parent_is_about_to_be_cancelled() -> str:
+    # A child that was replayed since then runs on.
+    return """
+    select c.id, p.outcome from flowfabric.executions c
+    join flowfabric.executions p on p.partition = c.parent_partition and p.id = c.parent
+    where c.outcome is null and c.replays = 0 and c.on_parent_end = 'cancel'
+      and p.outcome is not null and p.outcome <> 'success' and not exists (
+        select from flowfabric.child_ends n where n.execution = p.id and n.parent is null)"""
+
+
 def a_budget_has_used_the_sum_of_its_ledger() -> str:
     return """
     select b.name, b.period, b.used, l.spent from flowfabric.budgets b
@@ -303,6 +321,8 @@ STATE: list[Check] = [
     an_ended_execution_has_no_open_wait_and_no_open_waitpoint,
     a_waitpoint_is_active_exactly_while_its_wait_is_open,
     no_execution_is_suspended_by_a_condition_that_its_signals_satisfy,
+    a_wait_for_a_child_that_has_ended_is_about_to_be_answered,
+    an_unfinished_child_of_an_ended_parent_is_about_to_be_cancelled,
     a_budget_has_used_the_sum_of_its_ledger,
     a_budget_has_reserved_the_sum_of_its_open_reservations,
     no_budget_whose_limits_never_sank_is_over_them,

@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
-from flowfabric.engine import attempts, claims, executions, holds, lanes, schedules, workers
-from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, Submission, Timing
+from flowfabric.engine import attempts, claims, executions, holds, lanes, schedules, steps, workers
+from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, Step, Submission, Timing
 from flowfabric.testing import move_clock
 from tests.given import submission
 from tests.stress import invariants
@@ -14,6 +15,7 @@ from tests.stress.harness import SWEEPS, Actor
 LANES = ["red", "green", "blue"]
 BUDGETS = ["ledger", "ledger-sinking", "spent", "fail-ledger", "suspend"]
 QUOTAS = ["slots", "window", "sinking"]
+UNLIMITED: dict[str, Any] = {"budgets": [], "quotas": []}
 
 
 def random_policy(actor: Actor) -> dict[str, Any]:
@@ -49,21 +51,25 @@ def random_submission(actor: Actor, **options: Any) -> Submission:
     return submission(**(drawn | options))
 
 
-async def submit(actor: Actor) -> None:
+async def submit(actor: Actor, **options: Any) -> None:
     key = f"key-{actor.dice.randint(0, 30)}" if actor.chance(0.3) else None
-    options = {"key": key, "policy": {"dedup_window_ms": 5_000}} if key else {}
+    options |= {"key": key, "policy": {"dedup_window_ms": 5_000}} if key else {}
     created = await actor.call(executions.submit, random_submission(actor, **options))
     if created is not None:
         actor.world.executions.append(created.execution_id)
 
 
 async def submit_in_a_transaction(actor: Actor) -> None:
-    """Several submissions, one of them with a key, in savepoints of a transaction that stays open a while."""
+    """Several submissions, one of them with a key, in savepoints of a transaction that stays open a while.
+
+    Only of routes that exist, and one key: as with any rows, two transactions that create them in different orders
+    can deadlock.
+    """
     async with actor.open_transaction():
-        await submit(actor)
+        await submit(actor, **UNLIMITED)
         for _ in range(actor.dice.randint(0, 3)):
             async with actor.open_transaction():
-                created = await actor.call(executions.submit, random_submission(actor))
+                created = await actor.call(executions.submit, random_submission(actor, **UNLIMITED))
                 if created is not None:
                     actor.world.executions.append(created.execution_id)
 
@@ -87,6 +93,16 @@ async def claim(actor: Actor) -> None:
         lease=timedelta(seconds=actor.dice.choice([5, 30, 120])),
     )
     actor.world.claims += taken or ()
+
+
+async def repeat_a_claim(actor: Actor) -> None:
+    """Claim, and claim again as if the reply were lost: what is left of the same leases, or new ones if none is."""
+    who: dict[str, Any] = {"instance": actor.instance, "lanes": LANES, "take": 3, "request": uuid4()}
+    first = await claims.claim(actor.conn, actor.worker, **who)
+    again = await claims.claim(actor.conn, actor.worker, **who, repeated=True)
+    actor.world.claims += again
+    kept, leased = {one.fence for one in again}, {one.fence for one in first}
+    assert kept <= leased or kept.isdisjoint(leased)
 
 
 async def use_grant(actor: Actor) -> None:
@@ -119,7 +135,7 @@ async def complete_in_a_transaction(actor: Actor) -> None:
     if (one := some_claim(actor)) is not None:
         async with actor.open_transaction():
             await actor.call(attempts.complete, one.fence, b"1")
-            await actor.call(executions.submit, random_submission(actor))
+            await actor.call(executions.submit, random_submission(actor, **UNLIMITED))
 
 
 async def fail(actor: Actor) -> None:
@@ -147,6 +163,23 @@ async def report_many(actor: Actor) -> None:
         case "delay":
             later = [Delay(fence=fence, until=timedelta(seconds=3)) for fence in fences]
             await actor.call_many(attempts.delay, attempts.delay_many, later, wait=wait)
+
+
+async def save_steps(actor: Actor) -> None:
+    """Save a step in a transaction of the handler, which stays open a while, or many steps in one call."""
+    made = [Step(fence=one.fence, name=f"step {actor.dice.randint(0, 9)}", occurrence=1)
+            for one in actor.some_of(actor.world.claims)]  # fmt: skip
+    if made and actor.chance(0.3):
+        async with actor.open_transaction():
+            await actor.call(steps.save_step, made[0])
+    else:
+        await actor.call_many(steps.save_step, steps.save_step_many, made, wait=actor.chance(0.5))
+
+
+async def fire(actor: Actor) -> None:
+    """Fire a schedule, pause it or resume it."""
+    act: Any = actor.dice.choice([schedules.fire_schedule, schedules.pause_schedule, schedules.resume_schedule])
+    await actor.call(act, actor.dice.choice(["allow", "skip", "replace"]), by="ops")
 
 
 async def renew(actor: Actor) -> None:
@@ -185,9 +218,10 @@ async def operate_a_lane(actor: Actor) -> None:
 
 
 async def register(actor: Actor) -> None:
-    """Register, or be declared dead."""
+    """Register, with the lock that ends with the session, or be declared dead."""
     if actor.chance(0.8):
-        await actor.call(workers.register_worker, actor.worker, instance=actor.instance, lanes=LANES)
+        await workers.hold_lock(actor.conn, actor.instance)
+        await actor.call(workers.register_worker, actor.worker, instance=actor.instance, lanes=LANES, holds_lock=True)
     else:
         await actor.call(workers.mark_dead, actor.instance, by="ops")
 
@@ -222,6 +256,7 @@ ACTS = {
     submit_many: 15,
     submit_in_a_transaction: 8,
     claim: 80,
+    repeat_a_claim: 6,
     use_grant: 12,
     complete: 40,
     complete_in_a_transaction: 5,
@@ -229,6 +264,8 @@ ACTS = {
     fail: 20,
     delay: 8,
     renew: 12,
+    save_steps: 12,
+    fire: 4,
     operate: 50,
     operate_a_lane: 3,
     register: 4,
@@ -241,9 +278,8 @@ ACTS = {
 
 
 async def prepare(actor: Actor) -> None:
-    """Lanes and schedules; the schedules fire by a sweep."""
-    for lane in LANES:
-        await lanes.configure_lane(actor.conn, lane)
+    """Lanes, each with its first execution, and schedules, which a sweep fires."""
+    await executions.submit_many(actor.conn, [submission(lane=lane) for lane in LANES])
     for overlap in ("allow", "skip", "replace"):
         timing = Timing(every=timedelta(seconds=15), overlap=overlap)
         await schedules.create_schedule(actor.conn, overlap, submission(lane="red"), timing)
