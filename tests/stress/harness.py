@@ -29,8 +29,7 @@ from tests.stress import invariants
 
 T = TypeVar("T")
 
-SECONDS, ROUND = (60, 5) if SOAK else (2, 1)
-ACTORS = 16
+SECONDS, ROUND, ACTORS = (60, 5, 16) if SOAK else (2, 1, 8)
 GIVEN_SEED = os.environ.get("FLOWFABRIC_STRESS_SEED")
 RECENT = 20  # few targets, so that actors meet
 SWEEPS = {sweep.name: sweep for sweep in sweeps(Config())}

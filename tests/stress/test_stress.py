@@ -7,6 +7,7 @@ from tests.stress.ending import end_everything
 from tests.stress.harness import Act, Stress
 
 ACTS = {"flows": flows.ACTS, "waits": waits.ACTS, "budgets": limits.BUDGET_ACTS, "quotas": limits.QUOTA_ACTS}
+PROOF = {"flows": "submit_flow", "waits": "suspend", "budgets": "report_usage", "quotas": "change_quota"}
 FOCUS = 8  # how much more often a stress acts on its own concept than on the others
 
 
@@ -22,3 +23,4 @@ async def test_random_acts_at_once_break_no_invariant_and_everything_ends(databa
         await limits.prepare(stress.actors[0])
         await stress.run(acts)
         await end_everything(stress)
+    assert stress.world.done[PROOF[concept]] > 0

@@ -101,8 +101,9 @@ async def repeat_a_claim(actor: Actor) -> None:
     first = await claims.claim(actor.conn, actor.worker, **who)
     again = await claims.claim(actor.conn, actor.worker, **who, repeated=True)
     actor.world.claims += again
-    kept, leased = {one.fence for one in again}, {one.fence for one in first}
-    assert kept <= leased or kept.isdisjoint(leased)
+    kept = {(one.execution_id, one.fence.epoch) for one in again}
+    leased = {(one.execution_id, one.fence.epoch) for one in first}
+    assert kept <= leased or kept.isdisjoint(leased), f"{first} became {again}"
 
 
 async def use_grant(actor: Actor) -> None:
