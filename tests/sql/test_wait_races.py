@@ -108,7 +108,7 @@ async def test_a_sweep_skips_a_wait_that_another_transaction_is_ending(
     async with one.transaction():
         await MOVERS[first](suspended)(one)
         async with asyncio.timeout(10):
-            assert await waits.time_out_waits(two) == Swept(moved=0)
+            assert await waits.time_out_waits(two) == Swept(moved=0, locked=1)
     assert await waits.time_out_waits(two) == Swept(moved=0)
     assert await state(given.conn, suspended.execution_id) == ENDS[first]
 

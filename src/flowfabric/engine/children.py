@@ -17,8 +17,8 @@ async def find_children(
     """Look up the children that handlers are about to submit, and lock the parents.
 
     Call it in a transaction: submit and adopt the `new` children in the same one. Returns per item a child or its
-    refusal: `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `TooManySteps`. Without `wait`, this and every later call
-    of the transaction raises `RowLocked` if another transaction keeps a row locked that it needs.
+    refusal: `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidName`, `TooManySteps`. Without `wait`, this
+    and every later call of the transaction raises `RowLocked` if another transaction keeps a row locked that it needs.
     """
     return await calls.each_fenced(conn, "find_children", asked, _act, FoundChild, ends=True, wait=wait)
 

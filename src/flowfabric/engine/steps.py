@@ -28,7 +28,7 @@ async def save_step(conn: Connection, step: Step, *, result_limit: int = RESULT_
     """Save the result of a step; the first result of a name and occurrence wins, and `duplicate` returns it.
 
     Joins the transaction that is open on `conn`: the step's own writes and its result commit together. Raises
-    `LeaseLost`, `ExecutionNotActive`, `InvalidName`, `PayloadTooLarge`, `TooManySteps`.
+    `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidName`, `PayloadTooLarge`, `TooManySteps`.
     """
     return calls.only(await save_step_many(conn, [step], result_limit=result_limit))
 

@@ -44,6 +44,7 @@ LOCKED_BY = {
     "change_priority": TICKET,
     "delay": TICKET,
     "hold": TICKET,
+    "override": TICKET,
     "renew": TICKET,
     "replay": RECORD,
     "set_edge_group": RECORD,

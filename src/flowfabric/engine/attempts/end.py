@@ -22,7 +22,8 @@ async def complete(conn: Connection, fence: Fence, result: bytes | None = None, 
     """Complete an execution with its result.
 
     A repeated call raises `ExecutionNotActive` with the outcome, epoch and attempt that ended the execution, which may
-    be the caller's own. Raises `LeaseLost`, and `PayloadTooLarge` or `InvalidBody`, which keep the lease.
+    be the caller's own. Raises `LeaseLost`, `ExecutionNotFound` if retention has removed the execution, and
+    `PayloadTooLarge` or `InvalidBody`, which keep the lease.
     """
     return calls.only(await complete_many(conn, [Completion(fence=fence, result=result, encoding=encoding)]))
 
@@ -54,7 +55,7 @@ async def fail(
     """Fail an attempt; the execution's policy decides whether it is retried.
 
     Reason and traceback are truncated, and characters that Postgres cannot store are replaced, so that recording a
-    failure never fails. Raises `LeaseLost`, `ExecutionNotActive`, `InvalidBody`, `InvalidTime`.
+    failure never fails. Raises `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidBody`, `InvalidTime`.
     """
     report = FailureReport(
         fence=fence, class_=class_, reason=reason, category=category, traceback=traceback, retry_after=retry_after
@@ -77,7 +78,7 @@ async def delay(conn: Connection, fence: Fence, until: timedelta | datetime | No
     """Release the lease and continue the same attempt at `until`, or immediately if it is `None`.
 
     Also used to release an unfinished execution: no retry and no reclaim is counted. Raises `LeaseLost`,
-    `ExecutionNotActive`, `InvalidTime`.
+    `ExecutionNotActive`, `ExecutionNotFound`, `InvalidTime`.
     """
     return calls.only(await delay_many(conn, [Delay(fence=fence, until=until)]))
 

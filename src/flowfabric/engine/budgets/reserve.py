@@ -25,7 +25,8 @@ async def reserve(
     """Reserve an estimated amount of a budget until the reservation is settled, released or expires.
 
     Under a lease it ends with the attempt at the latest. Safe to repeat with a `dedup_key` while the reservation is
-    open. Raises `BudgetNotFound`, `InvalidUsage`, `InvalidTime`, `InvalidBody`, `LeaseLost`, `ExecutionNotActive`.
+    open. Raises `BudgetNotFound`, `InvalidUsage`, `InvalidTime`, `InvalidBody`, `LeaseLost`, `ExecutionNotActive`,
+    `ExecutionNotFound`.
     """
     with named(budget, namespace) as found_id:
         answer = await call.value(

@@ -19,7 +19,7 @@ async def settle(
 
     Amounts above the estimate count if they fit; otherwise the estimate counts as used and the rest as overrun. Safe
     to repeat: returns `already_applied` with the first answer. Raises `ReservationNotFound`, `InvalidUsage`,
-    `FenceRequired`, `LeaseLost`, `ExecutionNotActive`.
+    `FenceRequired`, `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`.
     """
     under = calls.under(fence) if fence else {}
     answer = await call.value(conn, "settle", reservation_id=reservation_id, actual=amounts_text(actual), **under)
@@ -30,7 +30,7 @@ async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None
     """Release a reservation.
 
     Safe to repeat: returns `noop` if the reservation has ended. Raises `ReservationNotFound`, `FenceRequired`,
-    `LeaseLost`, `ExecutionNotActive`.
+    `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`.
     """
     under = calls.under(fence) if fence else {}
     released = await call.row(conn, "release", reservation_id=reservation_id, **under)

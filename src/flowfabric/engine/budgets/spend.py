@@ -28,7 +28,8 @@ async def report_usage(conn: Connection, report: UsageReport) -> Usage:
     """Count used amounts, in all dimensions of the report or in none.
 
     A breach is a return value, not an error. Safe to repeat with a `dedup_key` or a `step`. Raises `BudgetNotFound`,
-    `InvalidUsage`, `InvalidBody`, `InvalidName`, `FenceRequired`, `LeaseLost`, `ExecutionNotActive`, `TooManySteps`.
+    `InvalidUsage`, `InvalidBody`, `InvalidName`, `FenceRequired`, `LeaseLost`, `ExecutionNotActive`,
+    `ExecutionNotFound`, `TooManySteps`.
     """
     return calls.only(await report_usage_many(conn, [report]))
 

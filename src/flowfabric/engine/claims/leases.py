@@ -18,7 +18,7 @@ async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(
     """Extend a lease; a renewal never shortens it.
 
     Never waits: if another transaction has locked the execution, the answer is `locked` with the expiry as it is.
-    Raises `LeaseLost`, `ExecutionNotActive`, `InvalidLease`.
+    Raises `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidLease`.
     """
     return calls.only(await renew_many(conn, [fence], lease=lease))
 

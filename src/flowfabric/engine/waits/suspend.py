@@ -17,8 +17,8 @@ async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended
 
     Signals that are buffered on waitpoints created earlier count. With an `idempotency_key`, a repeated call returns
     the first answer again, even without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`,
-    `WaitpointNotFound`, `WaitpointNotPending`, `PendingWaitpointExpired`, `WaitpointOfOtherExecution`, `NoActiveKey`,
-    `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`.
+    `ExecutionNotFound`, `WaitpointNotFound`, `WaitpointNotPending`, `PendingWaitpointExpired`,
+    `WaitpointOfOtherExecution`, `NoActiveKey`, `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`.
     """
     timeout_ms, timeout_at = calls.span_or_moment(wish.timeout, "timeout")
     answer = await call.row(

@@ -17,7 +17,7 @@ async def create_waitpoint(
     """Create a waitpoint before the suspension that will wait on it, so that its token can be given away first.
 
     While a waitpoint with that key is open, returns that one (`existing`). Raises `LeaseLost`, `ExecutionNotActive`,
-    `InvalidName`, `InvalidTime`, `NoActiveKey`.
+    `ExecutionNotFound`, `InvalidName`, `InvalidTime`, `NoActiveKey`.
     """
     answer = await call.row(
         conn,
