@@ -111,7 +111,7 @@ class Actor:
         """Call an operation for many items and return the answers; it may refuse items as `single` documents."""
         answers = await many(self.conn, *args, **options)
         for answer in answers:
-            if isinstance(answer, Exception) and not isinstance(answer, (*documented(single), errors.ExecutionLocked)):
+            if isinstance(answer, Exception) and not isinstance(answer, (*documented(single), errors.RowLocked)):
                 raise answer
             self.world.done[many.__name__] += not isinstance(answer, Exception)
         return [answer for answer in answers if not isinstance(answer, Exception)]

@@ -68,9 +68,9 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
         ended += read_execution_ids(swept["ended"])
         if moved >= limit:
             return Swept(moved=moved, lanes=sorted(lanes), ended=ended)
-        # A schedule that catches up tick by tick may be due again immediately, and others may be due behind
-        # those that are locked.
-        passing += len(due) - swept["moved"]
+        # A schedule that catches up tick by tick may be due again immediately, and others may be due behind those that
+        # are locked.
+        passing += 0 if swept["moved"] else len(due)
 
 
 def _decide(row: Row, partitions: int) -> dict[str, Any]:
