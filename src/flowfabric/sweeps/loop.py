@@ -18,6 +18,7 @@ log = logging.getLogger("flowfabric.sweeps")
 
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 15.0
+SHORT_PAUSE = 2.0  # the longest one of a frequent sweep: after an outage, dead workers must be noticed soon
 MOST_SKIPPED = 10_000  # rows; a run that has skipped more of them leaves the rest to the next run
 
 
@@ -117,7 +118,8 @@ async def _run(database: Database, sweep: Sweep) -> SweepRun:
 async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     every = sweep.every.total_seconds()
     # Start soon, so that short-lived processes sweep too, but not at once: many processes may start together.
-    backoff = Backoff(min(every, FIRST_PAUSE), max(every, LONGEST_PAUSE), jitter=0.2)
+    longest = max(every, min(LONGEST_PAUSE, max(8 * every, SHORT_PAUSE)))
+    backoff = Backoff(min(every, FIRST_PAUSE), longest, jitter=0.2)
     turn = Turn(database, sweep.name, sweep.share) if sweep.share else None
     while True:
         await backoff.wait()
