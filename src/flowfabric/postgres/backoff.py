@@ -30,3 +30,8 @@ class Backoff:
     async def wait(self) -> None:
         """Sleep for the next pause."""
         await asyncio.sleep(self.next())
+
+
+def lock_backoff() -> Backoff:
+    """Pauses of a call that meets a lock: most locks last a few milliseconds, those of a user's transaction longer."""
+    return Backoff(0.002, 0.2, jitter=0.5)

@@ -16,14 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from flowfabric.errors import FlowFabricError, RowLocked, ShuttingDown
-from flowfabric.postgres.backoff import Backoff
+from flowfabric.postgres.backoff import Backoff, lock_backoff
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
-
-# Most locks are those of other calls and last a few milliseconds; the others are those of a user's transaction.
-FIRST_PAUSE = 0.002
-LONGEST_PAUSE = 0.2
 
 
 class _Call(NamedTuple, Generic[Item, Outcome]):
@@ -166,7 +162,7 @@ class Batch(Generic[Item, Outcome]):
         elif isinstance(answer, RowLocked) and now < (call.locked_at or now) + self._patience:
             again = call._replace(
                 locked_at=call.locked_at or now,
-                backoff=call.backoff or Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5),
+                backoff=call.backoff or lock_backoff(),
             )
             self._pausing.add(pause := asyncio.create_task(self._send_again(again)))
             pause.add_done_callback(self._pausing.discard)

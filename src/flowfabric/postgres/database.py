@@ -12,17 +12,8 @@ from urllib.parse import urlsplit
 from flowfabric import errors
 from flowfabric.config import URL_SHAPE, Config
 from flowfabric.postgres import driver, embedded
-from flowfabric.postgres.backoff import Backoff
-from flowfabric.postgres.driver import (
-    DRIVER,
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    UNFIT,
-    Connection,
-    Limits,
-    OwnConnection,
-    Session,
-)
+from flowfabric.postgres.backoff import Backoff, lock_backoff
+from flowfabric.postgres.driver import DRIVER, UNFIT, Connection, Limits, OwnConnection, Session
 from flowfabric.postgres.pool import Closing, Pool
 
 log = logging.getLogger("flowfabric.postgres")
@@ -190,7 +181,7 @@ class Database:
         is locked, it releases its connection and is retried, for as long as a call may take; without `wait` it raises
         `RowLocked` immediately.
         """
-        unavailable, locked = Backoff(0.05, 2.0, jitter=0.5), Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5)
+        unavailable, locked = Backoff(0.05, 2.0, jitter=0.5), lock_backoff()
         began, end = time.monotonic(), None if repeat else 0.0
         while True:
             try:

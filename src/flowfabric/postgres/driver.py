@@ -14,7 +14,7 @@ import msgspec
 from asyncpg.transaction import Transaction
 
 from flowfabric import errors
-from flowfabric.postgres.backoff import Backoff
+from flowfabric.postgres.backoff import lock_backoff
 
 Row = Mapping[str, Any]
 
@@ -51,7 +51,6 @@ PREVENTED = (
     asyncpg.QueryCanceledError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.2  # seconds between two tries of a call that meets a lock
 PROBES = 3  # unanswered keepalive probes after which a connection is lost
 UNFIT = (*LOST, asyncpg.ReadOnlySQLTransactionError)  # the next caller could not use this connection either
 
@@ -202,7 +201,7 @@ async def fetch(conn: Connection, statement: str, arguments: Sequence[object]) -
 
 
 async def _fetch_again(conn: Any, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
-    backoff, end = Backoff(FIRST_PAUSE, LONGEST_PAUSE, jitter=0.5), time.monotonic() + conn.limit
+    backoff, end = lock_backoff(), time.monotonic() + conn.limit
     while True:
         await backoff.wait()
         try:
