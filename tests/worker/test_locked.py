@@ -2,7 +2,8 @@
 
 import asyncio
 
-from flowfabric.app import App
+from flowfabric import App, Context
+from flowfabric.engine import budgets, quotas
 from tests.conftest import Connect
 from tests.given import Given
 from tests.worker.scene import until, working
@@ -39,3 +40,51 @@ async def test_locked_flows_do_not_delay_the_completions_of_other_executions(
 
 async def _active(given: Given, many: int) -> bool:
     return len(await given.rows("select from flowfabric.tickets where phase = 'active'")) == many
+
+
+async def test_reservations_of_a_locked_budget_do_not_take_the_connections_of_other_runs(
+    database_url: str, given: Given, connect: Connect
+) -> None:
+    """There are more of them than the process has connections."""
+    app = App(url=database_url, budgets={"team": {"tokens": 100}})
+
+    @app.task
+    async def costly(ctx: Context) -> None:
+        async with ctx.reserve("team", tokens=1) as reserved:
+            await reserved.settle(tokens=1)
+
+    @app.task
+    async def free(number: int) -> int:
+        return number
+
+    other = await connect()
+    async with working(app, concurrency=30):
+        async with other.transaction():
+            await budgets.change_budget(other, "team", soft_limits={"tokens": 90}, by="ops")
+            waiting = [await costly.submit() for _ in range(10)]
+            await given.until_blocked()
+            for number in range(20):
+                assert await (await free.submit(number)).result(20) == number
+            assert {await given.state(execution.execution_id) for execution in waiting} == {"active"}
+        await asyncio.gather(*(execution.result(20) for execution in waiting))
+
+
+async def test_a_quota_that_a_user_has_locked_keeps_no_other_work_from_being_claimed(
+    database_url: str, given: Given, connect: Connect
+) -> None:
+    app, other = App(url=database_url), await connect()
+    await quotas.create_quota(given.conn, "gpu", max_concurrent=5)
+
+    @app.task(quotas=["gpu"])
+    async def limited() -> None: ...
+
+    @app.task
+    async def free() -> None: ...
+
+    async with working(app):
+        async with other.transaction():
+            await quotas.change_quota(other, "gpu", max_concurrent=6, by="ops")
+            waiting = await limited.submit()
+            await (await free.submit()).result(20)
+            assert await given.state(waiting.execution_id) == "waiting"
+        await waiting.result(20)
