@@ -87,9 +87,8 @@ async def test_a_locked_quota_does_not_stop_other_executions_behind_a_pooler(
         return "done"
 
     other = await connect()
-    async with working(app):
-        async with other.transaction():
-            await other.execute("select from flowfabric.quotas for update")
-            await limited.submit()
-            await given.until_blocked()
-            assert await (await free.submit()).result(5) == "done"
+    async with working(app), other.transaction():
+        await other.execute("select from flowfabric.quotas for update")
+        await limited.submit()
+        await given.until_blocked()
+        assert await (await free.submit()).result(5) == "done"

@@ -30,7 +30,8 @@ async def register_worker(
 
     With `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
     if that connection is lost and the instance does not register again, its leases end after about a second. Without
-    `wait`, raises `RowLocked` if another transaction keeps the entry locked. Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
+    `wait`, raises `RowLocked` if another transaction keeps the entry locked.
+    Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
     """
     answer = await call.row(
         conn,
