@@ -464,3 +464,25 @@ async def test_a_caller_that_has_been_patient_for_long_enough_gets_the_lock_as_i
 
     with pytest.raises(RowLocked):
         await Batch(act, patience=0.01)("a")
+
+
+async def test_calls_of_a_split_batch_do_not_wait_behind_those_that_stay_locked() -> None:
+    sent: list[list[int]] = []
+
+    async def run(items: Sequence[int]) -> list[int]:
+        sent.append(list(items))
+        await asyncio.sleep(0)
+        if min(items) < 0:
+            raise RowLocked("locked")
+        return list(items)
+
+    call = Batch(run, patience=5)
+    locked = [asyncio.create_task(call(-number)) for number in range(1, 51)]
+    await until(lambda: [-50] in sent)
+    locked.append(asyncio.create_task(call(-51)))
+    assert await asyncio.gather(*(call(number) for number in range(20))) == list(range(20))
+
+    last = sent.index([19])
+    assert sum(items < [0] for items in sent[sent.index([0]) : last]) <= 1
+    for each in locked:
+        each.cancel()
