@@ -225,3 +225,17 @@ async def test_a_result_from_another_process_arrives(app: App, database_url: str
         waiting = asyncio.create_task(execution.result(TIMEOUT))
         async with working(app):
             assert await waiting == "done"
+
+
+async def test_an_override_accepts_a_result_as_large_as_the_payload_limit(database_url: str) -> None:
+    app = App(url=database_url, payload_limit=2_000_000)
+
+    @app.task
+    async def report() -> str:
+        return ""
+
+    async with app:
+        execution = await report.submit()
+        await execution.override("success", "x" * 1_500_000, reason="known", by="ops")
+
+        assert len(await execution.result(20)) == 1_500_000

@@ -464,3 +464,29 @@ async def test_a_caller_that_has_been_patient_for_long_enough_gets_the_lock_as_i
 
     with pytest.raises(RowLocked):
         await Batch(act, patience=0.01)("a")
+
+
+async def test_calls_of_a_split_batch_are_sent_before_those_that_stay_locked() -> None:
+    sent: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def act(items: Sequence[int]) -> Sequence[int]:
+        sent.append(list(items))
+        if sent.count([-1]) == 2 and items == [-1]:
+            await gate.wait()
+        if min(items) < 0:
+            raise RowLocked("locked by another transaction")
+        return items
+
+    batch = Batch(act)
+    locked = [asyncio.create_task(batch(number)) for number in (-1, -2)]
+    await until(lambda: sent.count([-1]) == 2 and len(batch._alone) == 1)  # one is being sent again, the other is next
+    calls = [asyncio.create_task(batch(number)) for number in (5, -3)]
+    await until(lambda: sent.count([5, -3]) == 2)
+    before = sent.count([-2])
+    gate.set()
+
+    assert await calls[0] == 5
+    assert sent[: sent.index([5])].count([-2]) == before
+    for call in (*locked, calls[1]):
+        call.cancel()

@@ -73,7 +73,7 @@ def test_a_merged_call_limits_its_waits_before_it_locks_anything(name: str) -> N
 
 
 def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
-    """A batch is an operation with `wait`; `claim` has it too, for the quotas that it can do without."""
+    """Two others have `wait` too: `claim`, for quotas that it can do without, and what the heartbeat calls."""
     merged = {"complete_many", "fail_many", "delay_many", "save_step_many", "submit_many", "deliver_signals"}
     merged |= {"report_usage_many", "find_children"}
     modules = [module for _, module in inspect.getmembers(engine, inspect.ismodule)]
@@ -84,4 +84,4 @@ def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
         if "wait" in inspect.signature(operation).parameters
     }
 
-    assert operations == merged | {"claim"}
+    assert operations == merged | {"claim", "register_worker"}

@@ -135,3 +135,12 @@ async def test_a_single_run_of_each_sweep_takes_no_turn_and_removes_everything(
     listed = [Sweep("remove_ended", OFTEN, executions.remove_ended, limit=2, share=1e-9)]
 
     assert [run.moved for run in await run_each(database, listed)] == [5]
+
+
+async def test_a_turn_taken_before_the_clock_was_moved_back_is_over(database: Database, given: Given) -> None:
+    await given.time_passes(days=2)
+    assert await Turn(database, "remove_ended", 0.1).next()
+    await given.time_passes(days=-2)
+
+    assert await Turn(database, "remove_ended", 0.1).next()
+    assert not await Turn(database, "remove_ended", 0.1).next()

@@ -292,3 +292,23 @@ async def _locked_anew(given: Given, before: int) -> bool:
 async def _swept(given: Given) -> bool:
     await claims.expire_leases(given.conn)
     return "lease_expired" in await given.events()
+
+
+async def test_leases_are_renewed_while_the_expired_entry_of_the_worker_is_locked(
+    app: App, given: Given, connect: Connect
+) -> None:
+    held, other = Held(app), await connect()
+    async with working(app, **SECOND):
+        execution_id = await held.begun()
+        first = (await given.ticket(execution_id))["expires_at"]
+        async with other.transaction():
+            await other.execute("select from flowfabric.workers for update")
+
+            async def is_renewed() -> bool:
+                return bool((await given.ticket(execution_id))["expires_at"] > first + timedelta(seconds=2))
+
+            await until(is_renewed)
+        held.gate.open.set()
+        assert await app.execution(execution_id).result(20) == "done"
+
+    assert (held.gate.came, held.cancelled) == (1, 0)

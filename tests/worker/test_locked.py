@@ -2,11 +2,14 @@
 
 import asyncio
 
+import pytest
+
 from flowfabric import App, Context
 from flowfabric.engine import budgets, quotas
 from tests.conftest import Connect
+from tests.engine.budgets.scene import make
 from tests.given import Given
-from tests.worker.scene import until, working
+from tests.worker.scene import Gate, until, working
 
 
 async def test_locked_flows_do_not_delay_the_completions_of_other_executions(
@@ -69,10 +72,12 @@ async def test_reservations_of_a_locked_budget_do_not_take_the_connections_of_ot
         await asyncio.gather(*(execution.result(20) for execution in waiting))
 
 
+@pytest.mark.parametrize("pooler", [False, True])
 async def test_a_quota_that_a_user_has_locked_keeps_no_other_work_from_being_claimed(
-    database_url: str, given: Given, connect: Connect
+    database_url: str, given: Given, connect: Connect, pooler: bool
 ) -> None:
-    app, other = App(url=database_url), await connect()
+    """Behind a pooler, no session keeps its limit for locks."""
+    app, other = App(url=database_url, pooler=pooler), await connect()
     await quotas.create_quota(given.conn, "gpu", max_concurrent=5)
 
     @app.task(quotas=["gpu"])
@@ -88,3 +93,31 @@ async def test_a_quota_that_a_user_has_locked_keeps_no_other_work_from_being_cla
             await (await free.submit()).result(20)
             assert await given.state(waiting.execution_id) == "waiting"
         await waiting.result(20)
+
+
+async def test_reservations_of_a_locked_budget_that_handlers_release_do_not_stop_other_executions(
+    app: App, given: Given, connect: Connect
+) -> None:
+    """More of them than the pool has connections."""
+    await make(given.conn)
+    gate = Gate()
+
+    @app.task(retries=0)
+    async def spends(ctx: Context) -> None:
+        async with ctx.reserve("team-a", tokens=1):
+            await gate()
+            raise ValueError("nothing was spent")
+
+    @app.task
+    async def free() -> str:
+        return "done"
+
+    other = await connect()
+    async with working(app, concurrency=20):
+        await spends.submit_many([()] * 8)
+        await until(lambda: gate.came == 8)
+        async with other.transaction():
+            await other.execute("select from flowfabric.budgets for update")
+            gate.open.set()
+            await given.until_blocked(2)
+            assert await (await free.submit()).result(5) == "done"

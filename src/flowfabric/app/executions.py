@@ -106,8 +106,11 @@ class Execution(Wrapped, Generic[R]):
         not checked against the task's return type. Safe to repeat. Raises `ExecutionEnded`, `InvalidBody`.
         """
         encoded = None if result is None else payloads.encode(result)
+        limit = self._app.config.payload_limit
         ended = await self._run(
-            lambda conn: executions.override(conn, self.execution_id, outcome, result=encoded, reason=reason, by=by)
+            lambda conn: executions.override(
+                conn, self.execution_id, outcome, result=encoded, reason=reason, by=by, result_limit=limit
+            )
         )
         self._app.notify_ended([self.execution_id])
         return ended

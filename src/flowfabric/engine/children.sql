@@ -153,7 +153,7 @@ begin
 end $$;
 
 -- Sweep: notify parents that children have ended, and cancel children (orphans) whose parent ended but did not
--- complete. One pass handles many children of one parent, at most `take` of them. RowLocked rows are left for the next
+-- complete. One pass handles many children of one parent, at most `take` of them. Locked rows are left for the next
 -- pass. A pass waits for budget locks only once: after it has released the reservations of orphans, it ends.
 --
 --   moves    suspended → runnable, if a parent has no open wait left; any phase of an orphan → ended: cancelled
@@ -174,7 +174,7 @@ declare
 begin
     moved := notified.moved;
     lanes := notified.lanes;
-    -- RowLocked parents must not delay the others. With `passing`, the rows to skip are among the oldest.
+    -- Locked parents must not delay the others. With `passing`, the rows to skip are among the oldest.
     if moved < deliver_child_ends.take and deliver_child_ends.passing = 0 and exists (
         select from flowfabric.child_ends c where c.parent is not null
         order by c.at, c.execution offset deliver_child_ends.take - moved limit 1) then

@@ -1,7 +1,8 @@
 -- Turns: a sweep that pauses between its passes runs in one process at a time.
 
 -- Take or extend a turn: the right to run this sweep until another process may take over. If the process of a turn
--- dies, the next process that asks continues the turn, so `since` is the start of the first one.
+-- dies, the next process that asks continues the turn, so `since` is the start of the first one. A turn that would last
+-- more than twice as long was taken before the clock was moved back, and is over.
 --
 --   locks    the turn, skipping it if it is locked
 --   returns  whether the holder has the turn now; false if another process has it
@@ -18,7 +19,8 @@ begin
         since = case when t.ends_at > now - interval '10 minutes' then t.since else now end
     where t.ctid = any (array(
         select t.ctid from flowfabric.turns t
-        where t.sweep = take_turn.sweep and (t.holder = take_turn.holder or t.ends_at <= now)
+        where t.sweep = take_turn.sweep
+          and (t.holder = take_turn.holder or t.ends_at <= now or t.ends_at > next_at + (next_at - now))
         for update skip locked));
     if found or exists (select from flowfabric.turns t where t.sweep = take_turn.sweep) then
         return found;

@@ -24,11 +24,13 @@ async def register_worker(
     namespace: str | None = None,
     ttl: timedelta = timedelta(seconds=30),
     holds_lock: bool = False,
+    wait: bool = True,
 ) -> Registered:
     """Register a worker instance with the lanes it serves and its capabilities; safe to repeat.
 
     With `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
-    if that connection is lost and the instance does not register again, its leases end after about a second.
+    if that connection is lost and the instance does not register again, its leases end after about a second. Without
+    `wait`, raises `RowLocked` if another transaction keeps the entry locked.
     Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
     """
     answer = await call.row(
@@ -41,6 +43,7 @@ async def register_worker(
         namespace=check_filter(namespace, "namespace"),
         ttl_ms=calls.span(ttl, "ttl"),
         holds_lock=holds_lock,
+        wait=wait,
     )
     return msgspec.convert(dict(answer), Registered)
 

@@ -87,7 +87,7 @@ end $$;
 -- Register a worker instance with the lanes it serves and its capabilities. `holds_lock` promises that the instance
 -- holds the shared advisory lock (17991, worker_lock(instance)), taken before this call on a connection that lives as
 -- long as the instance. If the lock was never seen, the instance counts as dead only when its leases expire. An expired
--- entry counts as missing.
+-- entry counts as missing. Without `wait`, the transaction waits at most 100 ms for a lock.
 --
 --   locks    the entry
 --   emits    worker_registered, the first time and when lanes or capabilities change
@@ -95,7 +95,8 @@ end $$;
 --   returns  'registered' or 'refreshed', and when the entry expires
 create or replace function flowfabric.register_worker(
     worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null,
-    ttl_ms bigint default 30000, holds_lock boolean default false, out outcome text, out expires_at timestamptz)
+    ttl_ms bigint default 30000, holds_lock boolean default false, wait boolean default true,
+    out outcome text, out expires_at timestamptz)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -115,6 +116,7 @@ begin
     end if;
     skills := flowfabric._sorted_set(register_worker.capabilities::jsonb);
     expires_at := now + lifetime;
+    perform flowfabric._limit_waits(register_worker.wait);
     -- Insert first: if two calls register one instance at the same time, the second finds the first one's row.
     insert into flowfabric.workers (instance, worker, namespace, lanes, capabilities, ttl, registered_at, beat_at,
                                     expires_at)

@@ -66,7 +66,8 @@ class Batch(Generic[Item, Outcome]):
         self._in_flight = in_flight
         self._patience = patience
         self._queue: deque[_Call[Item, Outcome]] = deque()
-        self._alone: deque[_Call[Item, Outcome]] = deque()
+        self._split: deque[_Call[Item, Outcome]] = deque()  # of split batches; most of them are not locked, so first
+        self._alone: deque[_Call[Item, Outcome]] = deque()  # were locked when they were sent alone
         self._sending_alone: asyncio.Task[None] | None = None
         self._batches: set[asyncio.Task[None]] = set()
         self._pausing: set[asyncio.Task[None]] = set()
@@ -104,7 +105,7 @@ class Batch(Generic[Item, Outcome]):
         self._loop = loop
 
     def _start(self) -> None:
-        if self._alone and self._sending_alone is None:
+        if (self._split or self._alone) and self._sending_alone is None:
             self._sending_alone = asyncio.create_task(self._send_alone())
             self._sending_alone.add_done_callback(self._ended)
         if self._queue and len(self._batches) < self._in_flight:
@@ -126,8 +127,8 @@ class Batch(Generic[Item, Outcome]):
             await self._answer(calls)
 
     async def _send_alone(self) -> None:
-        while self._alone:
-            call = self._alone.popleft()
+        while waiting := self._split or self._alone:
+            call = waiting.popleft()
             if not call.caller.done():
                 await self._answer([call])
 
@@ -158,7 +159,7 @@ class Batch(Generic[Item, Outcome]):
         """Pass the answer to the caller, or send a locked item again: at once if its batch was split, else later."""
         now = asyncio.get_running_loop().time()
         if split:
-            self._alone.append(call)
+            self._split.append(call)
         elif isinstance(answer, RowLocked) and now < (call.locked_at or now) + self._patience:
             again = call._replace(
                 locked_at=call.locked_at or now,

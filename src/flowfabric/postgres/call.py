@@ -21,7 +21,7 @@ LONGEST_PAGE = 1_000
 
 async def rows(conn: Connection, function: str, /, **arguments: object) -> Sequence[Row]:
     """Call a function and return its rows."""
-    statement = _statement(function, tuple(arguments))
+    statement = _statement(function, tuple(arguments), driver.lock_limit(conn))
     try:
         return await driver.fetch(conn, statement, list(arguments.values()))
     except driver.DRIVER as error:
@@ -95,6 +95,13 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 @functools.cache
-def _statement(function: str, names: tuple[str, ...]) -> str:
+def _statement(function: str, names: tuple[str, ...], lock_limit: str | None) -> str:
     arguments = ", ".join(f"{name} => ${number}" for number, name in enumerate(names, 1))
-    return f"select * from flowfabric.{function}({arguments})"  # noqa: S608 - names from our code, values as parameters
+    called = f"select * from flowfabric.{function}({arguments})"  # noqa: S608 - names from our code, values as parameters
+    if lock_limit is None:
+        return called
+    # The offset, which is 0, makes Postgres set the limit before it calls the function.
+    return (
+        f"select f.* from (select set_config('lock_timeout', '{lock_limit}', true) as lock_limit) l "  # noqa: S608
+        f"cross join lateral ({called} offset (l.lock_limit is null)::int) f"
+    )

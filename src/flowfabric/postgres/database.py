@@ -120,7 +120,7 @@ class Database:
         connection does not wait, the call raises `RowLocked` after a tenth of a second.
         """
         pool, conn = await self._borrow(self._aside if aside else self._pool)
-        conn.waits = waits
+        conn.waits, conn.lock_limit = waits, LOCK_WAIT if self.config.pooler else None
         try:
             with driver.translated(conn, DRIVER[:-1]):  # not OSError: the block may use other files and sockets
                 yield conn

@@ -110,13 +110,14 @@ class OwnConnection(asyncpg.Connection):  # type: ignore[misc]
     One timer watches all calls, because the driver's own limit would start and cancel a timer for every call.
     """
 
-    __slots__ = ("called_at", "limit", "session", "silent", "waits", "watch")
+    __slots__ = ("called_at", "limit", "lock_limit", "session", "silent", "waits", "watch")
 
     limit: float
     session: Session | None
     called_at: float | None  # when the call in flight was made, on the clock of the event loop
     watch: asyncio.TimerHandle | None
     silent: bool  # whether it was dropped because a call had no answer
+    lock_limit: float | None  # how long a call waits for a lock, if the call itself must say so: behind a pooler
     waits: bool  # whether a call that meets a lock is tried again on this connection
 
     fetch = _limited(asyncpg.Connection.fetch)
@@ -172,6 +173,7 @@ async def connect(url: str, *, limits: Limits, pooler: bool) -> OwnConnection:
     )
     conn.limit, conn.session, conn.called_at, conn.watch = limits.call, None, None, None
     conn.silent, conn.waits = False, False
+    conn.lock_limit = None
     try:
         _watch_network(conn, limits.network)
         if pooler:
@@ -183,6 +185,12 @@ async def connect(url: str, *, limits: Limits, pooler: bool) -> OwnConnection:
         raise
     own: OwnConnection = conn
     return own
+
+
+def lock_limit(conn: Connection) -> str | None:
+    """How long a call waits for a lock, if it must say so itself; a caller's connection waits as the server says."""
+    limit: float | None = getattr(conn, "lock_limit", None)
+    return None if limit is None else _milliseconds(limit)
 
 
 async def fetch(conn: Connection, statement: str, arguments: Sequence[object]) -> Sequence[Row]:
@@ -344,7 +352,7 @@ async def _prepare_session(conn: Any, limits: Limits) -> Session:
         "tcp_keepalives_interval": max(int(seconds / PROBES), 1),
         "tcp_keepalives_count": PROBES,
         "tcp_user_timeout": int(seconds * 1_000),
-        **({} if limits.lock is None else {"lock_timeout": f"{int(limits.lock * 1_000)}ms"}),
+        **({} if limits.lock is None else {"lock_timeout": _milliseconds(limits.lock)}),
     }
     listed = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
     [row] = await conn.fetch(
@@ -356,8 +364,13 @@ async def _prepare_session(conn: Any, limits: Limits) -> Session:
     return Session(row["pid"], row["backend_start"])
 
 
-async def prepare_for_caller(conn: Connection) -> None:
+def _milliseconds(seconds: float) -> str:
+    return f"{int(seconds * 1_000)}ms"
+
+
+async def prepare_for_caller(conn: Any) -> None:
     """Prepare an open transaction for a caller: it may stay open for long, and waits for locks as the server says."""
+    conn.lock_limit = None
     await conn.execute("set local flowfabric.direct to ''; set local lock_timeout to default")
 
 

@@ -62,12 +62,12 @@ class Budgets:
         return self._notify_if_ended(claim, answer)
 
     async def release(self, claim: Claim, reservation_id: UUID) -> None:
-        """Release a reservation. Tried once, because the end of the attempt releases it too."""
+        """Release a reservation; the end of the attempt releases it too. Occupies no connection while it waits."""
 
         async def release(conn: Connection) -> Sequence[str]:
             return (await budgets.release(conn, reservation_id, fence=claim.fence)).lanes
 
-        self._app.notifier.send(lanes=await self._app.database.run(release))
+        self._app.notifier.send(lanes=await self._app.database.run(release, repeat=True))
 
     def _notify_if_ended(self, claim: Claim, answer: Answer) -> Answer:
         if answer.action in ("fail", "cancel"):

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from flowfabric.engine import claims, workers
-from flowfabric.errors import FlowFabricError, Unavailable
+from flowfabric.errors import FlowFabricError, RowLocked, Unavailable
 from flowfabric.model import Fence
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
@@ -134,13 +134,13 @@ class Heartbeat:
     async def _beat(self, conn: Connection) -> None:
         self._wake.clear()
         async with asyncio.timeout(self._interval):
-            await self._register(conn)
+            registered = await self._register(conn)
         while not self._stopping:
             async with asyncio.timeout(self._interval):
                 locked = await self._renew(conn, self._fences())
                 [answer] = await workers.beat(conn, [self._about.instance])
-                if answer.outcome == "not_registered":
-                    await self._register(conn)
+                if not registered or answer.outcome == "not_registered":
+                    registered = await self._register(conn)
             self._has_beaten = True
             await self._wait(conn, locked)
         async with asyncio.timeout(STOP_TIMEOUT):
@@ -158,23 +158,32 @@ class Heartbeat:
                     locked = await self._renew(conn, [fence for fence in locked if self.holds(fence)])
         self._wake.clear()
 
-    async def _register(self, conn: Connection) -> None:
-        """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing."""
+    async def _register(self, conn: Connection) -> bool:
+        """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing.
+
+        Returns False if another transaction has locked the entry: renewals on this connection must not wait for it.
+        """
         about, holds_lock = self._about, not self._database.config.pooler
         if holds_lock:
             await workers.hold_lock(conn, about.instance)
-        await workers.register_worker(
-            conn,
-            about.worker,
-            instance=about.instance,
-            lanes=about.lanes,
-            capabilities=about.capabilities,
-            namespace=about.namespace,
-            ttl=min(about.lease, LONGEST_LIFE),
-            holds_lock=holds_lock,
-        )
+        try:
+            await workers.register_worker(
+                conn,
+                about.worker,
+                instance=about.instance,
+                lanes=about.lanes,
+                capabilities=about.capabilities,
+                namespace=about.namespace,
+                ttl=min(about.lease, LONGEST_LIFE),
+                holds_lock=holds_lock,
+                wait=False,
+            )
+        except RowLocked as error:
+            log.warning("could not register %s; retrying in %g s: %s", about.instance, self._interval, error)
+            return False
         if not self.registered.done():
             self.registered.set_result(None)
+        return True
 
     def _fences(self) -> list[Fence]:
         with self._guard:
