@@ -490,3 +490,11 @@ async def test_calls_of_a_split_batch_are_sent_before_those_that_stay_locked() -
     assert sent[: sent.index([5])].count([-2]) == before
     for call in (*locked, calls[1]):
         call.cancel()
+
+
+async def test_a_lock_that_lasts_is_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -> None:
+    batch = Batch(Operation())
+    for now in (105.0, 112.0, 115.0, 121.0, 123.0):
+        batch._warn(now, 100.0)
+
+    assert [record.args for record in caplog.records] == [(12.0,), (23.0,)]

@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from flowfabric import App
 from flowfabric.engine import attempts, budgets, children, claims, executions, lanes, quotas, schedules, waits, workers
 from flowfabric.errors import RowLocked
 from flowfabric.model import Claim, Completion, Suspension
@@ -244,3 +245,18 @@ async def test_a_heartbeat_does_not_wait_for_a_user_who_has_locked_the_entry_of_
     async with open_transaction(connect, lambda conn: workers.mark_dead(conn, "one", by="ops")):
         beats = await workers.beat(given.conn, ["one", "two", "three"])
     assert [beat.outcome for beat in beats] == ["locked", "refreshed", "not_registered"]
+
+
+async def test_an_app_opens_while_a_user_has_locked_a_budget_or_a_quota_that_it_declares(
+    given: Given, connect: Connect, database_url: str
+) -> None:
+    declared = App(url=database_url, budgets={TEAM: {"tokens": 100}}, quotas={"gpu": {"max_concurrent": 5}})
+    async with declared:
+        pass
+
+    async def change_both(conn: Connection) -> None:
+        await change_budget(conn)
+        await quotas.change_quota(conn, "gpu", max_concurrent=6, by="ops")
+
+    async with open_transaction(connect, change_both), asyncio.timeout(8), declared:
+        pass

@@ -10,6 +10,7 @@ other. A locked item is sent again with growing pauses. It occupies no connectio
 
 import asyncio
 import copy
+import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,6 +18,10 @@ from typing import Generic, NamedTuple, TypeVar
 
 from flowfabric.errors import FlowFabricError, RowLocked, ShuttingDown
 from flowfabric.postgres.backoff import Backoff, lock_backoff
+
+log = logging.getLogger("flowfabric.postgres")
+
+WARN_INTERVAL = 10.0  # seconds between two warnings about locks, and until the first
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -71,6 +76,7 @@ class Batch(Generic[Item, Outcome]):
         self._sending_alone: asyncio.Task[None] | None = None
         self._batches: set[asyncio.Task[None]] = set()
         self._pausing: set[asyncio.Task[None]] = set()
+        self._warned_at = 0.0  # when callers were found waiting for a lock for long, on the clock of the event loop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
@@ -161,6 +167,7 @@ class Batch(Generic[Item, Outcome]):
         if split:
             self._split.append(call)
         elif isinstance(answer, RowLocked) and now < (call.locked_at or now) + self._patience:
+            self._warn(now, call.locked_at or now)
             again = call._replace(
                 locked_at=call.locked_at or now,
                 backoff=call.backoff or lock_backoff(),
@@ -169,6 +176,15 @@ class Batch(Generic[Item, Outcome]):
             pause.add_done_callback(self._pausing.discard)
         elif not call.caller.done():
             call.caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
+
+    def _warn(self, now: float, locked_at: float) -> None:
+        if now - locked_at > WARN_INTERVAL and now - self._warned_at > WARN_INTERVAL:
+            self._warned_at = now
+            log.warning(
+                "calls have waited %.0f s for a row that another transaction has locked, retrying; "
+                "`ff doctor --longest-transaction 1s` lists open transactions",
+                now - locked_at,
+            )
 
     async def _send_again(self, call: _Call[Item, Outcome]) -> None:
         if call.backoff is not None:

@@ -289,7 +289,7 @@ def failed(conn: Connection, error: Exception) -> errors.Unavailable | None:
     if isinstance(error, asyncpg.LockNotAvailableError):
         return errors.RowLocked(
             "another transaction has locked a row that the call needs, and nothing was changed; repeat the call "
-            "(`ff doctor` lists transactions that stay open)"
+            "(`ff doctor --longest-transaction 1s` lists open transactions)"
         )
     if isinstance(error, PREVENTED):
         return errors.DatabaseUnavailable(f"Postgres could not run the call: {message(error)}")

@@ -139,7 +139,7 @@ class Worker:
             try:
                 await self._app.declare_schedules()
                 return
-            except DatabaseUnavailable as error:
+            except (DatabaseUnavailable, RowLocked) as error:
                 log.warning("could not declare schedules, retrying in %g s: %s", backoff.current, error.message)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), backoff.next())

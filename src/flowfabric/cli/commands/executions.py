@@ -43,7 +43,7 @@ def _timeline(found: Timeline) -> str:
 
 @click.group(cls=CommandGroup)
 def executions() -> None:
-    """List, describe, explain, cancel and replay executions (task runs)."""
+    """List, describe, explain, cancel, override and replay executions (task runs)."""
 
 
 @executions.command("list")

@@ -18,7 +18,7 @@ from flowfabric.cli.load_app import load_app
 from flowfabric.cli.options import decorated, duration, json_option, url_option, words
 from flowfabric.cli.output import print_result
 from flowfabric.cli.processes import supervise
-from flowfabric.errors import DatabaseUnavailable
+from flowfabric.errors import DatabaseUnavailable, RowLocked
 from flowfabric.ids import shown
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.worker import Worker
@@ -114,7 +114,7 @@ async def opened(app: App) -> AsyncIterator[None]:
     while True:
         try:
             await app.__aenter__()
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, RowLocked) as error:
             pause = backoff.next()
             log.warning("cannot start yet, retrying in %.1f s: %s", pause, error.message)
             await asyncio.sleep(pause)

@@ -94,13 +94,16 @@ begin
     wanted.scope_id := create_budget.scope_id;
     perform flowfabric._raise(flowfabric._budget_fault(wanted));
 
+    -- Not if it exists: the insert would wait for a transaction that has locked the budget.
     insert into flowfabric.budgets (
         partition, id, namespace, name, created_at, next_reset_at, hard_limits, soft_limits, mode, on_hard_limit,
         on_soft_limit, reset_interval_ms, scope_type, scope_id)
-    values (create_budget.partition, create_budget.id, create_budget.namespace, create_budget.name, now,
-            now + wanted.reset_interval_ms * interval '1 ms', flowfabric._plus('{}', wanted.hard_limits),
-            flowfabric._plus('{}', wanted.soft_limits), wanted.mode, wanted.on_hard_limit, wanted.on_soft_limit,
-            wanted.reset_interval_ms, wanted.scope_type, wanted.scope_id)
+    select create_budget.partition, create_budget.id, create_budget.namespace, create_budget.name, now,
+           now + wanted.reset_interval_ms * interval '1 ms', flowfabric._plus('{}', wanted.hard_limits),
+           flowfabric._plus('{}', wanted.soft_limits), wanted.mode, wanted.on_hard_limit, wanted.on_soft_limit,
+           wanted.reset_interval_ms, wanted.scope_type, wanted.scope_id
+    where not exists (select from flowfabric.budgets b
+                      where b.partition = create_budget.partition and b.id = create_budget.id)
     on conflict do nothing;
     if found then
         select b.* into known from flowfabric.budgets b

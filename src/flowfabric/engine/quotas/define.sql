@@ -95,10 +95,13 @@ begin
     wanted.max_concurrent := create_quota.max_concurrent;
     perform flowfabric._raise(flowfabric._quota_fault(wanted));
 
+    -- Not if it exists: the insert would wait for a transaction that has locked the quota.
     insert into flowfabric.quotas (
         partition, id, namespace, name, created_at, window_seconds, max_requests_per_window, max_concurrent)
-    values (create_quota.partition, create_quota.id, create_quota.namespace, create_quota.name, flowfabric.clock(),
-            wanted.window_seconds, wanted.max_requests_per_window, wanted.max_concurrent)
+    select create_quota.partition, create_quota.id, create_quota.namespace, create_quota.name, flowfabric.clock(),
+           wanted.window_seconds, wanted.max_requests_per_window, wanted.max_concurrent
+    where not exists (select from flowfabric.quotas q
+                      where q.partition = create_quota.partition and q.id = create_quota.id)
     on conflict do nothing;
     if found then
         perform flowfabric._append('quota_created', create_quota.name, create_quota.by, flowfabric._quota_limits(wanted)
