@@ -19,8 +19,6 @@ from flowfabric.postgres.driver import Connection
 APP = f"{Path(__file__).with_name('tasks.py')}:app"
 ROOT = Path(__file__).parent.parent
 TIMEOUT = 900.0
-BACKLOG = 2_000
-AT_ONCE = 500
 STOP_TIMEOUT = 60.0
 
 
@@ -84,17 +82,6 @@ async def command(ground: Ground, *arguments: str, says: bytes, **environment: s
         except TimeoutError:
             process.kill()
             await process.wait()
-
-
-async def feed(stamps: Stamps, going_on: Callable[[], bool]) -> None:
-    """Keep a constant backlog of tasks, with numbers from 1 on, while `going_on` and while there is room for stamps."""
-    submitted = 1
-    while going_on() and submitted < len(stamps) - AT_ONCE:
-        if submitted - stamps.reached() < BACKLOG:
-            await tasks.nothing.submit_many([(submitted + index,) for index in range(AT_ONCE)])
-            submitted += AT_ONCE
-        else:
-            await asyncio.sleep(0.005)
 
 
 async def until(reached: Callable[[], bool], pause: float = 0.005) -> None:

@@ -1,5 +1,6 @@
 """Continuous work beside a transaction with an old snapshot, so that vacuum cannot remove dead rows."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -7,10 +8,12 @@ from contextlib import asynccontextmanager
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
-from benchmarks.workers import feed, opened, stamped, until, working
+from benchmarks.workers import opened, stamped, until, working
 
 SECONDS = 120.0
 MOST_PER_SECOND = 50_000
+BACKLOG = 2_000
+AT_ONCE = 500
 
 
 @asynccontextmanager
@@ -28,11 +31,17 @@ def going_on(pinned: bool) -> Callable[[Ground], Awaitable[int]]:
     async def run(ground: Ground) -> int:
         seconds = max(SECONDS * ground.scale, 1.0)
         stamps = stamped(ground, round(seconds * MOST_PER_SECOND))
+        submitted = 0
         async with opened(ground), working(ground, 1), snapshot(ground, pinned):
             await tasks.nothing.submit(0)
             await until(lambda: stamps.at(0) > 0)
-            began = time.monotonic()
-            await feed(stamps, lambda: time.monotonic() < began + seconds)
+            began, submitted = time.monotonic(), 1
+            while time.monotonic() < began + seconds and submitted < len(stamps) - AT_ONCE:
+                if submitted - stamps.reached() < BACKLOG:
+                    await tasks.nothing.submit_many([(submitted + index,) for index in range(AT_ONCE)])
+                    submitted += AT_ONCE
+                else:
+                    await asyncio.sleep(0.005)
         within = [moment for moment in stamps.moments() if began <= moment <= began + seconds]
         tenth, ground.seconds = seconds / 10, seconds
         ground.tell(

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import fmean
 
-from benchmarks import tasks
+from benchmarks.feeding import fed
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.stamps import Stamps
-from benchmarks.workers import command, feed, opened, stamped, until, worker
+from benchmarks.workers import command, opened, stamped, worker
 
 COUNT = 400_000
 TURNS = 20
@@ -85,24 +85,20 @@ async def run(ground: Ground) -> int:
     alone: list[float] = []
     beside: list[float] = []
     async with opened(ground), ground.raw() as conn:
-        await tasks.nothing.submit(0)
         await conn.execute(FILL, count)
         await conn.execute("vacuum analyze")
         async with (
             worker(ground, **KEEPING),
             stopped_sweep(ground, **KEEPING) as keeping,
             stopped_sweep(ground) as removing,
+            fed(stamps),
         ):
-            await until(lambda: stamps.at(0) > 0)
-            feeding = asyncio.create_task(feed(stamps, lambda: True))
             while not (removed := await conn.fetchval(REMOVED, count)):
                 await sweeping(removing, stamps, seconds)
             while len(beside) < TURNS and await conn.fetchval(REMOVED, count) < count:
                 alone.append(await sweeping(keeping, stamps, seconds))
                 beside.append(await sweeping(removing, stamps, seconds))
             removed = await conn.fetchval(REMOVED, count) - removed
-            feeding.cancel()
-            await asyncio.wait([feeding])
     ground.seconds = len(beside) * seconds
     ground.tell(
         kept=sum(beside) / sum(alone),
