@@ -249,6 +249,7 @@ PARAMETERS = {
     "Worker.lanes": "the lanes (queues) it serves; by default those of the tasks of the app",
     "Worker.name": "the name of the worker, the same for all its processes",
     "Worker.namespace": "only executions in this namespace (tenant)",
+    "budgets.settle.step": "the step (name, occurrence) that the journal saves with it",
     "children.find_children.asked": "the children that handlers submit",
     "claims.claim.partitions": "only executions in these partitions",
     "claims.claim.request": "names this claim, so that it can be repeated; random by default",

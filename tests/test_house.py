@@ -35,7 +35,7 @@ CHOSEN_BY_ARGUMENT = {
 # Codes of a called function that cannot occur in the caller, with the reason.
 CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it requests no lease, and passes a valid duration"},
-    "_report_fault": {"payload_too_large": "a report stores no result"},
+    "_spending_step_fault": {"payload_too_large": "a report or a settlement stores no result"},
     "renew": {"row_locked": "it waits for locks"},
     "find_children": {"row_locked": "it waits for locks"},
     "_fence_faults": {"row_locked": "it waits for locks"},
