@@ -37,7 +37,10 @@ CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it requests no lease, and passes a valid duration"},
     "_spending_step_fault": {"payload_too_large": "a report or a settlement stores no result"},
     "renew": {"row_locked": "it waits for locks"},
-    "find_children": {"row_locked": "it waits for locks"},
+    "_find_children": {
+        "row_locked": "it waits for locks",
+        "payload_too_large": "a place stores no result of a handler",
+    },
     "_fence_faults": {"row_locked": "it waits for locks"},
     "_fire": dict.fromkeys(
         ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
