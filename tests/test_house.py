@@ -72,6 +72,10 @@ SQL_IN_PYTHON = {
     "embedded.py": "sets the password of a new cluster in single-user mode, before the server runs",
 }
 
+OPENS_A_TRANSACTION = {
+    "src/flowfabric/engine/flows/build.py": "`add_execution` submits a new member, then adds it; no worker calls it",
+}
+
 MAY_SLEEP = {
     "tests/given.py": "polls for what other sessions, threads and processes do, which takes real time",
     "tests/postgres/test_embedded.py": "polls for the processes and files of a server, which take real time",
@@ -307,6 +311,14 @@ def test_python_holds_no_sql() -> None:
     found = {file.name for file in sources.python_files(SRC) if any(map(statement.match, _strings(file)))}
 
     assert _difference(found, set(SQL_IN_PYTHON)) == ""
+
+
+def test_an_operation_opens_no_transaction_in_python() -> None:
+    """It is one call of one SQL function: one round trip, which a worker can also make over HTTP."""
+    files = sources.python_files(SRC / "worker", SRC / "handler", ENGINE)
+    opening = {shown(file) for file in files if re.search(r"\btransaction\(", file.read_text())}
+
+    assert _difference(opening, set(OPENS_A_TRANSACTION)) == ""
 
 
 def test_every_call_to_postgres_has_a_time_limit() -> None:
