@@ -35,9 +35,12 @@ CHOSEN_BY_ARGUMENT = {
 # Codes of a called function that cannot occur in the caller, with the reason.
 CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it requests no lease, and passes a valid duration"},
-    "_report_fault": {"payload_too_large": "a report stores no result"},
+    "_spending_step_fault": {"payload_too_large": "a report or a settlement stores no result"},
     "renew": {"row_locked": "it waits for locks"},
-    "find_children": {"row_locked": "it waits for locks"},
+    "_find_children": {
+        "row_locked": "it waits for locks",
+        "payload_too_large": "a place stores no result of a handler",
+    },
     "_fence_faults": {"row_locked": "it waits for locks"},
     "_fire": dict.fromkeys(
         ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
@@ -67,6 +70,10 @@ SQL_IN_PYTHON = {
     "driver.py": "prepares a session for our calls",
     "servers.py": "creates and drops the databases of tests, which have no functions yet",
     "embedded.py": "sets the password of a new cluster in single-user mode, before the server runs",
+}
+
+OPENS_A_TRANSACTION = {
+    "src/flowfabric/engine/flows/build.py": "`add_execution` submits a new member, then adds it; no worker calls it",
 }
 
 MAY_SLEEP = {
@@ -304,6 +311,14 @@ def test_python_holds_no_sql() -> None:
     found = {file.name for file in sources.python_files(SRC) if any(map(statement.match, _strings(file)))}
 
     assert _difference(found, set(SQL_IN_PYTHON)) == ""
+
+
+def test_an_operation_opens_no_transaction_in_python() -> None:
+    """It is one call of one SQL function: one round trip, which a worker can also make over HTTP."""
+    files = sources.python_files(SRC / "worker", SRC / "handler", ENGINE)
+    opening = {shown(file) for file in files if re.search(r"\btransaction\(", file.read_text())}
+
+    assert _difference(opening, set(OPENS_A_TRANSACTION)) == ""
 
 
 def test_every_call_to_postgres_has_a_time_limit() -> None:

@@ -129,15 +129,12 @@ async def of_budgets(conn: asyncpg.Connection, claim: Claim, execution_id: Execu
 
 
 async def of_children(conn: asyncpg.Connection, claim: Claim, child_id: ExecutionId) -> None:
-    # children.find_children, children.adopt_children
-    submission = Submission(options=Options(task="search"), execution_id=child_id)
+    # children.submit_children
+    submission = Submission(options=Options(task="search"))
     child = ChildToSubmit(
         fence=claim.fence, name="submit:search", occurrence=1, execution_id=child_id, submission=submission
     )
-    async with conn.transaction():
-        await children.find_children(conn, [child])  # `new`: submit it and link it to its parent
-        await executions.submit(conn, submission)
-        await children.adopt_children(conn, [child])
+    await children.submit_children(conn, [child])
     # children.deliver_child_ends
     await children.deliver_child_ends(conn)
 

@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.errors import (
@@ -48,11 +47,7 @@ def asked(parent: Claim, occurrence: int = 1, *, ending: Any = "cancel", **optio
 async def born(given: Given, parent: Claim, many: int = 1, **options: Any) -> list[ExecutionId]:
     """Children of a running parent, waiting for a worker of their lane."""
     wanted = [asked(parent, number, **options) for number in range(1, many + 1)]
-    async with given.conn.transaction():
-        assert await children.find_children(given.conn, wanted) == [NEW] * many
-        for child in wanted:
-            await executions.submit(given.conn, replace(child.submission, execution_id=child.execution_id))
-        await children.adopt_children(given.conn, wanted)
+    assert await children.submit_children(given.conn, wanted) == [NEW] * many
     return [child.execution_id for child in wanted]
 
 
@@ -189,10 +184,50 @@ async def test_a_place_in_the_journal_has_one_child_however_often_it_is_submitte
     stranger = await given.submitted(lane="other")
     taken = ChildToSubmit(fence=parent.fence, name="new", occurrence=1, execution_id=stranger, submission=submission())
 
-    again, other = await children.find_children(given.conn, [asked(parent), taken])
+    again, other = await children.submit_children(given.conn, [asked(parent), taken])
     assert isinstance(again, FoundChild)
     assert (again.outcome, again.result) == ("saved", f'"{child}"'.encode())
     assert other == FoundChild(outcome="taken")
+
+
+async def test_a_place_that_is_submitted_twice_in_one_call_gets_one_child(given: Given) -> None:
+    parent = await given.claimed()
+    wanted = asked(parent)
+
+    first, again = await children.submit_children(given.conn, [wanted, wanted])
+    assert (first, again) == (NEW, FoundChild(outcome="saved", result=f'"{wanted.execution_id}"'.encode()))
+    assert await given.count("executions") == 2
+
+
+async def test_a_child_whose_idempotency_key_belongs_to_another_execution_is_not_adopted(given: Given) -> None:
+    parent = await given.claimed()
+    await given.submitted(lane="other", key="k")
+
+    assert await children.submit_children(given.conn, [asked(parent, key="k")]) == [FoundChild(outcome="taken")]
+    assert await steps.read_journal(given.conn, parent.execution_id) == []
+
+
+async def test_children_of_one_call_are_submitted_whatever_happens_to_the_others(given: Given) -> None:
+    parent, stale = await given.claimed(), await given.claimed()
+    await claims.revoke(given.conn, stale.execution_id, by="ops")
+    [saved] = await born(given, parent)
+    wanted = [
+        asked(stale),
+        asked(parent),
+        asked(parent, 2, needs=[""]),
+        asked(parent, 3, payload=b"3"),
+        asked(parent, 4),
+    ]
+
+    answers: list[Any] = await children.submit_children(given.conn, wanted)
+    assert [getattr(answer, "outcome", None) or answer.code for answer in answers] == [
+        *("lease_lost", "saved", "invalid_capabilities", "new", "new"),
+    ]
+    journal = await steps.read_journal(given.conn, parent.execution_id)
+    assert [entry.result for entry in journal] == [
+        f'"{child}"'.encode() for child in (saved, wanted[3].execution_id, wanted[4].execution_id)
+    ]
+    assert (await given.claim(lanes=["nursery"], take=3))[1].payload == b"3"
 
 
 async def test_an_execution_can_wait_only_for_its_own_children(given: Given) -> None:
@@ -213,7 +248,7 @@ async def test_a_stale_owner_cannot_submit_a_child(given: Given) -> None:
     await given.claim(instance="pool-2")
 
     async with given.nothing_changes():
-        [refused] = await children.find_children(given.conn, [asked(parent)])
+        [refused] = await children.submit_children(given.conn, [asked(parent)])
     assert isinstance(refused, LeaseLost)
 
 
@@ -226,7 +261,7 @@ async def test_children_count_towards_the_step_limit(given: Given) -> None:
         parent.execution_id.uuid,
     )
 
-    [refused] = await children.find_children(given.conn, [asked(parent)])
+    [refused] = await children.submit_children(given.conn, [asked(parent)])
     assert isinstance(refused, FlowFabricError)
     assert refused.code == TooManySteps.code
 

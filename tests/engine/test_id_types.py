@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from flowfabric import engine, model
+from flowfabric import calls, engine, model
 from flowfabric.engine import attempts, budgets, children, claims, events, executions, flows, schedules, steps, waits
 from flowfabric.errors import FlowFabricError, InvalidId
 from flowfabric.ids import EntityId, ExecutionId, FlowId, mint_execution_id
@@ -21,6 +21,7 @@ from flowfabric.model import (
     EdgePolicy,
     EventFilter,
     Fence,
+    FoundChild,
     Link,
     Member,
     SignalToSend,
@@ -106,6 +107,10 @@ def _child(fence: Fence, execution_id: Any = EXECUTION) -> ChildToSubmit:
     return ChildToSubmit(fence=fence, name="c", occurrence=1, submission=submission(), execution_id=execution_id)
 
 
+async def _submit_child(conn: Connection, child: ChildToSubmit) -> FoundChild:
+    return calls.only(await children.submit_children(conn, [child]))
+
+
 def _signal(text: Any) -> SignalToSend:
     return SignalToSend(execution_id=text, waitpoint_id=uuid4(), token="k:t", name="yes")
 
@@ -137,10 +142,8 @@ FIELDS: Mapping[str, Op] = {
     ),
     "EventFilter.flow_id": lambda conn, _, text: events.read_events(conn, events.OLDEST, EventFilter(flow_id=text)),
     "timeline": lambda conn, _, text: events.read_events(conn, events.OLDEST, events.timeline(text)),
-    "ChildToSubmit.execution_id": lambda conn, fence, text: children.adopt_children(
-        conn, [_child(fence, execution_id=text)]
-    ),
-    "ChildToSubmit.fence": lambda conn, fence, text: children.adopt_children(conn, [_child(_late(fence, text))]),
+    "ChildToSubmit.execution_id": lambda conn, fence, text: _submit_child(conn, _child(fence, execution_id=text)),
+    "ChildToSubmit.fence": lambda conn, fence, text: _submit_child(conn, _child(_late(fence, text))),
 }
 
 

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import pytest
-from msgspec.structs import replace
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
@@ -31,9 +30,7 @@ async def family(conn: Connection, parent: Claim) -> list[ChildToSubmit]:
         )
         for number in range(1, MANY + 1)
     ]
-    await children.find_children(conn, asked)
-    await executions.submit_many(conn, [replace(one.submission, execution_id=one.execution_id) for one in asked])
-    await children.adopt_children(conn, asked)
+    await children.submit_children(conn, asked)
     return asked
 
 

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from flowfabric.engine import attempts, budgets, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
@@ -139,10 +138,8 @@ async def born(m: Meter, parent: Claim, *names: str) -> list[ExecutionId]:
         )
         for name in names
     ]
-    await m("find_children", children.find_children(m.conn, asked))
-    await executions.submit_many(m.conn, [replace(one.submission, execution_id=one.execution_id) for one in asked])
-    await m("adopt_children", children.adopt_children(m.conn, asked))
-    await m("find_children again", children.find_children(m.conn, asked))
+    await m("submit_children", children.submit_children(m.conn, asked))
+    await m("submit_children again", children.submit_children(m.conn, asked))
     return [one.execution_id for one in asked]
 
 

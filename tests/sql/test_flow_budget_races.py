@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from flowfabric.engine import attempts, budgets, children, claims, executions, flows, waits
-from flowfabric.model import ChildToSubmit, Claim, EdgePolicy, Suspension
+from flowfabric.model import Claim, EdgePolicy, Suspension
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.budgets.scene import figures, spend
 from tests.engine.flows.scene import graph
-from tests.given import Given, submission
+from tests.given import Given
 from tests.sql.test_budget_races import Race, crossing, in_key_order
 
 SOON, LATER = timedelta(minutes=30), timedelta(hours=1)
@@ -33,15 +33,15 @@ async def wait(given: Given, claim: Claim) -> None:
 
 async def orphan(given: Given, claim: Claim) -> None:
     parent = await given.claimed(lane="parents")
-    given_to = ChildToSubmit(
-        fence=parent.fence,
-        name="child",
-        occurrence=1,
-        execution_id=claim.execution_id,
-        submission=submission(),
-        on_parent_end="cancel",
+    await given.conn.execute(
+        "update flowfabric.executions set parent_partition = $1, parent = $2, on_parent_end = 'cancel' where id = $3",
+        parent.execution_id.partition,
+        parent.execution_id.uuid,
+        claim.execution_id.uuid,
     )
-    await children.adopt_children(given.conn, [given_to])
+    await given.conn.execute(
+        "update flowfabric.executions set has_children = true where id = $1", parent.execution_id.uuid
+    )
     await executions.cancel(given.conn, parent.execution_id)
 
 

@@ -28,9 +28,7 @@ async def adopted(conn: asyncpg.Connection, taken: list[Claim]) -> None:
         ChildToSubmit(fence=it.fence, name="child", occurrence=1, execution_id=mint_execution_id(), submission=CHILD)
         for it in taken
     ]
-    await children.find_children(conn, born)
-    await executions.submit_many(conn, [submission(lane="born", execution_id=child.execution_id) for child in born])
-    await children.adopt_children(conn, born)
+    await children.submit_children(conn, born)
 
 
 async def resumed(conn: asyncpg.Connection, taken: list[Claim]) -> None:

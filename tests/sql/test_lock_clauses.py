@@ -14,13 +14,14 @@ from tests.sources import SqlFunction, sql_functions
 FUNCTIONS = {function.name: function for function in sql_functions()}
 SWEEPS = [sweep.name for sweep in sweeps(Config())]
 # The set-based functions that one call makes for many callers of a process (postgres/batching.py).
-MERGED = ["complete", "fail", "delay", "save_step", "submit", "deliver_signal", "report_usage", "find_children"]
+MERGED = ["complete", "fail", "delay", "save_step", "submit", "deliver_signal", "report_usage", "submit_children"]
 # A row lock without `skip locked` waits; so does an insert that meets the key of an open transaction.
 CLAUSE = re.compile(r"\bfor (?:no key )?(?:update|share)\b(?: of \w+)?(?! of)(?: skip locked| nowait)?|\bon conflict\b")
 WAITS = {
     "_accept_signals": "tickets of the executions that get signals",
     "_act_on_groups": "tickets that a sweep has locked before, with _try_for_end",
     "_add_lane": "a lane that is created in an open transaction",
+    "_adopt_children": "a step, whose ticket the call has locked",
     "_fenced": "tickets; not called if the caller does not wait",
     "_lock_budgets": "budgets",
     "_lock_fenced": "a ticket that the call has locked before",
@@ -75,7 +76,7 @@ def test_a_merged_call_limits_its_waits_before_it_locks_anything(name: str) -> N
 def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
     """Two others have `wait` too: `claim`, for quotas that it can do without, and what the heartbeat calls."""
     merged = {"complete_many", "fail_many", "delay_many", "save_step_many", "submit_many", "deliver_signals"}
-    merged |= {"report_usage_many", "find_children"}
+    merged |= {"report_usage_many", "submit_children"}
     modules = [module for _, module in inspect.getmembers(engine, inspect.ismodule)]
     operations = {
         name

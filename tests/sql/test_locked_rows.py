@@ -94,7 +94,7 @@ async def child(given: Given) -> tuple[Act, Act]:
     parents = [await given.claimed() for _ in range(2)]
     return (
         lambda conn: executions.set_tag(conn, parents[0].execution_id, "colour", "red"),
-        lambda conn: children.find_children(conn, [asked(parent) for parent in parents], wait=False),
+        lambda conn: children.submit_children(conn, [asked(parent) for parent in parents], wait=False),
     )
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
-from flowfabric.engine import children, executions, waits
+from flowfabric.engine import children, waits
 from flowfabric.handler.children import child_id
 from flowfabric.ids import ExecutionId
 from flowfabric.model import ChildToSubmit, Claim, SignalToSend, Suspension, Wish
@@ -111,14 +111,9 @@ async def submit_child(actor: Actor, parent: Claim, number: int) -> ExecutionId 
         submission=random_submission(actor, execution_id=execution_id),
         on_parent_end=actor.dice.choice(["cancel", "let_run"]),
     )
-    async with actor.conn.transaction():
-        [found] = await children.find_children(actor.conn, [child])
-        if isinstance(found, Exception) or found.outcome == "taken":
-            return None
-        if found.outcome == "new":
-            if await actor.call(executions.submit, child.submission) is None:
-                return None
-            await children.adopt_children(actor.conn, [child])
+    [found] = await children.submit_children(actor.conn, [child])
+    if isinstance(found, Exception) or found.outcome == "taken":
+        return None
     actor.world.executions.append(execution_id)
     return execution_id
 

@@ -11,7 +11,18 @@ from flowfabric.calls.arguments import (
     under,
     words,
 )
-from flowfabric.calls.items import MOST_BYTES, MOST_ITEMS, Act, each, each_fenced, only, read_answers, sweep
+from flowfabric.calls.items import (
+    MOST_BYTES,
+    MOST_ITEMS,
+    Act,
+    each,
+    each_fenced,
+    fence_columns,
+    flows_of,
+    only,
+    read_answers,
+    sweep,
+)
 from flowfabric.calls.signals import read_signals
 
 __all__ = [
@@ -24,6 +35,8 @@ __all__ = [
     "each",
     "each_fenced",
     "expect",
+    "fence_columns",
+    "flows_of",
     "json_text",
     "only",
     "read_answers",

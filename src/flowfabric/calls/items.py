@@ -76,7 +76,7 @@ async def each_fenced(
         return act
 
     async def send(acts: Sequence[Act]) -> list[T | FlowFabricError]:
-        flows = {"flows": _flows(acts)} if ends else {}
+        flows = {"flows": flows_of([act.fence for act in acts])} if ends else {}
         return await _send(conn, function, acts, answer, {**arguments, **flows})
 
     return await each(items, checked, send, lambda act: act.weight)
@@ -123,15 +123,10 @@ def _chunks(
 async def _send(
     conn: Connection, function: str, acts: Sequence[Act], answer: type[T], arguments: Mapping[str, object]
 ) -> list[T | FlowFabricError]:
-    fences = [act.fence for act in acts]
     answered = await call.rows(
         conn,
         function,
-        partitions=[_in_range(fence.execution_id.partition, 31) for fence in fences],
-        ids=[fence.execution_id.uuid for fence in fences],
-        lease_ids=[fence.lease_id for fence in fences],
-        epochs=[_in_range(fence.epoch, 63) for fence in fences],
-        attempts=[_in_range(fence.attempt, 31) for fence in fences],
+        **fence_columns([act.fence for act in acts]),
         **{name: [act.values[name] for act in acts] for name in acts[0].values},
         **arguments,
     )
@@ -139,9 +134,20 @@ async def _send(
     return [_answer(row, answer) for row, _ in zip(in_order, acts, strict=True)]
 
 
-def _flows(acts: Sequence[Act]) -> list[UUID | None]:
+def fence_columns(fences: Sequence[Fence]) -> dict[str, object]:
+    """Return the fences of a call as arrays."""
+    return {
+        "partitions": [_in_range(fence.execution_id.partition, 31) for fence in fences],
+        "ids": [fence.execution_id.uuid for fence in fences],
+        "lease_ids": [fence.lease_id for fence in fences],
+        "epochs": [_in_range(fence.epoch, 63) for fence in fences],
+        "attempts": [_in_range(fence.attempt, 31) for fence in fences],
+    }
+
+
+def flows_of(fences: Sequence[Fence]) -> list[UUID | None]:
     """Return the flow of each item; an empty list if no item has one, which saves the engine a lookup."""
-    flows = [act.fence.flow for act in acts]
+    flows = [fence.flow for fence in fences]
     return flows if any(flows) else []
 
 

@@ -6,11 +6,11 @@ from typing import TypeVar
 from uuid import UUID
 
 from flowfabric.app import App
-from flowfabric.engine import budgets, steps
+from flowfabric.engine import budgets
 from flowfabric.errors import FlowFabricError
 from flowfabric.handler.journal import Place
 from flowfabric.handler.runtime import Amounts
-from flowfabric.model import Claim, Reserved, Settled, Step, Usage, UsageReport
+from flowfabric.model import Claim, Reserved, Settled, Usage, UsageReport
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker.leased import LeasedCalls
@@ -48,14 +48,11 @@ class Budgets:
         return self._notify_if_ended(claim, answer)
 
     async def settle(self, claim: Claim, reservation_id: UUID, actual: Amounts, place: Place | None) -> Settled:
-        """Charge the actual cost of a reservation, and save its place in the journal, in one transaction."""
+        """Charge the actual cost of a reservation, and save its place in the journal."""
+        step = None if place is None else (place.name, place.occurrence)
 
         async def settle(conn: Connection) -> Settled:
-            async with conn.transaction():
-                if place is not None:  # first, because a hard limit may end the lease
-                    saved = Step(fence=claim.fence, name=place.name, occurrence=place.occurrence, result=b"true")
-                    await steps.save_step(conn, saved)
-                return await budgets.settle(conn, reservation_id, actual, fence=claim.fence)
+            return await budgets.settle(conn, reservation_id, actual, fence=claim.fence, step=step)
 
         answer: Settled = await self._leased.run(claim, settle)
         self._app.notifier.send(lanes=answer.lanes)

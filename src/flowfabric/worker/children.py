@@ -11,20 +11,19 @@ from msgspec.structs import replace
 from flowfabric import payloads
 from flowfabric.app import App
 from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call
-from flowfabric.engine import children, executions
+from flowfabric.engine import children
 from flowfabric.errors import FlowFabricError
 from flowfabric.handler.children import child_id, may_be_child
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import ChildToSubmit, Claim, FoundChild, Options
 from flowfabric.postgres.batching import Batch
-from flowfabric.postgres.driver import Connection
 from flowfabric.worker.leased import LeasedCalls
 
 log = logging.getLogger("flowfabric.worker")
 
 
 class Children:
-    """Submits children, many in one transaction, and notifies parent executions of ended children."""
+    """Submits children, many in one call, and notifies parent executions of ended children."""
 
     def __init__(self, app: App, leased: LeasedCalls) -> None:
         self._app = app
@@ -93,31 +92,22 @@ class Children:
             self._app.notify_ended(swept.ended)
 
     async def _submit_many(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
-        found = await self._app.database.run(lambda conn: self._submit_in(conn, asked), repeat=True, wait=False)
+        config = self._app.config
+        found = await self._app.database.run(
+            lambda conn: children.submit_children(
+                conn,
+                asked,
+                partitions=config.execution_partitions,
+                payload_limit=config.payload_limit,
+                wait=False,
+            ),
+            repeat=True,
+            wait=False,
+        )
         lanes = (
             child.submission.options.lane
             for child, answer in zip(asked, found, strict=True)
             if isinstance(answer, FoundChild)
         )
         self._app.notifier.send(lanes=lanes)
-        return found
-
-    async def _submit_in(self, conn: Connection, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
-        """Submit children and save their places in the journals, in one transaction that locks the parents."""
-        config = self._app.config
-        async with conn.transaction():
-            found = await children.find_children(conn, asked, wait=False)
-            new = [number for number, answer in enumerate(found) if answer == FoundChild(outcome="new")]
-            answers = await executions.submit_many(
-                conn,
-                [replace(asked[number].submission, execution_id=asked[number].execution_id) for number in new],
-                partitions=config.execution_partitions,
-                payload_limit=config.payload_limit,
-            )
-            for number, answer in zip(new, answers, strict=True):
-                if isinstance(answer, FlowFabricError):
-                    found[number] = answer
-            adopted = [asked[number] for number in new if not isinstance(found[number], FlowFabricError)]
-            if adopted:
-                await children.adopt_children(conn, adopted)
         return found

@@ -1,13 +1,25 @@
 """Deduplication of reports, by dedup key or by step in the journal."""
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 
 from flowfabric import errors, ids
 from flowfabric.engine import attempts, budgets, claims, executions, steps
-from flowfabric.model import Usage
+from flowfabric.model import Fence, Step, Usage
 from flowfabric.postgres.driver import Connection
 from tests.engine.budgets.scene import TEAM, figures, make, report_of, spend
 from tests.given import Given
+
+INVALID_STEPS: list[Any] = [("", 1), ("u" * 129, 1), ("usage", 0), ("usage", 2**40), "usage"]
+
+
+async def reserved(conn: Connection, fence: Fence | None = None) -> UUID:
+    """Reserve 20 tokens and return the id of the reservation."""
+    answer = await budgets.reserve(conn, TEAM, {"tokens": 20}, fence=fence)
+    assert answer.reservation_id is not None
+    return answer.reservation_id
 
 
 def partition(name: str) -> int:
@@ -106,16 +118,72 @@ async def test_neither_a_hard_breach_nor_a_lost_lease_saves_a_step(conn: Connect
     assert (await given.count("steps"), (await figures(conn))[0]) == (0, 0)
 
 
+async def test_a_settlement_is_saved_as_a_step_and_repeating_it_changes_nothing(conn: Connection, given: Given) -> None:
+    await make(conn, soft_limits={"tokens": 5})
+    claim = await given.claimed()
+    held = await reserved(conn, claim.fence)
+
+    first = await budgets.settle(conn, held, {"tokens": 10}, fence=claim.fence, step=("reserve", 1))
+    async with given.nothing_changes():
+        again = await budgets.settle(conn, held, {"tokens": 10}, fence=claim.fence, step=("reserve", 1))
+    assert (first.outcome, again.outcome, again.first, again.used) == (
+        *("soft_breach", "already_applied", "soft_breach", first.used),
+    )
+    [entry] = await steps.read_journal(conn, claim.execution_id)
+    assert (entry.kind, entry.name, entry.occurrence, entry.result) == ("step", "reserve", 1, b"true")
+
+
+async def test_a_reservation_and_its_step_may_have_been_settled_and_saved_apart(conn: Connection, given: Given) -> None:
+    await make(conn)
+    claim = await given.claimed()
+    settled, unsettled = await reserved(conn, claim.fence), await reserved(conn, claim.fence)
+    await budgets.settle(conn, settled, {"tokens": 10}, fence=claim.fence)
+    await steps.save_step(conn, Step(fence=claim.fence, name="reserve", occurrence=2, result=b"7"))
+
+    one = await budgets.settle(conn, settled, {"tokens": 10}, fence=claim.fence, step=("reserve", 1))
+    two = await budgets.settle(conn, unsettled, {"tokens": 10}, fence=claim.fence, step=("reserve", 2))
+    assert (one.outcome, two.outcome, (await figures(conn))[0]) == ("already_applied", "settled", 20)
+    journal = await steps.read_journal(conn, claim.execution_id)
+    assert [entry.result for entry in journal] == [b"true", b"7"], "the first result of a step is kept"
+
+
+@pytest.mark.parametrize("action", ["refuse", "fail", "suspend"])
+async def test_a_settlement_over_the_limit_saves_its_step(conn: Connection, given: Given, action: Any) -> None:
+    await make(conn, on_hard_limit=action)
+    claim = await given.claimed()
+    held = await reserved(conn, claim.fence)
+
+    answer = await budgets.settle(conn, held, {"tokens": 110}, fence=claim.fence, step=("reserve", 1))
+    assert (answer.outcome, answer.action) == ("hard_breach", action)
+    assert [entry.name for entry in await steps.read_journal(conn, claim.execution_id)] == ["reserve"]
+
+
+async def test_a_settlement_that_is_refused_saves_no_step(conn: Connection, given: Given) -> None:
+    await make(conn)
+    claim = await given.claimed()
+    held = await reserved(conn, claim.fence)
+    await budgets.release(conn, held, fence=claim.fence)
+
+    async with given.nothing_changes():
+        with pytest.raises(errors.ReservationNotFound):
+            await budgets.settle(conn, held, {"tokens": 10}, fence=claim.fence, step=("reserve", 1))
+
+
 async def test_an_invalid_step_is_refused_and_changes_nothing(conn: Connection, given: Given) -> None:
     await make(conn)
     claim = await given.claimed()
 
+    free, held = await reserved(conn), await reserved(conn, claim.fence)
     async with given.nothing_changes():
         with pytest.raises(errors.FenceRequired):
             await spend(conn, 1, step=("usage", 1))
-        for step in (("", 1), ("u" * 129, 1), ("usage", 0), ("usage", 2**40), "usage"):
+        with pytest.raises(errors.FenceRequired):
+            await budgets.settle(conn, free, {"tokens": 1}, step=("usage", 1))
+        for step in INVALID_STEPS:
             with pytest.raises(errors.InvalidName):
                 await spend(conn, 1, fence=claim.fence, step=step)
+            with pytest.raises(errors.InvalidName):
+                await budgets.settle(conn, held, {"tokens": 1}, fence=claim.fence, step=step)
 
 
 async def test_an_execution_with_the_maximum_of_steps_saves_no_more(conn: Connection, given: Given) -> None:
@@ -128,6 +196,10 @@ async def test_an_execution_with_the_maximum_of_steps_saves_no_more(conn: Connec
         claim.execution_id.uuid,
     )
 
+    held = await reserved(conn, claim.fence)
     with pytest.raises(errors.TooManySteps):
         await spend(conn, 1, fence=claim.fence, step=("usage", 1))
-    assert (await figures(conn))[0] == 0
+    with pytest.raises(errors.TooManySteps):
+        await budgets.settle(conn, held, {"tokens": 1}, fence=claim.fence, step=("reserve", 1))
+    assert (await budgets.settle(conn, held, {"tokens": 1}, fence=claim.fence, step=("s", 1))).outcome == "settled"
+    assert (await figures(conn))[0] == 1

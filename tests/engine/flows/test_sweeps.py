@@ -102,12 +102,10 @@ async def orphan(given: Given) -> Graph:
         name="child",
         occurrence=1,
         execution_id=child,
-        submission=submission(),
+        submission=submission(flow=flow.flow_id),
         on_parent_end="cancel",
     )
-    await children.find_children(given.conn, [place])
-    await given.submitted(execution_id=child, flow=flow.flow_id)
-    await children.adopt_children(given.conn, [place])
+    await children.submit_children(given.conn, [place])
     flow.members["a"] = child
     await flow.link("a", "b")
     await executions.cancel(given.conn, parent.execution_id)

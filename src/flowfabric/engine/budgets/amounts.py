@@ -49,6 +49,16 @@ def amounts_text(amounts: object, refusal: type[Invalid] = InvalidUsage, **field
     return msgspec.json.encode({_dimension(name, refusal, fields): _plain(n) for name, n in amounts.items()}).decode()
 
 
+def checked_step(step: tuple[str, int] | None) -> tuple[str, int] | None:
+    """Check the place in a journal at which spending is saved, for values that Postgres could not read."""
+    match step:
+        case None:
+            return None
+        case (str(name), int(occurrence)) if -1 < occurrence < 2**31:
+            return check_text(name, "step name"), occurrence
+    raise InvalidName(f"step {shown(str(step))} is invalid; use (name, occurrence), where occurrence counts from 1")
+
+
 def exhausted(budget: str, answer: Usage | Reserved | Settled) -> BudgetExhausted:
     """Return the exception for a hard breach, for callers that raise instead of checking the outcome."""
     return BudgetExhausted(

@@ -6,23 +6,38 @@ from uuid import UUID
 import msgspec
 
 from flowfabric import calls
-from flowfabric.engine.budgets.amounts import amounts_text
+from flowfabric.engine.budgets.amounts import amounts_text, checked_step
 from flowfabric.model import Fence, Released, Settled, Swept
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 
 async def settle(
-    conn: Connection, reservation_id: UUID, actual: Mapping[str, int], *, fence: Fence | None = None
+    conn: Connection,
+    reservation_id: UUID,
+    actual: Mapping[str, int],
+    *,
+    fence: Fence | None = None,
+    step: tuple[str, int] | None = None,
 ) -> Settled:
     """Settle a reservation with the actual amounts; reserved amounts that were not spent are free immediately.
 
-    Amounts above the estimate count if they fit; otherwise the estimate counts as used and the rest as overrun. Safe
-    to repeat: returns `already_applied` with the first answer. Raises `ReservationNotFound`, `InvalidUsage`,
-    `FenceRequired`, `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`.
+    Amounts above the estimate count if they fit; otherwise the estimate counts as used and the rest as overrun. With
+    `step`, the journal saves that the reservation was settled, also after a hard breach. Safe to repeat: returns
+    `already_applied` with the first answer. Raises `ReservationNotFound`, `InvalidUsage`, `InvalidName`,
+    `FenceRequired`, `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `TooManySteps`.
     """
     under = calls.under(fence) if fence else {}
-    answer = await call.value(conn, "settle", reservation_id=reservation_id, actual=amounts_text(actual), **under)
+    name, occurrence = checked_step(step) or (None, None)
+    answer = await call.value(
+        conn,
+        "settle",
+        reservation_id=reservation_id,
+        actual=amounts_text(actual),
+        step_name=name,
+        step_occurrence=occurrence,
+        **under,
+    )
     return call.read(Settled, answer)
 
 

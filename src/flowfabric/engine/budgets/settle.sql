@@ -48,8 +48,29 @@ language sql immutable as $$
                    else 'does not exist, or belongs to another execution' end))
 $$;
 
+-- Save a settlement as a step in the journal, unless that step is already saved. The caller has locked the ticket.
+--
+--   refuses  too_many_steps
+create or replace function flowfabric._save_settlement(
+    partition int, execution uuid, step text, occurrence int, now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result)
+    values (_save_settlement.partition, _save_settlement.execution, _save_settlement.step, _save_settlement.occurrence,
+            'step', _save_settlement.now, 'true')
+    on conflict do nothing;
+    if found and (
+        select count(*) from flowfabric.steps s
+        where s.partition = _save_settlement.partition and s.execution = _save_settlement.execution) > 10000 then
+        perform flowfabric._raise(flowfabric._too_many_steps_fault());
+    end if;
+end $$;
+
 -- Settle a reservation with the actual amounts. If they fit, they count as used; otherwise the estimate counts as used
--- and the rest as overrun.
+-- and the rest as overrun. With a step, the journal of the execution saves it in the same transaction, whatever the
+-- outcome: a handler that runs again must not spend again.
 --
 --   moves    reservation open → settled; suspended → runnable, for executions that waited for the budget and fit now;
 --            at a hard breach active → ended: failed, cancelled; or → suspended: waiting_for_budget
@@ -57,12 +78,13 @@ $$;
 --   emits    reservation_settled, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled,
 --            execution_suspended, execution_resumed, waitpoint_closed, budget_reset, reservation_expired,
 --            reservation_released
---   refuses  reservation_not_found, invalid_usage, fence_required, partial_fence, lease_lost, execution_not_active,
---            execution_not_found, budget_not_found
+--   refuses  reservation_not_found, invalid_usage, invalid_name, fence_required, partial_fence, lease_lost,
+--            execution_not_active, execution_not_found, budget_not_found, too_many_steps
 --   returns  {outcome: settled, soft_breach, hard_breach or already_applied with the first answer, …figures, lanes}
 create or replace function flowfabric.settle(
     reservation_id uuid, actual text, partition int default null, id uuid default null, lease_id uuid default null,
-    epoch bigint default null, attempt int default null)
+    epoch bigint default null, attempt int default null, step_name text default null,
+    step_occurrence int default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -75,9 +97,14 @@ declare
     verdict jsonb;
     lanes text[];
 begin
-    perform flowfabric._raise(flowfabric._amounts_fault(settle.actual::jsonb, 0));
+    perform flowfabric._raise(coalesce(
+        flowfabric._amounts_fault(settle.actual::jsonb, 0),
+        flowfabric._spending_step_fault(settle.id, settle.step_name, settle.step_occurrence)));
     held := flowfabric._lock_reservation(
         settle.reservation_id, settle.partition, settle.id, settle.lease_id, settle.epoch, settle.attempt, now);
+    if settle.step_name is not null then
+        perform flowfabric._save_settlement(settle.partition, settle.id, settle.step_name, settle.step_occurrence, now);
+    end if;
     if (held.reservation).ended_by = 'settle' then
         return (held.reservation).answer || jsonb_build_object(
             'outcome', 'already_applied', 'first', (held.reservation).answer -> 'outcome');

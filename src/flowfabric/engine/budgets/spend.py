@@ -6,9 +6,9 @@ from uuid import UUID
 import msgspec
 
 from flowfabric import calls
-from flowfabric.engine.budgets.amounts import amounts_text, budget_id, not_found
-from flowfabric.errors import BudgetNotFound, FlowFabricError, InvalidName
-from flowfabric.ids import ExecutionId, check_text, expect_id, shown
+from flowfabric.engine.budgets.amounts import amounts_text, budget_id, checked_step, not_found
+from flowfabric.errors import BudgetNotFound, FlowFabricError
+from flowfabric.ids import ExecutionId, check_text, expect_id
 from flowfabric.model import Fence, Usage, UsageReport
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -58,7 +58,7 @@ def _prepare(report: UsageReport) -> _Item:
         dedup_key=(
             calls.expect(str, report.dedup_key, "dedup_key") and check_text(report.dedup_key or "", "dedup_key")
         ),
-        step=_step(report.step),
+        step=checked_step(report.step),
     )
 
 
@@ -66,15 +66,6 @@ def _checked(fence: Fence | None) -> Fence | None:
     if fence is not None:
         expect_id(ExecutionId, fence.execution_id, "execution id of the fence")
     return fence
-
-
-def _step(step: tuple[str, int] | None) -> tuple[str, int] | None:
-    match step:
-        case None:
-            return None
-        case (str(name), int(occurrence)) if -1 < occurrence < 2**31:
-            return check_text(name, "step name"), occurrence
-    raise InvalidName(f"step {shown(str(step))} is invalid; use (name, occurrence), where occurrence counts from 1")
 
 
 async def _send(conn: Connection, items: Sequence[_Item], wait: bool) -> list[Usage | FlowFabricError]:

@@ -125,15 +125,23 @@ begin
         return fault;
     elsif _report_fault.key is not null and flowfabric._dedup_key_fault(_report_fault.key) is not null then
         return flowfabric._dedup_key_fault(_report_fault.key);
-    elsif _report_fault.step is null and _report_fault.occurrence is null then
-        return null;
     end if;
-    return coalesce(
-        flowfabric._step_fault(_report_fault.step, _report_fault.occurrence, 0, 0),
-        case when _report_fault.execution is null then flowfabric._fault(
-            'fence_required', format('step %s belongs to an execution; pass the fence of its lease',
-                                     flowfabric._shown(_report_fault.step))) end);
+    return flowfabric._spending_step_fault(_report_fault.execution, _report_fault.step, _report_fault.occurrence);
 end $$;
+
+-- Check the step that a report or a settlement saves in the journal.
+--
+--   refuses  invalid_name, fence_required, as a value
+--   returns  the fault, or null if the step is valid or missing
+create or replace function flowfabric._spending_step_fault(execution uuid, step text, occurrence int)
+returns jsonb
+language sql stable as $$
+    select case when num_nonnulls(_spending_step_fault.step, _spending_step_fault.occurrence) > 0 then coalesce(
+        flowfabric._step_fault(_spending_step_fault.step, _spending_step_fault.occurrence, 0, 0),
+        case when _spending_step_fault.execution is null then flowfabric._fault(
+            'fence_required', format('step %s belongs to an execution; pass the fence of its lease',
+                                     flowfabric._shown(_spending_step_fault.step))) end) end
+$$;
 
 -- Check the dedup key of a report or a reservation.
 --
