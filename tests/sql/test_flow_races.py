@@ -6,10 +6,11 @@ from itertools import permutations
 
 import pytest
 
-from flowfabric import errors
+from flowfabric import calls, errors
 from flowfabric.engine import attempts, claims, executions, flows
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Claim, Completion, Fence
+from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.executions.stored import blocked
@@ -160,7 +161,46 @@ async def test_joining_ending_and_cancelling_concurrently_do_not_deadlock(given:
     assert ended is not None
     states = await flow.states()
     assert states["b"] == "cancelled"
-    assert states["solo"] == ("cancelled" if isinstance(ended, errors.ExecutionNotActive) else "completed")
+    lost = isinstance(ended, errors.ExecutionNotActive | errors.RowLocked)
+    assert states["solo"] == ("cancelled" if lost else "completed")
+
+
+async def test_the_end_of_an_execution_that_joined_a_flow_while_it_ran_locks_the_flow_first(
+    given: Given, connect: Connect
+) -> None:
+    """The claim knows of no flow. If the end locked the ticket first, the cancellation would deadlock with it."""
+    flow = await graph(given.conn, "b")
+    claim = await running(given, flow)
+    await flows.add_execution(given.conn, flow.flow_id, claim.execution_id)
+    one, two = await connect(), await connect()
+    async with one.transaction():
+        await flows.add_edge(one, flow.flow_id, claim.execution_id, flow["b"])
+        ending = asyncio.ensure_future(attempts.complete(two, claim.fence))
+        await blocked(given, two, ending)
+        await one.execute("set local lock_timeout = '100ms'")
+        await executions.cancel(one, claim.execution_id)
+
+    with pytest.raises(errors.ExecutionNotActive):
+        await ending
+    assert await flow.states() == {"b": "skipped", "solo": "cancelled"}
+
+
+@pytest.mark.parametrize("wait", [True, False])
+async def test_an_end_that_holds_its_ticket_does_not_wait_for_a_flow(
+    given: Given, connect: Connect, wait: bool
+) -> None:
+    """As merged calls end an execution that joined a flow after its claim: they send the flows of the claims."""
+    flow = await graph(given.conn)
+    claim = await running(given, flow)
+    await flows.add_execution(given.conn, flow.flow_id, claim.execution_id)
+    other = await connect()
+    async with other.transaction():
+        await flow_locked(other, flow)
+        async with asyncio.timeout(10):
+            with pytest.raises(errors.RowLocked):
+                await call.rows(given.conn, "complete", **calls.fence_columns([claim.fence]), flows=[], wait=wait)
+
+    assert await flow.state("solo") == "active"
 
 
 async def test_a_sweep_ends_no_members_of_a_locked_flow(race: Race, given: Given) -> None:

@@ -67,7 +67,8 @@ async def each_fenced(
 ) -> list[T | FlowFabricError]:
     """Call a function that acts under leases, and return the answers in the order of the items.
 
-    `ends` is for functions that end executions or add members to their flows: they also receive the flow of each item.
+    `ends` is for functions that end executions: a call that does not `wait` also sends the flow that each item was
+    claimed with. One that waits lets Postgres look the flows up, because an execution may have joined one since.
     """
 
     def checked(item: Item) -> Act:
@@ -76,7 +77,7 @@ async def each_fenced(
         return act
 
     async def send(acts: Sequence[Act]) -> list[T | FlowFabricError]:
-        flows = {"flows": flows_of([act.fence for act in acts])} if ends else {}
+        flows = {"flows": flows_of([act.fence for act in acts])} if ends and not arguments["wait"] else {}
         return await _send(conn, function, acts, answer, {**arguments, **flows})
 
     return await each(items, checked, send, lambda act: act.weight)

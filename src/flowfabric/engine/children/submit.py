@@ -62,7 +62,7 @@ async def _send(
         parent_partitions=fences.pop("partitions"),
         parents=fences.pop("ids"),
         **fences,
-        parent_flows=calls.flows_of([child.fence for child in asked]),
+        parent_flows=None if wait else calls.flows_of([child.fence for child in asked]),
         names=[child.name for child in asked],
         occurrences=[child.occurrence for child in asked],
         endings=[child.on_parent_end for child in asked],
