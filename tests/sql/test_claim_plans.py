@@ -296,11 +296,11 @@ async def cycle(conn: asyncpg.Connection, take: int) -> dict[str, Read]:
     _, read["delay"] = await reading(conn, attempts.delay_many(conn, [Delay(fence=fence) for fence in fences]))
     fences = [each.fence for each in await claim(conn, "default", take=take)]
     reports = [FailureReport(fence=fence, class_=FailureClass.TRANSIENT, reason="no") for fence in fences]
-    _, read["fail"] = await reading(conn, attempts.fail_many(conn, reports))
+    _, read["fail"] = await reading(conn, attempts.fail_many(conn, reports, wait=False))
     await conn.execute("select flowfabric.move_clock('1 minute')")
     fences = [each.fence for each in await claim(conn, "default", take=take)]
     done = [Completion(fence=fence) for fence in fences]
-    answers, read["complete"] = await reading(conn, attempts.complete_many(conn, done))
+    answers, read["complete"] = await reading(conn, attempts.complete_many(conn, done, wait=False))
     assert len(answers) == take
     return read
 

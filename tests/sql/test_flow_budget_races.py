@@ -1,5 +1,6 @@
 """When an end affects several members of a flow, the budgets of all of them are locked together, in key order."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,8 @@ from flowfabric.engine import attempts, budgets, children, claims, executions, f
 from flowfabric.model import Claim, EdgePolicy, Suspension
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
-from tests.engine.budgets.scene import figures, spend
+from tests.engine.budgets.scene import TEAM, figures, make, spend
+from tests.engine.executions.stored import blocked
 from tests.engine.flows.scene import graph
 from tests.given import Given
 from tests.sql.test_budget_races import Race, crossing, in_key_order
@@ -99,3 +101,21 @@ async def test_spending_of_a_member_locks_the_budgets_of_its_siblings_together_w
     )
 
     assert done.outcome in ("ok", "reserved")
+
+
+async def test_an_end_holds_no_budget_while_it_waits_for_a_downstream_member(given: Given, connect: Connect) -> None:
+    """Tickets before budgets: a report with an old fence may have locked that member, and wait for the budget."""
+    await make(given.conn)
+    flow = await graph(given.conn, b="a")
+    claim = await flow.claim("a")
+    await budgets.reserve(given.conn, TEAM, {"tokens": 1}, fence=claim.fence)
+    one, two = await connect(), await connect()
+    async with one.transaction():
+        await executions.change_priority(one, flow["b"], 5, by="ops")
+        ending = asyncio.ensure_future(attempts.complete(two, claim.fence))
+        await blocked(given, two, ending)
+        async with asyncio.timeout(10):
+            await budgets.reserve(one, TEAM, {"tokens": 1})
+    await ending
+
+    assert await flow.state("b") == "waiting"

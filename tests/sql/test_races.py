@@ -359,3 +359,22 @@ async def test_every_mix_of_batches_and_sweeps_is_free_of_deadlocks(connect: Con
         await asyncio.gather(*(inside(conn, call) for conn, call in zip(conns, calls, strict=True)))
 
     assert (await given.events()).count("execution_completed") == 500
+
+
+async def test_idempotency_keys_are_acquired_in_order_whether_or_not_they_exist(
+    race: Race, given: Given, connect: Connect
+) -> None:
+    """A call that waits for a key that exists holds no key behind it."""
+    await given.submitted(key="a")
+    third = await connect()
+    async with race.one.transaction():
+        await executions.submit(race.one, submission(key="a"))
+        both = [submission(key="a"), submission(key="b")]
+        later = asyncio.ensure_future(executions.submit_many(race.two, both))
+        await blocked(race.given, race.two, later)
+        async with asyncio.timeout(10):
+            mine = await executions.submit(third, submission(key="b"))
+    answers = await later
+
+    assert [answer.outcome for answer in answers] == ["duplicate", "duplicate"]
+    assert answers[1].execution_id == mine.execution_id

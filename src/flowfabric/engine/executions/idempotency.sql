@@ -13,43 +13,27 @@ returns text[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    held int;
-    taken bigint[] := '{}';
-    fresh bigint[];
+    taken bigint[];
 begin
-    loop
-        with wanted as (
-            select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys,
-                                   _take_keys.execution_partitions, _take_keys.executions, _take_keys.expiries)
-                            with ordinality
-                            as w (partition, namespace, key, execution_partition, execution, expires_at, number)
-        ), inserted as (
-            insert into flowfabric.idempotency_keys (partition, namespace, key, execution_partition, execution,
-                                                     expires_at)
-            select w.partition, w.namespace, w.key, w.execution_partition, w.execution, w.expires_at
-            from wanted w order by w.partition, w.namespace collate "C", w.key collate "C"
-            on conflict do nothing
-            returning partition, namespace, key
-        )
-        select array_agg(w.number) into fresh
-        from wanted w join inserted i on i.partition = w.partition and i.namespace = w.namespace and i.key = w.key;
-        taken := taken || coalesce(fresh, '{}');
-        if cardinality(taken) = cardinality(_take_keys.keys) then
-            return array_fill(null::text, array[cardinality(taken)]);
-        end if;
-
-        perform from (
-            select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys)
-                            as w (partition, namespace, key)
-            order by w.partition, w.namespace collate "C", w.key collate "C") w
-        cross join lateral (
-            select from flowfabric.idempotency_keys k
-            where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
-            for update) k;
-        get diagnostics held = row_count;
-        -- Fewer rows: the sweep has just deleted a key that the insert conflicted with. Retry.
-        exit when held = cardinality(_take_keys.keys);
-    end loop;
+    -- The update never happens, but locks the keys that exist: one statement acquires all of them in key order.
+    with wanted as (
+        select w.* from unnest(_take_keys.partitions, _take_keys.namespaces, _take_keys.keys,
+                               _take_keys.execution_partitions, _take_keys.executions, _take_keys.expiries)
+                        with ordinality
+                        as w (partition, namespace, key, execution_partition, execution, expires_at, number)
+    ), inserted as (
+        insert into flowfabric.idempotency_keys as k (partition, namespace, key, execution_partition, execution,
+                                                      expires_at)
+        select w.partition, w.namespace, w.key, w.execution_partition, w.execution, w.expires_at
+        from wanted w order by w.partition, w.namespace collate "C", w.key collate "C"
+        on conflict (partition, namespace, key) do update set expires_at = k.expires_at where false
+        returning k.partition, k.namespace, k.key
+    )
+    select coalesce(array_agg(w.number), '{}') into taken
+    from wanted w join inserted i on i.partition = w.partition and i.namespace = w.namespace and i.key = w.key;
+    if cardinality(taken) = cardinality(_take_keys.keys) then
+        return array_fill(null::text, array[cardinality(taken)]);
+    end if;
 
     -- A new statement after the lock, with a new snapshot: it sees whether the key's owner is still unfinished.
     with moved as (

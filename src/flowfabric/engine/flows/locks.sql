@@ -168,10 +168,9 @@ begin
 end $$;
 
 -- Lock the flows of executions that a call may end, before the call locks their tickets. A caller that knows the flows
--- (one per item) passes them, and pays nothing when there are none. If these ends may cancel other members, the tickets
--- of all members they affect are locked here together with the tickets of the call, then the budgets in which any of
--- them has reservations, together with the `budgets` that the call names. `wins` says whether the executions would end
--- with success.
+-- (one per item) passes them, and pays nothing when there are none. The tickets of all members that these ends affect
+-- are locked here together with the tickets of the call, then the budgets in which any of them has reservations,
+-- together with the `budgets` that the call names. `wins` says whether the executions would end with success.
 --
 --   locks    the flows, in key order; the tickets, in key order; the budgets of their reservations, in key order
 create or replace function flowfabric._lock_for_end(
@@ -189,14 +188,6 @@ begin
         return;
     end if;
     perform flowfabric._lock_flows(members.partitions::smallint[], members.flows);
-    -- Without a group that cancels, an end moves only members that no worker has.
-    if not exists (
-        select from unnest(members.flows) as x (flow)
-        cross join lateral (
-            select from flowfabric.edge_groups g
-            where g.flow = x.flow and g.cancels and g.state = 'pending' offset 0) g) then
-        return;
-    end if;
     select array_agg(a.partition::int) as partitions, array_agg(a.id) as ids into affected
     from flowfabric._affected(members.partitions::smallint[], members.ids, members.flows, _lock_for_end.wins) a;
     if affected.ids is not null then
@@ -216,7 +207,7 @@ end $$;
 -- Lock the flows of executions that a breach of one of these budgets would end. Budgets that neither fail nor cancel
 -- executions are skipped, and most are of that kind.
 --
---   locks    the flows, in key order; the tickets that an end in them may cancel, in key order; the budgets of their
+--   locks    the flows, in key order; the tickets that an end in them affects, in key order; the budgets of their
 --            reservations, in key order
 create or replace function flowfabric._lock_flows_for_breach(budgets uuid[], partitions int[], ids uuid[])
 returns void
