@@ -374,7 +374,7 @@ async def test_idempotency_keys_are_acquired_in_order_whether_or_not_they_exist(
         await blocked(race.given, race.two, later)
         async with asyncio.timeout(10):
             mine = await executions.submit(third, submission(key="b"))
-    answers = await later
+    answers: list[Any] = await later
 
     assert [answer.outcome for answer in answers] == ["duplicate", "duplicate"]
     assert answers[1].execution_id == mine.execution_id
