@@ -34,7 +34,7 @@ INTERNAL = {
     "App.client",
     "App.declare_schedules",
     "App.notifier",
-    "App.notify_ended",
+    "App.notify",
     "App.waiters",
     "Clock.pass_until",
     "Context.asked",

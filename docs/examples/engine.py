@@ -251,9 +251,7 @@ async def of_executions(conn: asyncpg.Connection, execution_id: ExecutionId, end
     await executions.remove_idempotency_keys(conn)
 
 
-async def of_flows(
-    conn: asyncpg.Connection, flow_id: FlowId, first_id: ExecutionId, second_id: ExecutionId, ended_id: ExecutionId
-) -> None:
+async def of_flows(conn: asyncpg.Connection, flow_id: FlowId, first_id: ExecutionId, second_id: ExecutionId) -> None:
     # flows.submit_flow
     search, write = (Submission(options=Options(task=task)) for task in ("search", "write"))
     flow = await flows.submit_flow(
@@ -281,9 +279,6 @@ async def of_flows(
     await flows.cancel_flow(conn, flow_id, reason="wrong input", by="ops", policy="cancel_pending")
     # flows.read_inputs
     inputs = await flows.read_inputs(conn, second_id, names=["notes"])
-    # flows.follow_ends
-    followed = await flows.follow_ends(conn, [ended_id])
-    print("wake the workers of", followed.lanes)
 
 
 async def of_holds(conn: asyncpg.Connection, execution_id: ExecutionId) -> None:

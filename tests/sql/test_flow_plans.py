@@ -39,11 +39,6 @@ async def fail(conn: asyncpg.Connection, flow: Graph) -> None:
     await attempts.fail(conn, (await flow.claim("a")).fence, "no", class_="permanent")  # type: ignore[arg-type]
 
 
-async def follow(conn: asyncpg.Connection, flow: Graph) -> None:
-    await executions.cancel(conn, flow["a"])
-    await flows.follow_ends(conn, [flow["a"]])
-
-
 async def add(conn: asyncpg.Connection, flow: Graph) -> None:
     flow.conn = conn
     await flow.add("c")
@@ -71,7 +66,6 @@ CALLS: dict[str, Call] = {
     "join": join,
     "cancel_flow": lambda conn, flow: flows.cancel_flow(conn, flow.flow_id),
     "read_inputs": lambda conn, flow: flows.read_inputs(conn, flow["b"]),
-    "follow_ends": follow,
     "expire": lambda conn, flow: executions.expire_executions(conn),
 }
 

@@ -46,7 +46,7 @@ async def test_a_tick_that_replaces_a_member_settles_its_downstream_members(conn
     await given.time_passes(hours=1)
 
     swept = await sweep(conn)
-    assert (swept.moved, swept.ended) == (1, [flow["a"]])
+    assert (swept.moved, swept.ended) == (1, [flow["a"], flow["b"]])
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
     [next_one] = await given.claim(lanes=["a"], take=10)
     assert (next_one.flow_id, next_one.execution_id) != (flow.flow_id, flow["a"])
@@ -67,7 +67,7 @@ async def test_firing_manually_waits_for_the_flow_of_the_replaced_member(race: R
     flow = await replacing(given.conn)
 
     answer = await race.waits(lock_flows, fire)
-    assert (answer.outcome, answer.ended) == ("fired", [flow["a"]])
+    assert (answer.outcome, answer.ended) == ("fired", [flow["a"], flow["b"]])
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
 
 
@@ -83,7 +83,7 @@ async def test_firing_manually_sees_a_flow_that_the_execution_has_just_joined(ra
     flow = await replacing(given.conn, joins=False)
 
     answer = await race.waits(lambda conn: join(conn, flow), fire)
-    assert (answer.outcome, answer.ended) == ("fired", [flow["a"]])
+    assert (answer.outcome, answer.ended) == ("fired", [flow["a"], flow["b"]])
     assert await flow.states() == {"a": "cancelled", "b": "skipped"}
 
 

@@ -13,7 +13,6 @@ from flowfabric.app.declarations import Budgets, Quotas
 from flowfabric.app.decorators import StepDecorator, TaskDecorator
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow
-from flowfabric.app.following import Follower
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, read_policy, submission
@@ -40,7 +39,6 @@ class Connections(NamedTuple):
     notifier: Notifier
     log: EventLog
     waiters: Waiters
-    follower: Follower
     client: Client
     close: AsyncExitStack
 
@@ -146,11 +144,9 @@ class App:
             notifier, lambda ids: database.run(lambda conn: executions.list_ended(conn, ids), repeat=True)
         )
         opening.push_async_callback(waiters.close)
-        follower = Follower(database, notifier, waiters)
-        opening.push_async_callback(follower.close)
         client = Client(database, notifier)
         opening.push_async_callback(client.close)
-        return Connections(database, notifier, log, waiters, follower, client, opening.pop_all())
+        return Connections(database, notifier, log, waiters, client, opening.pop_all())
 
     async def _prepare(self, database: Database, conn: Connection) -> None:
         """Migrate an embedded database that is behind this release; your own database is only checked."""
@@ -261,17 +257,11 @@ class App:
         """Notify the workers of a lane; call it after you commit a transaction in which you submitted work."""
         self.notifier.send(lanes=[lane])
 
-    def notify_ended(self, execution_ids: Iterable[ExecutionId], *, follow: bool = True) -> None:
-        """Wake callers that wait for these executions, in this process and in others.
-
-        With `follow`, also callers that wait for flow members which these ends released, skipped or cancelled.
-        """
-        ended = list(execution_ids)
+    def notify(self, *, lanes: Iterable[str] = (), ended: Iterable[ExecutionId] = ()) -> None:
+        """Notify the workers of these lanes and the callers that wait for these executions, in all processes."""
         names = [str(execution_id) for execution_id in ended]
         self.waiters.wake(names)
-        self.notifier.send(ended=names)
-        if follow:
-            self._opened.follower.follow(ended)
+        self.notifier.send(lanes=lanes, ended=names)
 
 
 def _step(function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Step[..., Any]:

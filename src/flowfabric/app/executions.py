@@ -23,6 +23,7 @@ from flowfabric.model import (
     Description,
     Event,
     Explanation,
+    Moved,
     Outcome,
     PublicState,
     Result,
@@ -93,9 +94,8 @@ class Execution(Wrapped, Generic[R]):
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
         """Cancel the execution; a worker that is running it is notified and cancels the handler."""
-        ended = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
-        self._app.notify_ended([self.execution_id])
-        return ended
+        moved = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
+        return self._notify_ended(moved)
 
     async def override(
         self, outcome: Literal["success", "failed"], result: object = None, *, reason: str, by: str
@@ -107,13 +107,12 @@ class Execution(Wrapped, Generic[R]):
         """
         encoded = None if result is None else payloads.encode(result)
         limit = self._app.config.payload_limit
-        ended = await self._run(
+        moved = await self._run(
             lambda conn: executions.override(
                 conn, self.execution_id, outcome, result=encoded, reason=reason, by=by, result_limit=limit
             )
         )
-        self._app.notify_ended([self.execution_id])
-        return ended
+        return self._notify_ended(moved)
 
     async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
         """Run an ended execution again; without `keep_steps`, its saved steps run again too.
@@ -182,6 +181,10 @@ class Execution(Wrapped, Generic[R]):
         except ExecutionNotFound:
             return True
         return ended_at is not None and event.at >= ended_at
+
+    def _notify_ended(self, moved: Moved) -> PublicState:
+        self._app.notify(lanes=moved.lanes, ended=[self.execution_id, *moved.ended])
+        return moved.public_state
 
     async def _run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an operation that is safe to repeat."""

@@ -210,5 +210,5 @@ class FlowHandle(Wrapped):
         cancelled = await self._app.database.run(
             lambda conn: flows.cancel_flow(conn, self.flow_id, reason=reason, by=by, policy=policy), repeat=True
         )
-        self._app.notify_ended(cancelled.members, follow=False)
+        self._app.notify(ended=cancelled.members)
         return cancelled

@@ -20,6 +20,7 @@ from flowfabric.calls.items import (
     fence_columns,
     flows_of,
     only,
+    read_answer,
     read_answers,
     sweep,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "flows_of",
     "json_text",
     "only",
+    "read_answer",
     "read_answers",
     "read_signals",
     "span",

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -160,5 +160,12 @@ def _in_range(number: int | None, bits: int) -> int | None:
 def _answer(row: Row, answer: type[T]) -> T | FlowFabricError:
     if row["refusal"] is not None:
         return call.refusal(row["refusal"], row["detail"])
-    detail = msgspec.json.decode(row["detail"], type=dict[str, object]) if row["detail"] else {}
-    return msgspec.convert({"outcome": row["outcome"], **detail}, answer)
+    return read_answer(answer, row["detail"] or "{}", outcome=row["outcome"])
+
+
+def read_answer(answer: type[T], text: str, **fields: object) -> T:
+    """Decode a JSON answer as a type; `ended` is the text of execution ids."""
+    fields |= msgspec.json.decode(text, type=dict[str, Any])
+    if "ended" in fields:
+        fields["ended"] = read_execution_ids(cast("Sequence[str]", fields["ended"]))
+    return msgspec.convert(fields, answer)

@@ -1,11 +1,13 @@
 """Attempts: the runs of an execution and how they ended."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
 import msgspec
 
+from flowfabric.ids import ExecutionId
 from flowfabric.model.claims import Fence
 
 
@@ -18,7 +20,12 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Completed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The execution completed successfully."""
+    """The execution completed successfully. Of many, the first has the `lanes` and `ended` of all."""
+
+    lanes: Sequence[str] = ()
+    """Where members of its flow became claimable."""
+    ended: Sequence[ExecutionId] = ()
+    """Members of its flow that were cancelled or skipped because of it; at most 10,000."""
 
 
 class FailureClass(StrEnum):
@@ -45,11 +52,16 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a failed attempt: a retry at `due_at`, or, without `due_at`, the end of the execution."""
+    """The result of a failed attempt: a retry at `due_at`, or, without `due_at`, the end of the execution.
+
+    Of many, the first one that ended has the `ended` of all.
+    """
 
     outcome: Literal["retry_scheduled", "failed"]
     due_at: datetime | None = None
     next_attempt: int | None = None
+    ended: Sequence[ExecutionId] = ()
+    """Members of its flow that were skipped or cancelled because of it; at most 10,000."""
 
 
 class Delay(msgspec.Struct, frozen=True, kw_only=True):

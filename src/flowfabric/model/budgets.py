@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from flowfabric.ids import ExecutionId
 from flowfabric.model.claims import Fence
 
 
@@ -95,6 +96,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     hard_limit: int | None = None
     action: Literal["refuse", "fail", "cancel", "suspend"] | None = None
     """What a hard breach did to the execution; `refuse` leaves it running."""
+    ended: Sequence[ExecutionId] = ()
+    """Members of its flow that were skipped or cancelled because a hard breach ended the execution."""
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +112,8 @@ class Reserved(msgspec.Struct, frozen=True, kw_only=True):
     soft_limit: int | None = None
     hard_limit: int | None = None
     action: Literal["refuse", "fail", "cancel", "suspend"] | None = None
+    ended: Sequence[ExecutionId] = ()
+    """Members of its flow that were skipped or cancelled because a hard breach ended the execution."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +130,8 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
     action: Literal["refuse", "fail", "cancel", "suspend"] | None = None
     lanes: Sequence[str] = ()
     """The lanes that may have claimable work again, because less was spent than reserved."""
+    ended: Sequence[ExecutionId] = ()
+    """Members of its flow that were skipped or cancelled because a hard breach ended the execution."""
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,6 +174,16 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     failure: Failure | None = None
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution's state after an operation moved it, and the lanes and executions to notify about."""
+
+    public_state: PublicState
+    lanes: Sequence[str] = ()
+    """The lanes where it, or members of its flow, became claimable."""
+    ended: Sequence[ExecutionId] = ()
+    """Members of its flow that were skipped or cancelled with it; at most 10,000."""
+
+
 class PriorityChange(msgspec.Struct, frozen=True, kw_only=True):
     """The new and the previous priority of an execution."""
 

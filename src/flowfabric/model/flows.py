@@ -64,6 +64,10 @@ class AddedEdge(msgspec.Struct, frozen=True, kw_only=True):
     edge_id: UUID
     revision: int | None = None
     unsatisfied: int | None = None
+    lanes: Sequence[str] = ()
+    """Where members became claimable, because the upstream had already succeeded."""
+    ended: Sequence[ExecutionId] = ()
+    """Members that ended, because the upstream had already failed."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,10 +170,3 @@ class FlowDescription(FlowSummary, frozen=True, kw_only=True):
     members: Sequence[FlowMember] = ()
     next_cursor: str | None = None
     """The last member of this page; pass it to read the next page of members with their edges and groups."""
-
-
-class Followed(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `follow_ends`: lanes with claimable work, and executions that were skipped or cancelled."""
-
-    lanes: Sequence[str] = ()
-    ended: Sequence[ExecutionId] = ()

@@ -21,7 +21,7 @@ Answer = TypeVar("Answer", Usage, Reserved, Settled)
 class Budgets:
     """Reports usage and makes reservations for runs. It calls `notify_ended` for a run that a hard limit has ended."""
 
-    def __init__(self, app: App, leased: LeasedCalls, notify_ended: Callable[[Claim], None]) -> None:
+    def __init__(self, app: App, leased: LeasedCalls, notify_ended: Callable[..., None]) -> None:
         self._app = app
         self._leased = leased
         self._notify_ended = notify_ended
@@ -68,7 +68,7 @@ class Budgets:
 
     def _notify_if_ended(self, claim: Claim, answer: Answer) -> Answer:
         if answer.action in ("fail", "cancel"):
-            self._notify_ended(claim)
+            self._notify_ended(claim, ended=answer.ended)
         return answer
 
     async def _report_many(self, reports: Sequence[UsageReport]) -> list[Usage | FlowFabricError]:

@@ -88,8 +88,7 @@ class Children:
             except Exception as error:
                 log.warning("could not notify parent executions of ended children; the sweep will retry: %s", error)
                 return
-            self._app.notifier.send(lanes=swept.lanes)
-            self._app.notify_ended(swept.ended)
+            self._app.notify(lanes=swept.lanes, ended=swept.ended)
 
     async def _submit_many(self, asked: Sequence[ChildToSubmit]) -> list[FoundChild | FlowFabricError]:
         config = self._app.config

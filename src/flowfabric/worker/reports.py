@@ -133,18 +133,22 @@ class Reports:
     async def complete(self, claim: Claim, result: bytes) -> None:
         """Report the result; a refusal because our own report was stored, but its reply lost, counts as success."""
         try:
-            await self._leased.persist(claim, lambda: self._complete(Completion(fence=claim.fence, result=result)))
+            done = await self._leased.persist(
+                claim, lambda: self._complete(Completion(fence=claim.fence, result=result))
+            )
         except ExecutionNotActive as refused:
             if not _is_our_completion(claim.fence, refused):
                 raise
-        self._notify_ended(claim)
+            self._notify_ended(claim)
+        else:
+            self._notify_ended(claim, done.lanes, done.ended)
 
     async def fail(self, claim: Claim, class_: FailureClass, reason: str, traceback: str | None) -> None:
         """Report a failure; the retry policy decides whether the execution is retried."""
         failure = FailureReport(fence=claim.fence, class_=class_, reason=reason, traceback=traceback)
         answer = await self._leased.persist(claim, lambda: self._fail(failure))
         if answer.outcome == "failed":
-            self._notify_ended(claim)
+            self._notify_ended(claim, ended=answer.ended)
         elif answer.due_at is not None:
             self._due(answer.due_at)
 
@@ -178,8 +182,7 @@ class Reports:
         await asyncio.sleep(left.total_seconds())
         with suppress(Unavailable):
             swept = await self._app.database.run(waits.time_out_waits, wait=False)
-            self._app.notifier.send(lanes=swept.lanes)
-            self._app.notify_ended(swept.ended)
+            self._app.notify(lanes=swept.lanes, ended=swept.ended)
 
     async def _sleep(self, claim: Claim, sleeps: Sequence[tuple[datetime, str, int]]) -> None:
         (until, name, occurrence), *others = sleeps
@@ -257,8 +260,9 @@ class Reports:
     def _postpone(self, claim: Claim, wanted: Delay) -> Awaitable[Delayed]:
         return self._leased.persist(claim, lambda: self._delay(wanted))
 
-    def _notify_ended(self, claim: Claim) -> None:
-        self._app.notify_ended([claim.execution_id], follow=claim.flow_id is not None)
+    def _notify_ended(self, claim: Claim, lanes: Sequence[str] = (), ended: Sequence[ExecutionId] = ()) -> None:
+        """Notify of the end of a run, and of what that end changed in its flow."""
+        self._app.notify(lanes=lanes, ended=[claim.execution_id, *ended])
         self._children.notify_parent(claim.execution_id)
 
     def _batch(

@@ -160,8 +160,7 @@ class Worker:
             await run_sweeps(self._app.database, listed, woken=self._notify_swept)
 
     def _notify_swept(self, swept: Swept) -> None:
-        self._app.notifier.send(lanes=swept.lanes)
-        self._app.notify_ended(swept.ended)
+        self._app.notify(lanes=swept.lanes, ended=swept.ended)
 
     async def _work(self) -> None:
         """Claim until stopped. A claim in flight then has a few seconds, because its reply may never arrive."""

@@ -186,7 +186,8 @@ async def test_the_holder_of_a_lease_may_cancel_with_its_fence(conn: Connection,
     fence, parts = claim.fence, ("lease_id", "epoch", "attempt")
 
     async def cancel(shown: Fence | None) -> PublicState:
-        return await executions.cancel(conn, claim.execution_id, source="lease_holder", fence=shown)
+        cancelled = await executions.cancel(conn, claim.execution_id, source="lease_holder", fence=shown)
+        return cancelled.public_state
 
     async with given.nothing_changes():
         with pytest.raises(FenceRequired):
@@ -204,9 +205,9 @@ async def test_an_operator_cancels_a_running_execution_and_its_worker_is_refused
 ) -> None:
     claim = await given.claimed()
 
-    assert await executions.cancel(conn, claim.execution_id, by="ops") is PublicState.CANCELLED
+    assert (await executions.cancel(conn, claim.execution_id, by="ops")).public_state is PublicState.CANCELLED
     async with given.nothing_changes():
-        assert await executions.cancel(conn, claim.execution_id, by="ops") is PublicState.CANCELLED
+        assert (await executions.cancel(conn, claim.execution_id, by="ops")).public_state is PublicState.CANCELLED
 
     assert await given.count("tickets") == 0
     [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items

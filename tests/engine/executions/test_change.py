@@ -53,13 +53,15 @@ async def test_an_operator_can_cancel_an_execution_in_any_unfinished_state(
 ) -> None:
     execution_id = await in_state(given, state)
 
-    assert await executions.cancel(conn, execution_id, reason="not wanted", by="ada") is PublicState.CANCELLED
+    ended = await executions.cancel(conn, execution_id, reason="not wanted", by="ada")
+    assert ended.public_state is PublicState.CANCELLED
 
     found = await executions.describe(conn, execution_id)
     assert (found.state.public_state, found.lease, found.attempt) == ("cancelled", None, None)
     assert await given.count("tickets") == 0
     before = await everything(given)
-    assert await executions.cancel(conn, execution_id, reason="once more", by="bob") is PublicState.CANCELLED
+    ended = await executions.cancel(conn, execution_id, reason="once more", by="bob")
+    assert ended.public_state is PublicState.CANCELLED
     assert await everything(given) == before
     assert (await given.events(execution_id)).count("execution_cancelled") == 1
 
@@ -126,7 +128,7 @@ async def test_a_lease_holder_must_pass_its_fence(conn: Connection, given: Given
     assert await everything(given) == before
 
     cancelled = await executions.cancel(conn, execution_id, source="lease_holder", fence=fence)
-    assert cancelled is PublicState.CANCELLED
+    assert cancelled.public_state is PublicState.CANCELLED
 
 
 @pytest.mark.parametrize("missing", ["lease_id", "epoch", "attempt"])
@@ -175,7 +177,7 @@ async def test_a_reclaimed_lease_cannot_cancel(conn: Connection, given: Given) -
 async def test_any_source_may_cancel_an_execution_without_a_lease(conn: Connection, given: Given) -> None:
     waits, runs = await given.submitted(), await in_state(given, "active")
 
-    assert await executions.cancel(conn, waits, source="a script") is PublicState.CANCELLED
+    assert (await executions.cancel(conn, waits, source="a script")).public_state is PublicState.CANCELLED
     with pytest.raises(FenceRequired):
         await executions.cancel(conn, runs, source="a script")
 
@@ -225,7 +227,7 @@ async def test_two_concurrent_cancels_end_the_execution_once(given: Given, conne
         await executions.cancel(one, execution_id, by="one")
         second = asyncio.create_task(executions.cancel(other, execution_id, by="other"))
         await blocked(given, other, second)
-    assert await second is PublicState.CANCELLED
+    assert (await second).public_state is PublicState.CANCELLED
 
     assert (await given.events(execution_id)).count("execution_cancelled") == 1
 

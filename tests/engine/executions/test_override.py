@@ -67,7 +67,7 @@ async def test_an_operator_can_complete_an_execution_in_any_unfinished_state(giv
 
     ended = await executions.override(given.conn, execution_id, "success", result=DONE, **ACT)
 
-    assert ended is PublicState.COMPLETED
+    assert ended.public_state is PublicState.COMPLETED
     found = await executions.get_result(given.conn, execution_id)
     assert (found.outcome, found.result, found.failure) == (Outcome.SUCCESS, DONE, None)
     assert (await given.events(execution_id))[-2:] in (
@@ -80,7 +80,7 @@ async def test_an_operator_can_complete_an_execution_in_any_unfinished_state(giv
 async def test_an_operator_can_fail_an_execution_in_any_unfinished_state(given: Given, state: str) -> None:
     execution_id = await UNFINISHED[state](given)
 
-    assert await executions.override(given.conn, execution_id, "failed", **ACT) is PublicState.FAILED
+    assert (await executions.override(given.conn, execution_id, "failed", **ACT)).public_state is PublicState.FAILED
 
     found = await executions.get_result(given.conn, execution_id)
     assert found.outcome is Outcome.FAILED
@@ -95,7 +95,8 @@ async def test_an_operator_can_fail_an_execution_in_any_unfinished_state(given: 
 async def test_a_failed_override_is_final_whatever_the_retry_policy_says(given: Given) -> None:
     claim = await given.claimed(policy={"retry": {"max_retries": 5}})
 
-    assert await executions.override(given.conn, claim.execution_id, "failed", **ACT) is PublicState.FAILED
+    ended = await executions.override(given.conn, claim.execution_id, "failed", **ACT)
+    assert ended.public_state is PublicState.FAILED
     assert await given.count("tickets") == 0
 
 
@@ -158,7 +159,7 @@ async def test_repeating_an_override_returns_the_same_state_and_changes_nothing(
 
     async with given.nothing_changes():
         again = await executions.override(given.conn, execution_id, "success", result=DONE, by="bob", reason="again")
-    assert again is PublicState.COMPLETED
+    assert again.public_state is PublicState.COMPLETED
 
 
 async def test_another_outcome_or_result_is_refused_once_it_has_ended(given: Given) -> None:

@@ -111,8 +111,10 @@ async def test_an_unknown_flow_or_an_invalid_policy_is_refused(conn: Connection,
 async def test_a_member_that_waits_for_its_dependencies_can_be_cancelled(conn: Connection, given: Given) -> None:
     flow = await graph(conn, b="a", c="b")
 
-    assert await executions.cancel(conn, flow["b"], reason="not wanted", by="ada") is PublicState.CANCELLED
+    ended = await executions.cancel(conn, flow["b"], reason="not wanted", by="ada")
+    assert ended.public_state is PublicState.CANCELLED
     assert await flow.states() == {"a": "waiting", "b": "cancelled", "c": "skipped"}
     assert await given.count("tickets") == 1
-    assert await executions.cancel(conn, flow["b"], reason="once more", by="bob") is PublicState.CANCELLED
+    ended = await executions.cancel(conn, flow["b"], reason="once more", by="bob")
+    assert ended.public_state is PublicState.CANCELLED
     assert (await given.events(flow["b"])).count("execution_cancelled") == 1

@@ -112,7 +112,7 @@ async def cancel_flow(app: App, flow: str, policy: str, reason: str | None, by: 
     """
     async with app.database.connection() as conn:
         done = await engine.cancel_flow(conn, _id(app, flow), reason=reason, by=by, policy=policy)
-    app.notify_ended(done.members, follow=False)
+    app.notify(ended=done.members)
     return done
 
 

@@ -279,8 +279,7 @@ async def fire_schedule(app: App, schedule: str, namespace: str, by: str) -> Fir
     partitions = app.config.execution_partitions
     async with app.database.connection() as conn:
         fired = await engine.fire_schedule(conn, schedule, namespace=namespace, by=by, partitions=partitions)
-    await app.wake(fired.lane)
-    app.notify_ended(fired.ended)
+    app.notify(lanes=[fired.lane], ended=fired.ended)
     return fired
 
 

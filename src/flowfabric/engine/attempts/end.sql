@@ -30,7 +30,8 @@ end $$;
 --   emits    execution_completed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
 --            payload_too_large, invalid_body, row_locked
---   returns  per item 'completed', or its refusal
+--   returns  per item 'completed', or its refusal; if the call changed other members of flows, its first 'completed'
+--            item has {lanes, ended}: where members became claimable, and the members that ended
 create or replace function flowfabric.complete(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], results bytea[] default null,
     encodings text[] default null, result_limit int default 1048576, flows uuid[] default null,
@@ -41,6 +42,8 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     rounds int[] := flowfabric._rounds(complete.partitions, complete.ids);
     judged record;
+    lanes text[];
+    ended text[];
 begin
     perform flowfabric._limit_waits(complete.wait);
     if complete.flows is null or complete.flows <> '{}' then
@@ -54,6 +57,7 @@ begin
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
         select array_agg(x.item) as items, array_agg(x.fault) as faults,
+               min(x.item) filter (where x.fault is null) as first,
                array_agg(x.place) filter (where x.fault is null) as places,
                array_agg(x.result) filter (where x.fault is null) as results,
                array_agg(x.encoding) filter (where x.fault is null) as encodings
@@ -73,10 +77,13 @@ begin
             perform flowfabric._lock_reserved_budgets(complete.partitions, complete.ids);
         end if;
         if judged.places is not null then
-            perform flowfabric._end(null, null, 'success', judged.results, judged.encodings, places => judged.places);
+            select s.lanes, s.ended into lanes, ended
+            from flowfabric._end(null, null, 'success', judged.results, judged.encodings, places => judged.places) s;
         end if;
         return query
-        select x.item, case when x.fault is null then 'completed' end, x.fault ->> 'code', (x.fault - 'code')::text
+        select x.item, case when x.fault is null then 'completed' end, x.fault ->> 'code',
+               case when x.item = judged.first and ended is not null
+                    then jsonb_build_object('lanes', lanes, 'ended', ended) else x.fault - 'code' end::text
         from unnest(judged.items, judged.faults) as x (item, fault);
     end loop;
 end $$;
@@ -106,7 +113,8 @@ end $$;
 --   emits    attempt_failed, execution_failed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
 --            invalid_body, invalid_time, row_locked
---   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal
+--   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal; if the call changed other
+--            members of flows, its first 'failed' item has {ended}: the members that ended
 create or replace function flowfabric.fail(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], classes text[],
     reasons text[] default null, categories text[] default null, tracebacks text[] default null,
@@ -158,7 +166,8 @@ begin
         select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
         from unnest(judged.items, judged.faults) as x (item, fault) where x.fault is not null
         union all
-        select judged.good[s.item], s.outcome, null, s.detail
+        select judged.good[s.item], s.outcome, null,
+               case when s.ended is null then s.detail else jsonb_build_object('ended', s.ended)::text end
         from flowfabric._settle_failures(judged.partitions::smallint[], judged.ids, judged.failures,
                                          judged.retry_afters_ms, 'failed', now) s;
     end loop;

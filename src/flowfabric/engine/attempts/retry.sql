@@ -99,17 +99,19 @@ end $$;
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt; or → ended
 --   locks    the budgets of their reservations, in key order
 --   emits    attempt_failed, execution_failed, execution_expired, reservation_released
---   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'
+--   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'; if that ended other members of flows, the
+--            first 'failed' item has them
 create or replace function flowfabric._settle_failures(
     partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome,
     now timestamptz)
-returns table (item int, outcome text, detail text)
+returns table (item int, outcome text, detail text, ended text[])
 language plpgsql set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     judged record;
     retried record;
     final record;
+    others text[];
 begin
     -- For all attempts in one call, because budgets must be locked in key order. Retried or not, the attempt has ended.
     perform flowfabric._return_reservations(_settle_failures.partitions, _settle_failures.ids);
@@ -139,13 +141,15 @@ begin
                     as x (partition, id, failure, due_at)
     where x.due_at is null and x.id is not null;
     if final.ids is not null then
-        perform flowfabric._end(final.partitions, final.ids, _settle_failures.last_outcome, failures => final.failures);
+        others := (flowfabric._end(
+            final.partitions, final.ids, _settle_failures.last_outcome, failures => final.failures)).ended;
     end if;
 
     return query
     select x.item::int, case when x.due_at is null then 'failed' else 'retry_scheduled' end,
            case when x.due_at is not null
-               then jsonb_build_object('due_at', x.due_at, 'next_attempt', x.attempt + 1)::text end
+               then jsonb_build_object('due_at', x.due_at, 'next_attempt', x.attempt + 1)::text end,
+           case when x.item = array_position(judged.dues, null) then others end
     from unnest(judged.dues, judged.attempts) with ordinality as x (due_at, attempt, item);
 end $$;
 
@@ -156,8 +160,7 @@ end $$;
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    attempt_failed, execution_expired
---   returns  how many were moved and how many could not be, no lanes (a retry is due later), the ids of the executions
---            that ended
+--   returns  how many were moved and how many could not be, no lanes (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
@@ -186,6 +189,7 @@ begin
     locked := coalesce(cardinality(due.ids), 0) - moved;
     if moved > 0 then
         select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed')
+               || max(s.ended)
         into ended
         from flowfabric._settle_failures(
             late.partitions, late.ids,

@@ -39,4 +39,4 @@ async def reserve(
             dedup_key=dedup_key and check_text(dedup_key, "dedup_key"),
             **(calls.under(fence) if fence else {}),
         )
-    return call.read(Reserved, answer)
+    return calls.read_answer(Reserved, answer)

@@ -74,7 +74,7 @@ end $$;
 --   refuses  budget_not_found, invalid_usage, invalid_time, invalid_body, fence_required, partial_fence, lease_lost,
 --            execution_not_active, execution_not_found
 --   returns  {outcome: reserved, soft_breach or already_applied, reservation_id, expires_at, …figures}, or {outcome:
---            hard_breach, …figures}
+--            hard_breach, …figures, action, ended}
 create or replace function flowfabric.reserve(
     budget uuid, estimate text, reservation_id uuid, ttl_ms bigint default 3600000, dedup_key text default null,
     partition int default null, id uuid default null, lease_id uuid default null, epoch bigint default null,
@@ -167,17 +167,16 @@ end $$;
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
 --   locks    the budgets of its reservations, in key order
 --   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
---   returns  the verdict with the action taken
+--   returns  the verdict with the action taken, and the members of its flow that ended with the execution, if any
 create or replace function flowfabric._answer_breach(
     budget flowfabric.budgets, verdict jsonb, partition int, execution uuid, amounts jsonb, now timestamptz)
 returns jsonb
 language plpgsql as $$
 begin
-    if _answer_breach.execution is not null then
-        perform flowfabric._act_on_breach(
-            _answer_breach.budget, _answer_breach.partition, _answer_breach.execution, _answer_breach.amounts,
-            _answer_breach.verdict ->> 'dimension', _answer_breach.now);
+    if _answer_breach.execution is null then
+        return _answer_breach.verdict || '{"action": "refuse"}';
     end if;
-    return _answer_breach.verdict || jsonb_build_object(
-        'action', case when _answer_breach.execution is null then 'refuse' else budget.on_hard_limit end);
+    return _answer_breach.verdict || jsonb_build_object('action', budget.on_hard_limit) || flowfabric._act_on_breach(
+        _answer_breach.budget, _answer_breach.partition, _answer_breach.execution, _answer_breach.amounts,
+        _answer_breach.verdict ->> 'dimension', _answer_breach.now);
 end $$;

@@ -38,7 +38,7 @@ async def settle(
         step_occurrence=occurrence,
         **under,
     )
-    return call.read(Settled, answer)
+    return calls.read_answer(Settled, answer)
 
 
 async def release(conn: Connection, reservation_id: UUID, *, fence: Fence | None = None) -> Released:

@@ -80,7 +80,8 @@ end $$;
 --            reservation_released
 --   refuses  reservation_not_found, invalid_usage, invalid_name, fence_required, partial_fence, lease_lost,
 --            execution_not_active, execution_not_found, budget_not_found, too_many_steps
---   returns  {outcome: settled, soft_breach, hard_breach or already_applied with the first answer, …figures, lanes}
+--   returns  {outcome: settled, soft_breach, hard_breach or already_applied with the first answer, …figures, lanes,
+--            ended}
 create or replace function flowfabric.settle(
     reservation_id uuid, actual text, partition int default null, id uuid default null, lease_id uuid default null,
     epoch bigint default null, attempt int default null, step_name text default null,
@@ -120,7 +121,7 @@ begin
         -- If the action ended the execution, its other reservations were released: read the budget again.
         select b.* into after from flowfabric.budgets b where b.partition = after.partition and b.id = after.id;
     end if;
-    update flowfabric.reservations r set answer = verdict
+    update flowfabric.reservations r set answer = verdict - 'ended'
     where r.partition = (held.reservation).partition and r.id = (held.reservation).id;
     lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
     return verdict || jsonb_build_object('lanes', lanes);

@@ -251,7 +251,7 @@ end $$;
 --   refuses  invalid_limit over 1,000 items; per item budget_not_found, invalid_usage, invalid_body, invalid_name,
 --            fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, too_many_steps
 --   returns  per item 'ok', 'soft_breach' {dimension, used, reserved, soft_limit}, 'hard_breach' {dimension, used,
---            reserved, hard_limit, action}, 'already_applied', or its refusal
+--            reserved, hard_limit, action, ended}, 'already_applied', or its refusal
 create or replace function flowfabric.report_usage(
     budgets uuid[], amounts text[], partitions int[] default null, ids uuid[] default null,
     lease_ids uuid[] default null, epochs bigint[] default null, attempts int[] default null,
@@ -312,7 +312,7 @@ begin
                 'action', case when it.execution is null then 'refuse' else held[place].on_hard_limit end);
             if verdict ->> 'action' <> 'refuse' then
                 perform flowfabric._store_changed(held, changed);
-                perform flowfabric._act_on_breach(
+                verdict := verdict || flowfabric._act_on_breach(
                     held[place], it.partition, it.execution, flowfabric._amounts_counted(it.given),
                     verdict ->> 'dimension', now);
                 -- If the action ended the execution, its reservations were released: read the budgets again.

@@ -6,25 +6,27 @@
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
 --   locks    the budgets of its reservations, in key order
 --   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
+--   returns  {ended}: the members of its flow that ended with it, if any
 create or replace function flowfabric._act_on_breach(
     budget flowfabric.budgets, partition int, execution uuid, amounts jsonb, dimension text, now timestamptz)
-returns void
+returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
     made flowfabric.suspensions;
+    ended text[];
 begin
     select t.* into ticket from flowfabric.tickets t
     where t.partition = _act_on_breach.partition and t.id = _act_on_breach.execution;
     if budget.on_hard_limit in ('fail', 'cancel') then
-        perform flowfabric._end(
+        ended := (flowfabric._end(
             array[ticket.partition], array[ticket.id],
             case budget.on_hard_limit when 'fail' then 'failed' else 'cancelled' end::flowfabric.outcome,
             failures => array[jsonb_build_object(
                 'class', case budget.on_hard_limit when 'fail' then 'permanent' else 'cancelled' end,
                 'category', 'budget_exhausted', 'reason', 'budget_exhausted', 'budget', budget.name,
-                'dimension', _act_on_breach.dimension)]);
+                'dimension', _act_on_breach.dimension)])).ended;
     elsif budget.on_hard_limit = 'suspend' then
         insert into flowfabric.suspensions (
             partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
@@ -35,6 +37,7 @@ begin
         returning * into made;
         perform flowfabric._suspend_ticket(made, ticket);
     end if;
+    return case when ended is null then '{}' else jsonb_build_object('ended', ended) end;
 end $$;
 
 -- Explain how much of a budget an execution waits for that the budget has suspended.

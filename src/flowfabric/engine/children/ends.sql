@@ -261,7 +261,7 @@ end $$;
 --   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
 --   emits    execution_cancelled, waitpoint_closed, reservation_released
 --   returns  how many were passed and the last of them, whether there may be more, whether locked ones are left behind
---            the last child, those that ended, and whether budgets are locked for that
+--            the last child, the executions that ended, and whether budgets are locked for that
 create or replace function flowfabric._cancel_orphans(
     partition int, parent uuid, after_partition smallint, after_id uuid, take int,
     out passed int, out last_partition smallint, out last_id uuid, out more boolean, out are_left boolean,
@@ -308,13 +308,14 @@ begin
     orphans := flowfabric._with_free_budgets(orphans.partitions, orphans.ids, held);
     holds_budgets := orphans.holds_budgets;
     if orphans.ids is not null then
-        perform flowfabric._end(
+        ended := (flowfabric._end(
             orphans.partitions, orphans.ids, 'cancelled', detail => '{"source": "parent_ended"}',
             failures => array_fill(
-                jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'), array[cardinality(orphans.ids)]));
+                jsonb_build_object('class', 'cancelled', 'reason', 'parent_ended'),
+                array[cardinality(orphans.ids)]))).ended;
     end if;
-    ended := array(select flowfabric._id(x.partition, x.id)
-                   from unnest(orphans.partitions, orphans.ids) as x (partition, id));
+    ended := ended || array(select flowfabric._id(x.partition, x.id)
+                            from unnest(orphans.partitions, orphans.ids) as x (partition, id));
     passed := next_ones.amount;
     more := next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);

@@ -140,12 +140,12 @@ begin
     from unnest(_end_expired_leases.partitions, _end_expired_leases.ids) as x (partition, id)
     cross join lateral (select t from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) f
     cross join lateral (select (f.t).*, flowfabric._is_last_reclaim(f.t) as is_spent offset 0) t;
-    if spent.ids is not null then
-        perform flowfabric._end(spent.partitions, spent.ids, 'failed', failures => array_fill(
-            '{"class": "infra_crash", "reason": "max_reclaims_exceeded"}'::jsonb, array[cardinality(spent.ids)]));
-    end if;
     lanes := spent.lanes;
-    ended := spent.ended;
+    if spent.ids is not null then
+        ended := spent.ended || (flowfabric._end(spent.partitions, spent.ids, 'failed', failures => array_fill(
+            '{"class": "infra_crash", "reason": "max_reclaims_exceeded"}'::jsonb,
+            array[cardinality(spent.ids)]))).ended;
+    end if;
 end $$;
 
 -- Sweep: end the leases that have expired. Only an expiry that ends a member of a flow needs the flow.

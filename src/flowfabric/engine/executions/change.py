@@ -3,8 +3,8 @@
 import msgspec
 
 from flowfabric import calls
-from flowfabric.ids import ExecutionId, check_text, kept_text
-from flowfabric.model import Fence, PriorityChange, PublicState
+from flowfabric.ids import ExecutionId, check_text, kept_text, read_execution_ids
+from flowfabric.model import Fence, Moved, PriorityChange, PublicState
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -17,14 +17,14 @@ async def cancel(
     source: str = "operator_override",
     by: str | None = None,
     fence: Fence | None = None,
-) -> PublicState:
+) -> Moved:
     """Cancel an execution; the worker that runs it stops at its next call or lease renewal.
 
     An operator needs no fence. Any other `source` must pass the fence while the execution is leased, and a fence that
     is passed must be valid. Safe to repeat. Raises `ExecutionNotFound`, `ExecutionEnded` for any other outcome,
     `FenceRequired`, `PartialFence`, `LeaseLost`, `ExecutionNotActive`, `InvalidBody`.
     """
-    ended = await call.value(
+    cancelled = await call.row(
         conn,
         "cancel",
         **calls.about(execution_id),
@@ -35,7 +35,7 @@ async def cancel(
         epoch=fence and fence.epoch,
         attempt=fence and fence.attempt,
     )
-    return PublicState(ended)
+    return Moved(public_state=PublicState(cancelled["public_state"]), ended=read_execution_ids(cancelled["ended"]))
 
 
 async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:

@@ -29,26 +29,27 @@ end $$;
 --   emits    execution_cancelled
 --   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost, execution_not_active,
 --            invalid_body
---   returns  'cancelled', also if it was cancelled before
+--   returns  'cancelled', also if it was cancelled before; and the members of its flow that ended with it
 create or replace function flowfabric.cancel(
     partition int, id uuid, reason text default null, source text default 'operator_override', by text default null,
-    lease_id uuid default null, epoch bigint default null, attempt int default null)
-returns text
+    lease_id uuid default null, epoch bigint default null, attempt int default null, out public_state text,
+    out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
-    ended flowfabric.outcome;
+    outcome flowfabric.outcome;
 begin
     perform flowfabric._check_by(cancel.by);
+    public_state := 'cancelled';
     perform flowfabric._lock_for_end(array[cancel.partition], array[cancel.id]);
     select t.* into ticket from flowfabric.tickets t
     where t.partition = cancel.partition and t.id = cancel.id for update;
     if not found then
-        select e.outcome into ended from flowfabric.executions e
+        select e.outcome into outcome from flowfabric.executions e
         where e.partition = cancel.partition and e.id = cancel.id;
-        if ended = 'cancelled' then
-            return 'cancelled';
+        if outcome = 'cancelled' then
+            return;
         end if;
         perform flowfabric._refuse_ended(cancel.partition, cancel.id);
     end if;
@@ -58,11 +59,10 @@ begin
         perform flowfabric._raise(flowfabric._fence_fault(ticket, cancel.lease_id, cancel.epoch, cancel.attempt,
                                                           flowfabric.clock()));
     end if;
-    perform flowfabric._end(
+    ended := (flowfabric._end(
         array[ticket.partition], array[ticket.id], 'cancelled', by => cancel.by,
         failures => array[jsonb_build_object('class', 'cancelled', 'reason', flowfabric._kept_text(cancel.reason))],
-        detail => jsonb_build_object('source', cancel.source));
-    return 'cancelled';
+        detail => jsonb_build_object('source', cancel.source))).ended;
 end $$;
 
 -- Lock an execution whether or not it has ended, so that nothing else can change it or append an event about it: first

@@ -5,12 +5,13 @@
 --   moves    any phase → ended: expired
 --   locks    the budgets of their reservations, in key order
 --   emits    execution_expired
+--   returns  members of their flows that ended with them
 create or replace function flowfabric._expire(partitions smallint[], ids uuid[])
-returns void
+returns text[]
 language plpgsql as $$
 begin
-    perform flowfabric._end(_expire.partitions, _expire.ids, 'expired', failures => array_fill(
-        '{"class": "timeout", "reason": "execution_deadline"}'::jsonb, array[cardinality(_expire.ids)]));
+    return (flowfabric._end(_expire.partitions, _expire.ids, 'expired', failures => array_fill(
+        '{"class": "timeout", "reason": "execution_deadline"}'::jsonb, array[cardinality(_expire.ids)]))).ended;
 end $$;
 
 -- Sweep: expire executions whose deadline has passed, in any phase.
@@ -19,7 +20,7 @@ end $$;
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    execution_expired
---   returns  how many ended and how many could not, and the ids of those that ended
+--   returns  how many expired and how many could not, no lanes, the executions that ended
 create or replace function flowfabric.expire_executions(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
@@ -45,9 +46,9 @@ begin
     moved := coalesce(cardinality(late.ids), 0);
     locked := coalesce(cardinality(due.ids), 0) - moved;
     if moved > 0 then
-        perform flowfabric._expire(late.partitions, late.ids);
-        ended := array(select flowfabric._id(x.partition, x.id)
-                       from unnest(late.partitions, late.ids) as x (partition, id));
+        ended := flowfabric._expire(late.partitions, late.ids);
+        ended := ended || array(select flowfabric._id(x.partition, x.id)
+                                from unnest(late.partitions, late.ids) as x (partition, id));
     end if;
 end $$;
 

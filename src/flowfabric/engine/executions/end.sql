@@ -19,19 +19,19 @@ end $$;
 --   locks    the budgets of their reservations, in key order; their flows, unless the caller has locked them before
 --   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped,
 --            waitpoint_closed, reservation_released; edge_group_satisfied, edge_group_impossible for members downstream
---   returns  how many ended
+--   returns  if that changed other members of their flows: the lanes where members became claimable, and the first
+--            10,000 members that were skipped or cancelled
 create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null,
     encodings text[] default null, failures jsonb[] default null, detail jsonb default '{}', by text default null,
-    places tid[] default null)
-returns int
+    places tid[] default null, out lanes text[], out ended text[])
 language plpgsql
 set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     event text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
-    ended record;
+    done record;
 begin
     if _end.places is null then
         _end.places := array(
@@ -84,31 +84,31 @@ begin
                flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure, w.lease) || _end.detail
         from written w where w.ties is null
     )
-    select count(*) as number, array_agg(w.partition) filter (where w.has_family) as kin_partitions,
+    select array_agg(w.partition) filter (where w.has_family) as kin_partitions,
            array_agg(w.id) filter (where w.has_family) as kin, array_agg(w.lease) filter (where w.ties) as leases,
            array_agg(w.partition) filter (where w.ties) as tied_partitions,
            array_agg(w.id) filter (where w.ties) as tied, array_agg(w.suspension) filter (where w.ties) as suspensions,
            array_agg(w.partition) filter (where w.flow is not null) as member_partitions,
            array_agg(w.id) filter (where w.flow is not null) as members
-    into ended from written w;
-    if ended.kin is not null then
-        perform flowfabric._queue_child_ends(ended.kin_partitions, ended.kin, _end.outcome, now);
+    into done from written w;
+    if done.kin is not null then
+        perform flowfabric._queue_child_ends(done.kin_partitions, done.kin, _end.outcome, now);
     end if;
-    if ended.tied is not null then
-        perform flowfabric._close_waits(ended.tied_partitions, ended.tied, ended.suspensions, _end.outcome);
-        perform flowfabric._return_reservations(ended.tied_partitions, ended.tied);
+    if done.tied is not null then
+        perform flowfabric._close_waits(done.tied_partitions, done.tied, done.suspensions, _end.outcome);
+        perform flowfabric._return_reservations(done.tied_partitions, done.tied);
         -- Appended here, after the events above: the end must be the last event of an execution.
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, event, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
                flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure, x.lease) || _end.detail
-        from unnest(ended.tied_partitions, ended.tied, ended.leases) as x (partition, id, lease)
+        from unnest(done.tied_partitions, done.tied, done.leases) as x (partition, id, lease)
         cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id
                             offset 0) e;
     end if;
-    if ended.members is not null then
-        perform flowfabric._settle_flows(ended.member_partitions, ended.members, _end.outcome);
+    if done.members is not null then
+        select s.lanes, s.ended into lanes, ended
+        from flowfabric._settle_flows(done.member_partitions, done.members, _end.outcome) s;
     end if;
-    return ended.number;
 end $$;
 
 -- Queue the ends of executions that have a parent or children, for the sweeps that notify the parent and end the

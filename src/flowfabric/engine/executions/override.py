@@ -3,8 +3,8 @@
 from typing import Literal
 
 from flowfabric import calls
-from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import PublicState
+from flowfabric.ids import ExecutionId, check_text, read_execution_ids
+from flowfabric.model import Moved, PublicState
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -21,7 +21,7 @@ async def override(
     result: bytes | None = None,
     encoding: str = "json",
     result_limit: int = RESULT_LIMIT,
-) -> PublicState:
+) -> Moved:
     """Complete an execution with a result, or fail it, without its lease: an act of an operator.
 
     Works in every unfinished state. A failure is final, whatever the retry policy says. A worker that runs the
@@ -29,7 +29,7 @@ async def override(
     same state. Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`, `InvalidText`, `PayloadTooLarge`.
     """
     _, stored = calls.check_result(result, encoding, result_limit)
-    ended = await call.value(
+    overridden = await call.row(
         conn,
         "override",
         **calls.about(execution_id),
@@ -40,4 +40,8 @@ async def override(
         encoding=stored,
         result_limit=result_limit,
     )
-    return PublicState(ended)
+    return Moved(
+        public_state=PublicState(overridden["public_state"]),
+        lanes=overridden["lanes"] or (),
+        ended=read_execution_ids(overridden["ended"]),
+    )

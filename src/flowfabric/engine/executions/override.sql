@@ -34,11 +34,10 @@ end $$;
 --   emits    execution_overridden; execution_completed or execution_failed
 --   refuses  execution_not_found, execution_ended, invalid_body, payload_too_large
 --   returns  the public state, 'completed' or 'failed', also if it was overridden before with the same outcome and
---            result
+--            result; the lanes where members of its flow became claimable, and the members that ended with it
 create or replace function flowfabric.override(
     partition int, id uuid, outcome text, reason text, by text, result bytea default null, encoding text default null,
-    result_limit int default 1048576)
-returns text
+    result_limit int default 1048576, out public_state text, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -49,6 +48,7 @@ begin
     perform flowfabric._raise(flowfabric._override_fault(
         override.outcome, override.reason, override.result, override.encoding, override.result_limit));
     wanted := override.outcome;
+    public_state := flowfabric._ended_state(wanted);
     perform flowfabric._lock_for_end(array[override.partition], array[override.id], wins => wanted = 'success');
     select t.* into ticket from flowfabric.tickets t
     where t.partition = override.partition and t.id = override.id for update;
@@ -59,7 +59,7 @@ begin
               and e.outcome = wanted and e.result is not distinct from override.result) then
             perform flowfabric._refuse_ended(override.partition, override.id);
         end if;
-        return flowfabric._ended_state(wanted);
+        return;
     end if;
 
     update flowfabric.executions e
@@ -69,10 +69,9 @@ begin
         'execution_overridden', ticket.partition, ticket.id, override.by, jsonb_build_object(
             'outcome', wanted, 'reason', override.reason, 'phase', ticket.phase, 'attempt', ticket.attempt,
             'epoch', ticket.epoch, 'lease_id', case when ticket.phase = 'active' then ticket.lease_id end));
-    perform flowfabric._end(
+    select s.lanes, s.ended into lanes, ended from flowfabric._end(
         array[ticket.partition], array[ticket.id], wanted, array[override.result], array[override.encoding],
         case when wanted = 'failed' then array[jsonb_build_object(
             'class', 'permanent', 'category', 'overridden', 'reason', override.reason)] end,
-        by => override.by);
-    return flowfabric._ended_state(wanted);
+        by => override.by) s;
 end $$;

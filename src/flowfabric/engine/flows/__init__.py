@@ -3,7 +3,6 @@
 from flowfabric.engine.flows.build import add_execution, create_flow
 from flowfabric.engine.flows.cancel import cancel_flow
 from flowfabric.engine.flows.edges import add_edge, set_edge_group
-from flowfabric.engine.flows.follow import follow_ends
 from flowfabric.engine.flows.inputs import read_inputs
 from flowfabric.engine.flows.read import describe_flow, list_flows, set_flow_tag
 from flowfabric.engine.flows.submit import submit_flow
@@ -14,7 +13,6 @@ __all__ = [
     "cancel_flow",
     "create_flow",
     "describe_flow",
-    "follow_ends",
     "list_flows",
     "read_inputs",
     "set_edge_group",

@@ -4,7 +4,7 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 from flowfabric import calls
-from flowfabric.ids import ExecutionId, FlowId, check_text, expect_id
+from flowfabric.ids import ExecutionId, FlowId, check_text, expect_id, read_execution_ids
 from flowfabric.model import AddedEdge, EdgePolicy
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -48,6 +48,8 @@ async def add_edge(
         edge_id=added["applied_edge"],
         revision=added["revision"],
         unsatisfied=added["unsatisfied"],
+        lanes=added["lanes"] or (),
+        ended=read_execution_ids(added["ended"]),
     )
 
 

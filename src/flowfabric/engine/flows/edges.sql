@@ -133,11 +133,13 @@ end $$;
 --   refuses  flow_not_found, flow_already_terminal, stale_graph_revision, invalid_dependency, invalid_name,
 --            self_referencing_edge, cycle_detected, dependency_already_exists, execution_already_started,
 --            edge_group_settled, flow_too_large
---   returns  'added' {edge_id, revision, unsatisfied}, or 'already_applied' {edge_id}
+--   returns  'added' {edge_id, revision, unsatisfied}, or 'already_applied' {edge_id}; the lanes where members became
+--            claimable, and the members that ended
 create or replace function flowfabric.add_edge(
     partition int, flow uuid, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid,
     edge_id uuid, is_minted boolean default false, pass_as text default null, expected_revision int default null,
-    out outcome text, out applied_edge uuid, out revision int, out unsatisfied int)
+    out outcome text, out applied_edge uuid, out revision int, out unsatisfied int, out lanes text[],
+    out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -183,7 +185,8 @@ begin
     perform flowfabric._append_about('edge_added', home.partition, add_edge.downstream, detail => jsonb_build_object(
         'edge_id', add_edge.edge_id, 'upstream', flowfabric._id(home.partition, add_edge.upstream),
         'pass_as', add_edge.pass_as, 'revision', home.revision));
-    perform flowfabric._settle_flows(array[home.partition], '{}', null, array[add_edge.downstream]);
+    select s.lanes, s.ended into lanes, ended
+    from flowfabric._settle_flows(array[home.partition], '{}', null, array[add_edge.downstream]) s;
     outcome := 'added';
     applied_edge := add_edge.edge_id;
     revision := home.revision;

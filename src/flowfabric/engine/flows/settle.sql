@@ -110,9 +110,11 @@ end $$;
 --   locks    the flows, or fails; the tickets it moves, in key order; the budgets of their reservations, in key order
 --   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
 --            reservation_released
+--   returns  if any group was decided: the lanes where members became claimable, and the first 10,000 members that
+--            ended
 create or replace function flowfabric._settle_flows(
-    partitions smallint[], ids uuid[], outcome flowfabric.outcome, others uuid[] default '{}')
-returns void
+    partitions smallint[], ids uuid[], outcome flowfabric.outcome, others uuid[] default '{}', out lanes text[],
+    out ended text[])
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
@@ -160,8 +162,11 @@ begin
                || array_fill('failed'::flowfabric.edge_state, array[unwanted.amount]);
     end loop;
     if fired <> '{}' then
-        perform flowfabric._act_on_groups(
+        lanes := flowfabric._act_on_groups(
             fired_partitions, fired, skip_partitions, skips, cancel_partitions, going, reasons);
+        ended := array(
+            select flowfabric._id(x.partition, x.id)
+            from unnest(skip_partitions || cancel_partitions, skips || going) as x (partition, id) limit 10000);
     end if;
 end $$;
 
@@ -184,10 +189,11 @@ end $$;
 --   locks    the tickets, in key order; the budgets of their reservations, in key order
 --   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
 --            reservation_released
+--   returns  the lanes where members became claimable
 create or replace function flowfabric._act_on_groups(
     partitions smallint[], downstreams uuid[], skip_partitions smallint[], skips uuid[], cancel_partitions smallint[],
     cancels uuid[], reasons jsonb[])
-returns void
+returns text[]
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
@@ -196,6 +202,7 @@ declare
         cross join lateral (
             select g as edge_group from flowfabric.edge_groups g
             where g.partition = x.partition and g.downstream = x.id offset 0) g);
+    lanes text[];
 begin
     perform from (
         select distinct x.partition, x.id from (
@@ -207,7 +214,7 @@ begin
 
     perform flowfabric._note_groups('edge_group_satisfied', array(
         select g from unnest(fired) g where g.state = 'satisfied'));
-    perform flowfabric._release(fired);
+    lanes := flowfabric._release(fired);
     if _act_on_groups.skips <> '{}' then
         perform flowfabric._note_groups('edge_group_impossible', array(
             select g from unnest(fired) g where g.state = 'impossible'));
@@ -220,30 +227,38 @@ begin
             _act_on_groups.cancel_partitions, _act_on_groups.cancels, 'cancelled',
             failures => _act_on_groups.reasons, detail => '{"source": "flow_cascade"}');
     end if;
+    return lanes;
 end $$;
 
 -- Release members whose group is satisfied. Only members that are blocked by dependencies move, and a due time in the
 -- future is kept.
 --
 --   moves    blocked_by_dependencies → eligible_now, or not_eligible_until_time while the due time is ahead
+--   returns  the lanes of those that are claimable now
 create or replace function flowfabric._release(groups flowfabric.edge_groups[])
-returns void
+returns text[]
 language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
+    lanes text[];
 begin
-    update flowfabric.tickets t
-    set eligibility = case
-            when t.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
-        reason = case when t.due_at > now then 'waiting_for_delay' else 'waiting_for_worker' end::flowfabric.reason
-    from (
-        select t.place from unnest(_release.groups) g
-        cross join lateral (
-            select t.ctid as place, t.eligibility from flowfabric.tickets t
-            where t.partition = g.partition and t.id = g.downstream offset 0) t
-        where g.state = 'satisfied' and t.eligibility = 'blocked_by_dependencies') x
-    where t.ctid = x.place;
+    with released as (
+        update flowfabric.tickets t
+        set eligibility = case
+                when t.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
+            reason = case when t.due_at > now then 'waiting_for_delay' else 'waiting_for_worker' end::flowfabric.reason
+        from (
+            select t.place from unnest(_release.groups) g
+            cross join lateral (
+                select t.ctid as place, t.eligibility from flowfabric.tickets t
+                where t.partition = g.partition and t.id = g.downstream offset 0) t
+            where g.state = 'satisfied' and t.eligibility = 'blocked_by_dependencies') x
+        where t.ctid = x.place
+        returning t.lane, t.eligibility
+    )
+    select coalesce(array_agg(distinct r.lane), '{}') into lanes from released r where r.eligibility = 'eligible_now';
+    return lanes;
 end $$;
 
 -- Append an event about the edge group of each unfinished member. The caller has locked the tickets.

@@ -13,10 +13,10 @@
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, invalid_limit, as a value
 --   returns  'fired', 'duplicate', 'skipped', 'busy' or 'refused' with the fault; the execution it is about, the
---            execution that was cancelled, and whether budgets are locked for that
+--            executions that ended, and whether budgets are locked for that
 create or replace function flowfabric._fire(
     schedule flowfabric.schedules, tick timestamptz, partition int, id uuid, due timestamptz, by text, detail jsonb,
-    out outcome text, out execution_id text, out cancelled text, out fault jsonb, out holds_budgets boolean)
+    out outcome text, out execution_id text, out ended text[], out fault jsonb, out holds_budgets boolean)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -55,7 +55,6 @@ begin
             return;
         end if;
         holds_budgets := replaced.holds_budgets;
-        cancelled := flowfabric._id(schedule.last_partition, schedule.last_execution);
     end if;
 
     select s.refusal, s.detail into answer from flowfabric.submit(
@@ -65,16 +64,15 @@ begin
         tags => array[schedule.tags::text], payload_limit => 1073741823) s;
     if answer.refusal is not null then
         outcome := 'refused';
-        cancelled := null;
         fault := answer.detail::jsonb || jsonb_build_object('code', answer.refusal);
         return;
     end if;
     outcome := 'fired';
-    if cancelled is not null then
-        perform flowfabric._end(
+    if replaced.ids is not null then
+        ended := flowfabric._id(schedule.last_partition, schedule.last_execution) || (flowfabric._end(
             array[schedule.last_partition], array[schedule.last_execution], 'cancelled', by => _fire.by,
             failures => array['{"class": "cancelled", "reason": "replaced by the next tick of its schedule"}'::jsonb],
-            detail => jsonb_build_object('source', 'schedule'));
+            detail => jsonb_build_object('source', 'schedule'))).ended;
     end if;
     update flowfabric.schedules s set last_partition = _fire.partition, last_execution = _fire.id
     where s.namespace = schedule.namespace and s.name = schedule.name;
@@ -157,7 +155,7 @@ declare
     at int;
     missed jsonb;
     outcome text;
-    cancelled text;
+    others text[];
     fault jsonb;
     holds_budgets boolean;
 begin
@@ -179,7 +177,7 @@ begin
         fault := fire_schedules.faults[at]::jsonb;
         outcome := null;
         if fault is null and fire_schedules.ticks[at] is not null then
-            select f.outcome, f.cancelled, f.fault, f.holds_budgets into outcome, cancelled, fault, holds_budgets
+            select f.outcome, f.ended, f.fault, f.holds_budgets into outcome, others, fault, holds_budgets
             from flowfabric._fire(schedule, fire_schedules.ticks[at], fire_schedules.partitions[at],
                                   fire_schedules.ids[at], fire_schedules.dues[at], null, missed) f;
             if outcome = 'busy' then
@@ -208,13 +206,12 @@ begin
         where s.namespace = schedule.namespace and s.name = schedule.name;
         if outcome = 'fired' then
             lanes := lanes || coalesce(schedule.options ->> 'lane', 'default');
-            ended := ended || cancelled;
+            ended := ended || others;
             -- Budget locks may be waited for only once per transaction; the caller calls again for the rest.
             exit when holds_budgets;
         end if;
     end loop;
     lanes := array(select distinct l from unnest(lanes) l);
-    ended := array_remove(ended, null);
 end $$;
 
 -- Submit the execution of a schedule now, on request, even if the schedule is paused or finished. Its ticks are not
@@ -261,5 +258,5 @@ begin
     outcome := fired.outcome;
     execution_id := fired.execution_id;
     lane := coalesce(schedule.options ->> 'lane', 'default');
-    ended := array_remove(array[fired.cancelled], null);
+    ended := fired.ended;
 end $$;

@@ -77,10 +77,14 @@ end $$;
 --   locks    the budgets of their reservations, in key order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
 --            waitpoint_closed
+--   returns  the executions that ended
 create or replace function flowfabric._time_out(
     behavior text, within boolean, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
-returns void
+returns text[]
 language plpgsql as $$
+#variable_conflict use_column
+declare
+    others text[];
 begin
     case _time_out.behavior
         when 'auto_resume' then
@@ -88,20 +92,25 @@ begin
                 perform flowfabric._time_out_waits(
                     _time_out.partitions, _time_out.ids, _time_out.suspensions, _time_out.now);
                 perform flowfabric._resume_finished(_time_out.partitions, _time_out.ids, 'timeout');
-                return;
+            else
+                perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);
             end if;
-            perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);
         when 'escalate' then
             perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.suspensions);
         else
             perform flowfabric._close_suspended(_time_out.suspensions, 'timed_out_' || _time_out.behavior);
-            perform flowfabric._end(
+            others := (flowfabric._end(
                 _time_out.partitions, _time_out.ids,
                 case _time_out.behavior when 'fail' then 'failed' when 'cancel' then 'cancelled'
                                         else 'expired' end::flowfabric.outcome,
                 failures => array_fill(
-                    '{"class": "timeout", "reason": "suspension_timeout"}'::jsonb, array[cardinality(_time_out.ids)]));
+                    '{"class": "timeout", "reason": "suspension_timeout"}'::jsonb,
+                    array[cardinality(_time_out.ids)]))).ended;
+            return others || array(
+                select flowfabric._id(x.partition, x.id)
+                from unnest(_time_out.partitions, _time_out.ids) as x (partition, id));
     end case;
+    return null;
 end $$;
 
 -- Lock what the timeouts of these suspensions need, and release the reservations of executions that end. Only a timeout
@@ -192,7 +201,7 @@ begin
                array_agg(s.partition order by s.timeout_at) as partitions,
                array_agg(s.execution order by s.timeout_at) as ids,
                array_agg(s.id order by s.timeout_at) as suspensions,
-               array_agg(distinct s.lane) as lanes, array_agg(flowfabric._id(s.partition, s.execution)) as names
+               array_agg(distinct s.lane) as lanes
         from (
             select s.*, x.lane, row_number() over (
                 partition by s.partition, s.execution, s.timeout_behavior in ('auto_resume', 'escalate')
@@ -210,10 +219,10 @@ begin
         -- If several waits of one execution are due: escalations first, endings last.
         order by array_position(array['escalate', 'auto_resume'], s.timeout_behavior)
     loop
-        perform flowfabric._time_out(late.behavior, late.within, late.partitions, late.ids, late.suspensions, now);
+        ended := ended || flowfabric._time_out(
+            late.behavior, late.within, late.partitions, late.ids, late.suspensions, now);
         moved := moved + cardinality(late.ids);
         lanes := case when late.behavior = 'auto_resume' then lanes || late.lanes else lanes end;
-        ended := case when late.behavior not in ('auto_resume', 'escalate') then ended || late.names else ended end;
     end loop;
     locked := greatest(coalesce(cardinality(due.ids), 0) - moved, 0);
 end $$;
