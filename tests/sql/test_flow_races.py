@@ -185,6 +185,27 @@ async def test_the_end_of_an_execution_that_joined_a_flow_while_it_ran_locks_the
     assert await flow.states() == {"b": "skipped", "solo": "cancelled"}
 
 
+async def test_a_replay_that_waited_for_its_execution_to_join_a_flow_locks_the_flow(
+    given: Given, connect: Connect
+) -> None:
+    """It looked for a flow before there was one. Without the lock, a new edge would count the end that it takes back."""
+    flow = await graph(given.conn, "b")
+    claim = await running(given, flow)
+    await attempts.complete(given.conn, claim.fence)
+    joining, replaying, linking = await connect(), await connect(), await connect()
+    async with replaying.transaction():
+        async with joining.transaction():
+            await flows.add_execution(joining, flow.flow_id, claim.execution_id)
+            replay = asyncio.ensure_future(executions.replay(replaying, claim.execution_id, by="ops"))
+            await blocked(given, replaying, replay)
+        await replay
+        link = asyncio.ensure_future(flows.add_edge(linking, flow.flow_id, claim.execution_id, flow["b"]))
+        await blocked(given, linking, link)
+    await link
+
+    assert await flow.state("b") == "waiting_dependencies"
+
+
 @pytest.mark.parametrize("wait", [True, False])
 async def test_an_end_that_holds_its_ticket_does_not_wait_for_a_flow(
     given: Given, connect: Connect, wait: bool

@@ -27,6 +27,7 @@ begin
     if not found then
         perform flowfabric._refuse_missing(replay.partition, replay.id);
     end if;
+    perform flowfabric._take_flows_of(array[replay.partition::smallint], array[replay.id]);
     perform flowfabric._raise(case
         when ended.outcome is null then flowfabric._fault('execution_not_terminal',
             format('execution %s has not ended; wait until it ends, or use cancel to end it',

@@ -124,6 +124,23 @@ begin
     perform flowfabric._lock_flows(held.partitions, held.flows);
 end $$;
 
+-- Lock the flows of executions whose tickets or records the caller has already locked. The caller has locked these
+-- flows before, unless an execution joined one after the caller had looked for them. Such a flow is taken only if it is
+-- free: another transaction that has locked it may be waiting for the caller.
+--
+--   locks    the flows; never waits: the statement fails with lock_not_available
+create or replace function flowfabric._take_flows_of(partitions smallint[], ids uuid[])
+returns void
+language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+#variable_conflict use_column
+begin
+    perform from unnest(_take_flows_of.partitions, _take_flows_of.ids) as x (partition, id)
+    cross join lateral (
+        select e.flow from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+    cross join lateral (
+        select from flowfabric.flows f where f.partition = x.partition and f.id = e.flow for update nowait) f;
+end $$;
+
 -- The items of a call that are members of flows. A caller that knows the flows (one per item) passes them.
 --
 --   returns  their partitions, ids and flows; null when there are none

@@ -102,14 +102,12 @@ end $$;
 
 -- Settle everything downstream of members that have ended: wave by wave at any depth, first all decisions, then all
 -- changes. While the flow is locked, members that have not ended stay so. `others` are further groups to judge, because
--- an edge was added to them. The caller has locked the flows, except the flow of an execution that joined it after the
--- caller looked. That one is locked here only if it is free: the caller holds tickets, and to wait could deadlock.
+-- an edge was added to them. The caller has locked the flows, unless an execution has just joined one.
 --
 --   moves    blocked_by_dependencies → eligible_now, or not_eligible_until_time; or → ended: skipped; remaining
 --            upstreams → ended: cancelled; edge pending → succeeded, failed, skipped; group pending → satisfied,
 --            impossible
---   locks    the flows, without waiting: fails with lock_not_available; the tickets it moves, in key order; the budgets
---            of their reservations, in key order
+--   locks    the flows, or fails; the tickets it moves, in key order; the budgets of their reservations, in key order
 --   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
 --            reservation_released
 create or replace function flowfabric._settle_flows(
@@ -133,11 +131,7 @@ declare
     going uuid[] := '{}';
     reasons jsonb[] := '{}';
 begin
-    perform from unnest(_settle_flows.partitions, _settle_flows.ids) as x (partition, id)
-    cross join lateral (
-        select e.flow from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
-    cross join lateral (
-        select from flowfabric.flows f where f.partition = x.partition and f.id = e.flow for update nowait) f;
+    perform flowfabric._take_flows_of(_settle_flows.partitions, _settle_flows.ids);
     loop
         left_pending := array(
             select g from flowfabric._settle_edges(wave_partitions, wave, states, _settle_flows.others) g);
