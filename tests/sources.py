@@ -22,7 +22,10 @@ CLAUSE = re.compile(r"^ {2}(moves|locks|emits|refuses|returns) +(\S.*(?:\n {3,}\
 FAULT = re.compile(r"flowfabric\._(?:fault|refuse)\(\s*'(\w+)'")
 WRITE = r"insert into flowfabric\.events \(at, kind[^)]*\)\s*select [\w.]+(?:\(\))?, "
 APPEND = re.compile(rf"(?:flowfabric\._append\w*\(\s*(?:kind => )?|{WRITE})'(\w+)'")
-LOCK = re.compile(r"\bfor (?:no key )?(?:update|share)\b|\bpg_advisory_xact_lock\b")
+LOCK = re.compile(
+    r"\bfor (?:no key )?(?:update|share)\b|\bpg_advisory_xact_lock\b"
+    r"|do update set \w+ = \w+\.\w+ where false"  # locks the rows that exist, and changes nothing
+)
 # Where a bare word names a column or an alias, not a parameter.
 NAMING = re.compile(
     r"insert into [\w.]+(?: (?:as )?\w+)? \([^()]*\)|on conflict \([^()]*\)"

@@ -104,7 +104,8 @@ PLANNED_PER_CALL = {"clock", "extend_events", "trim_events", "read_events"}
 
 def test_files_stay_small() -> None:
     python = sources.python_files(SRC, TESTS, ROOT / "examples", ROOT / "benchmarks")
-    limits = [(file, PYTHON_FILE) for file in python] + [(file, SQL_FILE) for file in sources.sql_files(SRC)]
+    functions = [file for file in sources.sql_files(SRC) if file.parent.name != "migrations"]
+    limits = [(file, PYTHON_FILE) for file in python] + [(file, SQL_FILE) for file in functions]
 
     assert [shown(file) for file, limit in limits if len(file.read_text().splitlines()) > limit] == []
 

@@ -122,6 +122,39 @@ async def test_an_upgraded_database_is_the_same_as_a_fresh_one(
     assert await schema(server, empty_url) == fresh
 
 
+OTHER_LAYOUTS = {
+    "edited since": "update flowfabric.migrations set digest = 'another'",
+    "many migrations": """
+        alter table flowfabric.migrations drop column digest;
+        update flowfabric.migrations set name = '0001_executions.sql';
+        insert into flowfabric.migrations (number, name) select n, n || '.sql' from generate_series(2, 13) n;
+        drop function flowfabric.schema_layout""",
+}
+
+
+@pytest.mark.parametrize("layout", OTHER_LAYOUTS)
+async def test_tables_from_before_the_first_release_are_refused_and_left_alone(
+    empty: asyncpg.Connection, layout: str
+) -> None:
+    await migrate.migrate(empty, Config())
+    await empty.execute(OTHER_LAYOUTS[layout] + "; update flowfabric.release set digest = 'another'")
+    before = await empty.fetch("select * from flowfabric.migrations")
+
+    with pytest.raises(SchemaBehind, match="ff migrate"):
+        await migrate.check(empty, Config())
+    with pytest.raises(SchemaBehind, match=r"before 0\.1\.0 .*new database.*drop schema flowfabric cascade"):
+        await migrate.migrate(empty, Config())
+    assert await empty.fetch("select * from flowfabric.migrations") == before
+
+
+def test_comments_and_spaces_do_not_change_the_layout() -> None:
+    plain = migrate.Migration(1, "a.sql", "create table t (a int);\n")
+    same = migrate.Migration(1, "a.sql", "-- A table.\ncreate table t\n    (a int); -- with a column\n")
+    other = migrate.Migration(1, "a.sql", "create table t (a text);\n")
+
+    assert plain.digest == same.digest != other.digest
+
+
 async def test_functions_of_another_release_are_replaced_or_dropped(
     server: Server, empty_url: str, fresh: list[str]
 ) -> None:

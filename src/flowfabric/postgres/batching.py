@@ -14,7 +14,10 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from flowfabric.errors import FlowFabricError, RowLocked, ShuttingDown
 from flowfabric.postgres.backoff import Backoff, lock_backoff
@@ -27,12 +30,13 @@ Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 
 
-class _Call(NamedTuple, Generic[Item, Outcome]):
-    """One call: its item and its size, the future that its caller awaits, and how to send it again if it is locked."""
+class _Call(msgspec.Struct, Generic[Item, Outcome], frozen=True):
+    """One call: its item and its size, how its caller is answered, and how to send it again if it is locked."""
 
     item: Item
     size: int
-    caller: "asyncio.Future[Outcome | Exception]"
+    answered: Callable[[Outcome | Exception], None]
+    is_dropped: Callable[[], bool]  # whether the caller was cancelled, or has its answer
     alone: bool = False  # whether it must be sent alone, because a batch met a lock
     locked_at: float = 0.0  # when it was found locked first, on the clock of the event loop
     backoff: Backoff | None = None
@@ -40,6 +44,10 @@ class _Call(NamedTuple, Generic[Item, Outcome]):
 
 def _weightless(_: object) -> int:
     return 0
+
+
+def _never() -> bool:
+    return False
 
 
 class Batch(Generic[Item, Outcome]):
@@ -86,18 +94,27 @@ class Batch(Generic[Item, Outcome]):
         Raises this item's error, or a copy of the exception that `run` raised. If the call is cancelled while it waits,
         the item is not sent; if it is cancelled later, the item takes effect and its outcome is dropped.
         """
+        caller: asyncio.Future[Outcome | Exception] = asyncio.get_running_loop().create_future()
+        self.send(item, caller.set_result, caller.done)
+        answer = await caller  # errors too: asyncio logs an exception that no caller retrieves
+        if isinstance(answer, Exception):
+            raise _own(answer)
+        return answer
+
+    def send(
+        self, item: Item, answered: Callable[[Outcome | Exception], None], is_dropped: Callable[[], bool] = _never
+    ) -> None:
+        """Run the operation for one item and call `answered` with its outcome, or with its error, which may be shared.
+
+        This costs neither a task nor a future. An item that `is_dropped` before it is sent is not sent.
+        """
         if self._closed:
             raise ShuttingDown("this process is closing and accepts no more calls; repeat the call in another process")
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._bind(loop)
-        caller: asyncio.Future[Outcome | Exception] = loop.create_future()
-        self._queue.append(_Call(item, self._size(item), caller))
+        self._queue.append(_Call(item, self._size(item), answered, is_dropped))
         self._start()
-        answer = await caller
-        if isinstance(answer, Exception):
-            raise _own(answer)
-        return answer
 
     async def close(self) -> None:
         """Accept no more calls, and return when all accepted calls have their outcome. Safe to repeat."""
@@ -135,7 +152,7 @@ class Batch(Generic[Item, Outcome]):
     async def _send_alone(self) -> None:
         while waiting := self._split or self._alone:
             call = waiting.popleft()
-            if not call.caller.done():
+            if not call.is_dropped():
                 await self._answer([call])
 
     async def _answer(self, calls: Sequence[_Call[Item, Outcome]]) -> None:
@@ -145,7 +162,7 @@ class Batch(Generic[Item, Outcome]):
         try:
             answers = await self._try(calls, again=len(calls) > 1)
         except RowLocked as locked:
-            calls = [call._replace(alone=True) for call in calls]
+            calls = [replace(call, alone=True) for call in calls]
             answers = [locked] * len(calls)
         except Exception as raised:
             answers = [raised] * len(calls)
@@ -163,19 +180,25 @@ class Batch(Generic[Item, Outcome]):
 
     def _settle(self, call: _Call[Item, Outcome], answer: Outcome | Exception, *, split: bool) -> None:
         """Pass the answer to the caller, or send a locked item again: at once if its batch was split, else later."""
-        now = asyncio.get_running_loop().time()
         if split:
             self._split.append(call)
-        elif isinstance(answer, RowLocked) and now < (call.locked_at or now) + self._patience:
-            self._warn(now, call.locked_at or now)
-            again = call._replace(
-                locked_at=call.locked_at or now,
-                backoff=call.backoff or lock_backoff(),
-            )
+        elif isinstance(answer, RowLocked) and (again := self._again(call)) is not None:
             self._pausing.add(pause := asyncio.create_task(self._send_again(again)))
             pause.add_done_callback(self._pausing.discard)
-        elif not call.caller.done():
-            call.caller.set_result(answer)  # errors too: asyncio logs an exception that no caller retrieves
+        elif not call.is_dropped():
+            try:
+                call.answered(answer)
+            except Exception:
+                log.exception("could not handle the answer to a call; the other calls of its batch are answered")
+
+    def _again(self, call: _Call[Item, Outcome]) -> _Call[Item, Outcome] | None:
+        """Return a locked call as it is sent again; `None` when it has been locked for longer than `patience`."""
+        now = asyncio.get_running_loop().time()
+        locked_at = call.locked_at or now
+        if now >= locked_at + self._patience:
+            return None
+        self._warn(now, locked_at)
+        return replace(call, locked_at=locked_at, backoff=call.backoff or lock_backoff())
 
     def _warn(self, now: float, locked_at: float) -> None:
         if now - locked_at > WARN_INTERVAL and now - self._warned_at > WARN_INTERVAL:
@@ -198,7 +221,7 @@ class Batch(Generic[Item, Outcome]):
         room = self._most_bytes
         while self._queue and len(taken) < self._most:
             call = self._queue[0]
-            if not call.caller.done():
+            if not call.is_dropped():
                 if taken and call.size > room:
                     break
                 taken.append(call)

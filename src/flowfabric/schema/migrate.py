@@ -28,11 +28,16 @@ FUNCTION = re.compile(
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One migration of the tables, such as `0001_executions.sql`."""
+    """One migration of the tables, such as `0001_initial.sql`."""
 
     number: int
     name: str
     text: str
+
+    @property
+    def digest(self) -> str:
+        """A hash of the statements, which does not change with comments and spaces."""
+        return _hash(" ".join(re.sub(r"--.*", "", self.text).split()))
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +59,8 @@ async def migrate(
     Waits up to `patience` for what open transactions have locked, in short tries, so that other calls run in between,
     and five times as long for another migration. `upto` stops at an earlier migration and does not create the
     functions; tests use it to make an old database. Raises `MigrationBlocked`, `SchemaAhead` if a newer version has
-    migrated the database, `PartitionCountMismatch` if it was created with other counts, and `PrivilegeMissing`. An
-    error changes nothing.
+    migrated the database, `SchemaBehind` if its tables are from before the first release, `PartitionCountMismatch` if
+    it was created with other counts, and `PrivilegeMissing`. An error changes nothing.
     """
     async with conn.transaction():
         await waiting.take_turn(conn, patience)
@@ -64,6 +69,7 @@ async def migrate(
 
 async def _apply(conn: Connection, config: Config, upto: int | None) -> Sequence[Migration]:
     await call.script(conn, _text("schema/registry.sql"))
+    await _refuse_other_layout(conn)
     state = await read_state(conn)
     _refuse_ahead(state)
     _refuse_newer_functions(state)
@@ -73,7 +79,8 @@ async def _apply(conn: Connection, config: Config, upto: int | None) -> Sequence
         await _prepare_functions(conn)
     for migration in missing:
         await call.script(conn, migration.text)
-        await call.value(conn, "_note_migration", number=migration.number, name=migration.name)
+        noted = {"number": migration.number, "name": migration.name, "digest": migration.digest}
+        await call.value(conn, "_note_migration", **noted)
     if upto is None:
         await _complete(conn, config)
     return missing
@@ -85,6 +92,8 @@ async def check(conn: Connection, config: Config) -> None:
     Raises `SchemaBehind`, `SchemaAhead`, `PartitionCountMismatch`.
     """
     state = await read_state(conn)
+    if state.digest != digest():
+        await _refuse_other_layout(conn)
     _refuse_ahead(state)
     if state.last_migration < last_migration():
         raise SchemaBehind(
@@ -123,9 +132,13 @@ def functions() -> Sequence[str]:
 
 
 def digest() -> str:
-    """Return a hash of all functions, which identifies this version of them."""
-    texts = [_text("schema/registry.sql"), *functions()]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+    """Return a hash of all tables and functions, which identifies this version of them."""
+    texts = [_text("schema/registry.sql"), *(migration.digest for migration in migrations()), *functions()]
+    return _hash("\0".join(texts))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 async def _prepare_functions(conn: Connection) -> None:
@@ -154,6 +167,17 @@ async def _complete(conn: Connection, config: Config) -> None:
     _refuse_other_partitions(await read_state(conn), config)
     await call.rows(conn, "extend_events")
     await call.value(conn, "_seed_first_key", secret=config.secret or secrets.token_hex(32))
+
+
+async def _refuse_other_layout(conn: Connection) -> None:
+    """Until 0.1.0 is released, the first migration is edited in place, and there is no way from one text to another."""
+    layout = await call.value(conn, "schema_layout")
+    if layout is not None and layout != migrations()[0].digest:
+        raise SchemaBehind(
+            "the tables of this database are from a development version before 0.1.0 and cannot be upgraded; use a "
+            "new database, or delete all data with `drop schema flowfabric cascade` (for the embedded Postgres: delete "
+            "its directory, .flowfabric by default), and run `ff migrate`"
+        )
 
 
 def _refuse_ahead(state: SchemaState) -> None:

@@ -16,6 +16,9 @@ create table if not exists flowfabric.migrations (
     applied_at timestamptz not null default clock_timestamp()
 );
 
+-- A hash of the migration's text. Tables that were created before this column have none.
+alter table flowfabric.migrations add column if not exists digest text;
+
 create table if not exists flowfabric.functions (
     name      text primary key,
     signature text not null
@@ -45,11 +48,21 @@ begin
     end if;
 end $$;
 
+-- Read the digest of the migration that created the tables.
+--
+--   returns  the digest, empty if none was stored, null if there are no tables yet
+create or replace function flowfabric.schema_layout()
+returns text
+language sql stable as $$
+    select coalesce(m.digest, '') from flowfabric.migrations m where m.number = 1
+$$;
+
 -- Record that a migration has been applied.
-create or replace function flowfabric._note_migration(number int, name text)
+create or replace function flowfabric._note_migration(number int, name text, digest text)
 returns void
 language sql as $$
-    insert into flowfabric.migrations (number, name) values (_note_migration.number, _note_migration.name)
+    insert into flowfabric.migrations (number, name, digest)
+    values (_note_migration.number, _note_migration.name, _note_migration.digest)
 $$;
 
 -- Store the partition counts, if none are stored yet: they never change.

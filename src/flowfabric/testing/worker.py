@@ -59,8 +59,8 @@ class ObservedWorker(Worker):
         self._acted.set()
         return taken
 
-    def _ended(self, claim: Claim, name: str, running: "asyncio.Task[None]") -> None:
-        super()._ended(claim, name, running)
+    def _ended(self, claim: Claim) -> None:
+        super()._ended(claim)
         self.acts += 1
         self._acted.set()
 

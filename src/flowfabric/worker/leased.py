@@ -62,9 +62,10 @@ class LeasedCalls:
                     raise LeaseLost("the lease expired while another transaction had locked the execution") from error
                 log.warning("%s %s waits for a lock, retrying: %s", claim.task, claim.execution_id, error.message)
             except DatabaseUnavailable as error:
-                return await self._repeat(claim, call, error)
+                return await self.repeat(claim, call, error)
 
-    async def _repeat(self, claim: Claim, call: Callable[[], Awaitable[T]], error: Unavailable) -> T:
+    async def repeat(self, claim: Claim, call: Callable[[], Awaitable[T]], error: Unavailable) -> T:
+        """Repeat a call that failed with this error, as `persist` does."""
         backoff = Backoff(PAUSE, PAUSE)
         while (left := self._stop_renewing(claim.fence) - time.monotonic()) > 0:
             log.warning(

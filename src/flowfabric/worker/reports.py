@@ -18,6 +18,7 @@ from flowfabric.errors import (
     ExecutionNotFound,
     Fenced,
     FlowFabricError,
+    ShuttingDown,
     Unavailable,
 )
 from flowfabric.handler.journal import Place
@@ -41,6 +42,7 @@ from flowfabric.model import (
     UsageReport,
     Wish,
 )
+from flowfabric.model import Completed as CompletedExecution
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
@@ -76,6 +78,7 @@ class Reports:
         self._children = Children(app, self._leased)
         self._budgets = Budgets(app, self._leased, self._notify_ended)
         self._timers: set[asyncio.Task[None]] = set()
+        self._reporting: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Return when every report has been answered."""
@@ -91,10 +94,45 @@ class Reports:
         """Whether parent executions are being notified that children have ended."""
         return self._children.notifying
 
-    async def report(self, claim: Claim, outcome: Outcome) -> None:
-        """Report the outcome of a run; if the engine refuses it, report a failure instead."""
+    def send(self, claim: Claim, outcome: Outcome, reported: Callable[[Claim], None]) -> None:
+        """Report the outcome of a run in the background, then call `reported`.
+
+        A result costs no task, unless the answer is not the usual one.
+        """
+        if not isinstance(outcome, Completed):
+            self._report_in_task(claim, outcome, reported)
+            return
+
+        def answered(answer: CompletedExecution | Exception) -> None:
+            if isinstance(answer, Exception):
+                self._report_in_task(claim, outcome, reported, answer)
+            else:
+                self._notify_ended(claim, answer.lanes, answer.ended)
+                reported(claim)
+
         try:
-            await self._report(claim, outcome)
+            self._complete.send(Completion(fence=claim.fence, result=outcome.result), answered)
+        except ShuttingDown as closed:
+            answered(closed)
+
+    def _report_in_task(
+        self, claim: Claim, outcome: Outcome, reported: Callable[[Claim], None], first: Exception | None = None
+    ) -> None:
+        def ended(reporting: asyncio.Task[None]) -> None:
+            self._reporting.discard(reporting)
+            reported(claim)
+
+        name = f"report {claim.task} {claim.execution_id}"
+        self._reporting.add(reporting := asyncio.create_task(self.report(claim, outcome, first), name=name))
+        reporting.add_done_callback(ended)
+
+    async def report(self, claim: Claim, outcome: Outcome, first: Exception | None = None) -> None:
+        """Report the outcome of a run; if the engine refuses it, report a failure instead.
+
+        `first` is the error of a first report of the same outcome.
+        """
+        try:
+            await self._report(claim, outcome, first)
         except (Fenced, ExecutionNotFound) as refused:
             log.info(
                 "lost the lease of %s %s; its outcome is dropped: %s",
@@ -111,10 +149,10 @@ class Reports:
             class_ = FailureClass.PERMANENT if refused_for_good else FailureClass.INFRA_CRASH
             await self.report(claim, Failed(class_, f"the outcome of the run could not be reported: {error}"))
 
-    async def _report(self, claim: Claim, outcome: Outcome) -> None:
+    async def _report(self, claim: Claim, outcome: Outcome, first: Exception | None) -> None:
         match outcome:
             case Completed(result):
-                await self.complete(claim, result)
+                await self.complete(claim, result, first)
             case Failed(class_, reason, traceback):
                 log.warning(
                     "%s %s failed; its retry policy decides what happens next: %s",
@@ -130,12 +168,14 @@ class Reports:
             case _:
                 assert_never(outcome)
 
-    async def complete(self, claim: Claim, result: bytes) -> None:
+    async def complete(self, claim: Claim, result: bytes, first: Exception | None) -> None:
         """Report the result; a refusal because our own report was stored, but its reply lost, counts as success."""
+        completion = Completion(fence=claim.fence, result=result)
         try:
-            done = await self._leased.persist(
-                claim, lambda: self._complete(Completion(fence=claim.fence, result=result))
-            )
+            if isinstance(first, DatabaseUnavailable):
+                done = await self._leased.repeat(claim, lambda: self._complete(completion), first)
+            else:
+                done = await self._leased.persist(claim, lambda: self._complete(completion))
         except ExecutionNotActive as refused:
             if not _is_our_completion(claim.fence, refused):
                 raise

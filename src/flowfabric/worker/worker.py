@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from flowfabric.worker.leased import LeasedCalls
 from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, Postponed, run
+from flowfabric.worker.sharing import Shared
 from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
@@ -78,7 +80,10 @@ class Worker:
         self._prefetched = Prefetched(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
         self._names: set[str] = set()
-        self._reporting: set[asyncio.Task[None]] = set()
+        self._starting: set[asyncio.Task[None]] = set()  # tasks that have not taken a claim yet
+        self._reporting: set[UUID] = set()
+        self._any_ended = asyncio.Event()
+        self._context = copy_context()
         self._threads = Threads()
         self._limits = Limits(app.tasks.values())
         self._position = Position()
@@ -237,42 +242,71 @@ class Worker:
             self._fill()
         return len(taken)
 
-    def _fill(self) -> None:
-        """Start prefetched claims while there are free slots."""
-        while len(self._running) < self.concurrency and not self._stopping.is_set():
-            claim = self._prefetched.take()
+    def _fill(self, most: int = 1) -> None:
+        """Start prefetched claims while there are free slots, in up to `most` tasks.
+
+        One task is enough as long as handlers do not await: it runs all claims, one after the other.
+        """
+        startable = min(self.concurrency - len(self._running), len(self._prefetched), most)
+        for _ in range(0 if self._stopping.is_set() else startable - len(self._starting)):
+            # Not in the context of the caller, which may be that of another run.
+            starting = asyncio.create_task(self._run_prefetched(), context=self._context.copy())
+            self._starting.add(starting)
+            starting.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._starting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("could not run %s; it runs again when its lease has expired", task.get_name(), exc_info=error)
+        self._fill()
+
+    async def _run_prefetched(self) -> None:
+        """Run claims one after the other until a handler awaits: this task then belongs to that run alone."""
+        running = asyncio.current_task()
+        assert running is not None
+        self._starting.discard(running)
+        shared = Shared(running, awaits=partial(self._fill, self.concurrency))
+        for _ in range(self.concurrency):  # then other tasks have their turn
+            is_free = len(self._running) < self.concurrency and not self._stopping.is_set()
+            claim = self._prefetched.take() if is_free else None
             if claim is None:
-                return
-            name = str(claim.execution_id)
-            running = asyncio.create_task(self._run_and_report(claim, name), name=f"{claim.task} {name}")
-            self._running[claim.fence.lease_id] = claim, running
-            self._names.add(name)
-            running.add_done_callback(partial(self._ended, claim, name))
+                break
+            await self._run_and_report(claim, running)
+            if not shared.is_unchanged:
+                break
+        shared.close()
+        self._fill()
 
-    async def _run_and_report(self, claim: Claim, name: str) -> None:
+    async def _run_and_report(self, claim: Claim, running: asyncio.Task[None]) -> None:
         """Run an execution and report its outcome. The slot is free as soon as the handler has ended."""
+        name = str(claim.execution_id)
+        running.set_name(f"{claim.task} {name}")
+        self._running[claim.fence.lease_id] = claim, running
+        self._names.add(name)
+        outcome: Outcome = Lost()
         try:
-            outcome = await self._run(claim)
-        except (Fenced, asyncio.CancelledError):
-            outcome = Lost()  # before the handler was called
-        _, running = self._running.pop(claim.fence.lease_id)
-        self._names.discard(name)
-        self._reporting.add(running)
-        self._prefetched.ended()
-        self._fill()
-        if self._leased.holds(claim.fence):
-            await self._reports.report(claim, outcome)
-
-    def _ended(self, claim: Claim, name: str, running: asyncio.Task[None]) -> None:
-        self._heartbeat.release(claim.fence)
-        if self._running.pop(claim.fence.lease_id, None):  # cancelled before it started
+            with suppress(Fenced, asyncio.CancelledError):  # before the handler was called
+                outcome = await self._run(claim)
+        finally:
+            del self._running[claim.fence.lease_id]
             self._names.discard(name)
-        self._reporting.discard(running)
-        self._fill()
+            self._prefetched.ended()
+            self._report(claim, outcome)
+
+    def _report(self, claim: Claim, outcome: Outcome) -> None:
+        self._reporting.add(claim.fence.lease_id)
+        if isinstance(outcome, Lost) or not self._leased.holds(claim.fence):
+            self._ended(claim)
+        else:
+            self._reports.send(claim, outcome, self._ended)
+
+    def _ended(self, claim: Claim) -> None:
+        """The run has ended, and its outcome is reported."""
+        self._heartbeat.release(claim.fence)
+        self._reporting.discard(claim.fence.lease_id)
+        self._any_ended.set()
         if self._full:
             self._pauses.wake()
-        if not running.cancelled() and (error := running.exception()) is not None:
-            log.error("could not run %s; it runs again when its lease has expired", running.get_name(), exc_info=error)
 
     async def _run(self, claim: Claim) -> Outcome:
         task = self._app.tasks.get(claim.task)
@@ -322,11 +356,18 @@ class Worker:
     async def _drain(self) -> None:
         """Requeue the claims that have not started, and let running handlers finish within the drain time."""
         releasing = asyncio.create_task(self._requeue(self._prefetched.empty()))
-        left = {running for _, running in self._running.values()} | self._reporting
-        if left:
-            log.info("%s is stopping; waiting up to %g s for %d runs", self.instance, self._drain_time, len(left))
-            await asyncio.wait(left, timeout=self._drain_time)
+        if left := len(self._running) + len(self._reporting):
+            log.info("%s is stopping; waiting up to %g s for %d runs", self.instance, self._drain_time, left)
+            await self._wait_for_runs(self._drain_time)
         await asyncio.wait([releasing], timeout=CANCEL_TIMEOUT)
+
+    async def _wait_for_runs(self, seconds: float) -> None:
+        """Wait until all runs have ended and their outcomes are reported, but no longer than that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._running or self._reporting:
+                    self._any_ended.clear()
+                    await self._any_ended.wait()
 
     async def _leave(self) -> None:
         """Cancel the runs that are left, requeue them, and unregister: all of it within a limit, without a database."""
@@ -334,8 +375,7 @@ class Worker:
         left = dict(self._running)
         for _, running in left.values():
             running.cancel()
-        if ending := {running for _, running in left.values()} | self._reporting:
-            await asyncio.wait(ending, timeout=CANCEL_TIMEOUT)
+        await self._wait_for_runs(CANCEL_TIMEOUT)
         try:
             # Long enough to notice that a connection is silent and to use another one.
             async with asyncio.timeout(self._app.config.call_timeout.total_seconds() + CANCEL_TIMEOUT):

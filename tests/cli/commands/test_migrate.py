@@ -57,7 +57,7 @@ async def test_other_partition_counts_are_refused(ff: Run, database_url: str) ->
 
 
 async def test_without_a_url_it_migrates_the_embedded_postgres(ff: Run, tmp_path: Path) -> None:
-    assert (await ff("migrate")).out.startswith("applied 0001_executions.sql\n")
+    assert (await ff("migrate")).out.startswith("applied 0001_initial.sql\n")
 
     assert await asyncio.to_thread((tmp_path / ".flowfabric" / "cluster").is_dir)
     assert (await ff("migrate", "--check")).code == 0

@@ -1,0 +1,723 @@
+-- All tables, in the order in which an execution meets them: see docs/lifecycle.md. Fixed columns come
+-- first, those of variable length last, so that a row is read without gaps.
+
+-- The settings that the first migration fixed for this database, in one row.
+create table flowfabric.deployment (
+    only_row             boolean primary key default true check (only_row),
+    execution_partitions smallint not null,
+    budget_partitions    smallint not null,
+    quota_partitions     smallint not null,
+    seeded_at            timestamptz -- when a migration installed the first signing key, which happens once
+);
+
+-- Secrets that sign tokens and grants. `inner_pad` and `outer_pad` are precomputed for HMAC, so that no extension is
+-- needed. At most one key is active; the others verify until they expire.
+create table flowfabric.keys (
+    kid        text collate "C" primary key,
+    created_at timestamptz not null,
+    expires_at timestamptz,
+    secret     bytea not null,
+    inner_pad  bytea not null,
+    outer_pad  bytea not null
+);
+
+create unique index keys_one_active on flowfabric.keys ((true)) where expires_at is null;
+
+revoke all on flowfabric.keys from public;
+
+-- Submitting.
+
+create type flowfabric.lane_state as enum ('active', 'paused', 'draining');
+
+create table flowfabric.lanes (
+    name          text collate "C" primary key,
+    state         flowfabric.lane_state not null default 'active',
+    since         timestamptz not null,
+    by            text,
+    reason        text,
+    keep_renewals boolean not null default false
+);
+
+-- A class of executions with the same admission rules. Routes are never changed or removed; sets are sorted.
+create table flowfabric.routes (
+    id        int generated always as identity primary key,
+    lane      text collate "C" not null,
+    namespace text collate "C" not null,
+    needs     text[] not null,
+    digest    text not null, -- hash of the needs, which may be too large for an index entry
+    budgets   uuid[] not null,
+    quotas    uuid[] not null,
+    unique (lane, namespace, digest, budgets, quotas)
+);
+
+create index routes_by_namespace on flowfabric.routes (namespace);
+-- Routes with budgets or quotas.
+create index routes_limited on flowfabric.routes (id) where budgets <> '{}' or quotas <> '{}';
+
+create type flowfabric.outcome as enum ('success', 'failed', 'cancelled', 'expired', 'skipped');
+
+-- The record: what was submitted, and how it ended. The columns that an end writes are not indexed, so that the
+-- update is HOT.
+create table flowfabric.executions (
+    partition        smallint not null,
+    priority         smallint,
+    parent_partition smallint,
+    route            int not null,
+    created_at       timestamptz not null,
+    started_at       timestamptz,
+    ended_at         timestamptz,
+    epoch            bigint,
+    attempt          int,
+    retries          int,
+    reclaims         int,
+    replays          int not null default 0,
+    outcome          flowfabric.outcome,
+    has_children     boolean not null default false,
+    id               uuid not null,
+    flow             uuid,
+    parent           uuid,
+    task             text collate "C" not null,
+    creator          text,
+    on_parent_end    text, -- what becomes of it when its parent ends without success
+    tags             jsonb,
+    policy           jsonb,
+    encoding         text,
+    payload          bytea,
+    result_encoding  text,
+    result           bytea,
+    failure          jsonb,
+    overridden       jsonb, -- who ended it by override, and why
+    primary key (partition, id)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
+        autovacuum_analyze_scale_factor = 0.02);
+
+create index executions_newest on flowfabric.executions (created_at);
+create index executions_by_route on flowfabric.executions (route, created_at);
+create index executions_by_task on flowfabric.executions (task, created_at);
+create index executions_by_flow on flowfabric.executions (partition, flow) where flow is not null;
+create index executions_by_parent on flowfabric.executions (parent_partition, parent, partition, id)
+    where parent is not null;
+
+create type flowfabric.phase as enum ('runnable', 'active', 'suspended');
+
+create type flowfabric.eligibility as enum (
+    'eligible_now', 'not_eligible_until_time', 'blocked_by_dependencies', 'blocked_by_operator', 'granted');
+
+create type flowfabric.reason as enum (
+    'none', 'waiting_for_worker', 'waiting_for_delay', 'waiting_for_retry_backoff', 'waiting_for_resume_delay',
+    'waiting_for_children', 'waiting_for_signal', 'waiting_for_approval', 'waiting_for_callback',
+    'waiting_for_tool_result', 'waiting_for_budget', 'paused_by_operator', 'paused_by_policy');
+
+create type flowfabric.attempt_state as enum (
+    'pending_first_attempt', 'running_attempt', 'attempt_interrupted', 'pending_retry_attempt',
+    'pending_reclaim_attempt', 'pending_replay_attempt');
+
+create type flowfabric.attempt_type as enum ('initial', 'retry', 'reclaim', 'replay');
+
+create type flowfabric.lease_end as enum ('expired', 'revoked');
+
+-- The live state of an unfinished execution, and the row to lock for every change to the execution. `worker` and
+-- `instance` are those of the last lease, because an interrupted attempt belongs to them. Null takes no space.
+create table flowfabric.tickets (
+    partition          smallint not null,
+    priority           smallint not null,
+    route              int not null,
+    created_at         timestamptz not null,
+    due_at             timestamptz,
+    deadline_at        timestamptz,
+    expires_at         timestamptz,
+    started_at         timestamptz,
+    attempt_started_at timestamptz,
+    attempt_deadline   timestamptz,
+    epoch              bigint not null default 0,
+    attempt_epoch      bigint,
+    phase              flowfabric.phase not null default 'runnable',
+    eligibility        flowfabric.eligibility not null,
+    reason             flowfabric.reason not null,
+    attempt_state      flowfabric.attempt_state not null default 'pending_first_attempt',
+    attempt_type       flowfabric.attempt_type,
+    lease_end          flowfabric.lease_end,
+    attempt            int not null default 0,
+    retries            int not null default 0,
+    reclaims           int not null default 0,
+    replays            int not null default 0,
+    bytes              int, -- the length of a payload above 16 KiB; 1,000 smaller ones stay below 16 MiB
+    ties               boolean, -- whether the end may have a wait, a waitpoint or a reservation to close; never reset
+    id                 uuid not null,
+    lease_id           uuid,
+    flow               uuid, -- so that a transaction that locks the ticket sees whether it had to lock the flow first
+    suspension         uuid, -- the current one, or the one it resumed from until it is claimed again
+    lane               text collate "C" not null,
+    worker             text,
+    instance           text collate "C",
+    grant_kid          text, -- the key that signed the grant, and the worker it is granted to
+    grant_worker       text,
+    grant_instance     text,
+    attempt_left       interval,
+    hold               jsonb,
+    primary key (partition, id)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
+        autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
+
+-- Claimable tickets in claim order, for the loose index scan over routes.
+create index tickets_ready on flowfabric.tickets (lane, priority desc, route, created_at)
+    where phase = 'runnable' and eligibility = 'eligible_now';
+
+create index tickets_due on flowfabric.tickets (lane, due_at)
+    where phase = 'runnable' and eligibility = 'not_eligible_until_time';
+
+create index tickets_held on flowfabric.tickets (lane)
+    where phase = 'runnable' and eligibility = 'blocked_by_operator';
+
+create index tickets_blocked on flowfabric.tickets (lane)
+    where phase = 'runnable' and eligibility = 'blocked_by_dependencies';
+
+-- Not on the expiry: if any index contained it, no renewal would be a HOT update.
+create index tickets_granted on flowfabric.tickets (lane) where phase = 'runnable' and eligibility = 'granted';
+
+-- Not on the expiry, so that a renewal is a HOT update.
+create index tickets_active on flowfabric.tickets (instance, lane) where phase = 'active';
+
+create index tickets_suspended on flowfabric.tickets (lane) where phase = 'suspended';
+
+create index tickets_deadline on flowfabric.tickets (deadline_at) where deadline_at is not null;
+
+create index tickets_by_flow on flowfabric.tickets (flow) where flow is not null;
+
+-- The tags of executions, for searching; the record stores them too, for reading.
+create table flowfabric.tags (
+    partition  smallint not null,
+    created_at timestamptz not null,
+    execution  uuid not null,
+    key        text collate "C" not null,
+    value      text collate "C" not null,
+    primary key (partition, execution, key)
+);
+
+create index tags_by_value on flowfabric.tags (key, value, created_at);
+
+-- The execution of each idempotency key, and the earliest time at which the key may be reused.
+create table flowfabric.idempotency_keys (
+    partition           smallint not null,
+    execution_partition smallint not null,
+    expires_at          timestamptz not null,
+    execution           uuid not null,
+    namespace           text collate "C" not null,
+    key                 text collate "C" not null,
+    primary key (partition, namespace, key)
+);
+
+create index idempotency_keys_lapsed on flowfabric.idempotency_keys (expires_at);
+
+-- Claims and attempts.
+
+-- Live worker processes. Feeds blocked_by_route; a claim works without an entry here.
+create table flowfabric.workers (
+    instance           text collate "C" primary key,
+    worker             text not null,
+    namespace          text,
+    lanes              text[] not null,
+    capabilities       text[] not null,
+    ttl                interval not null,
+    registered_at      timestamptz not null,
+    beat_at            timestamptz not null,
+    expires_at         timestamptz not null,
+    lock_key           int, -- the advisory lock that the instance holds while it lives, if any
+    lock_missing_since timestamptz,
+    lock_checked_at    timestamptz, -- when it was last found missing
+    lock_retaken_at    timestamptz -- when the instance took it again after it had lost it
+) with (fillfactor = 50);
+
+create type flowfabric.lifecycle as enum (
+    'ended_success', 'ended_failure', 'ended_cancelled', 'interrupted_reclaimed');
+
+-- Finished attempts. The current attempt is part of the ticket.
+create table flowfabric.attempts (
+    partition   smallint not null,
+    number      int not null,
+    first_epoch bigint not null,
+    last_epoch  bigint not null,
+    started_at  timestamptz not null,
+    ended_at    timestamptz not null,
+    type        flowfabric.attempt_type not null,
+    lifecycle   flowfabric.lifecycle not null,
+    execution   uuid not null,
+    worker      text,
+    instance    text,
+    failure     jsonb,
+    primary key (partition, execution, number)
+) with (autovacuum_vacuum_insert_scale_factor = 0.2);
+
+-- A saved result, or a sleep with its end time, by name and occurrence of that name in a run.
+create table flowfabric.steps (
+    partition  smallint not null,
+    occurrence int not null,
+    at         timestamptz not null,
+    due_at     timestamptz,
+    execution  uuid not null,
+    name       text collate "C" not null,
+    kind       text not null,
+    encoding   text,
+    result     bytea,
+    primary key (partition, execution, name, occurrence)
+);
+
+-- Waits.
+
+-- A sleep and a wait for a child have no waitpoint.
+create table flowfabric.suspensions (
+    partition        smallint not null,
+    occurrence       int,
+    suspended_at     timestamptz not null,
+    timeout_at       timestamptz,
+    ended_at         timestamptz,
+    resume_delay     interval,
+    execution        uuid not null,
+    id               uuid not null,
+    reason_code      text not null,
+    timeout_behavior text not null,
+    requested_by     text not null,
+    ended_by         text,
+    idempotency_key  text,
+    name             text,
+    condition        jsonb not null,
+    satisfiers       uuid[],
+    about            bytea,
+    about_digest     bytea,
+    bind             boolean not null default false,
+    within           uuid, -- the suspension of the ticket, if this is one of several waits in it
+    choice           int, -- waits with the same choice are alternatives: the first to complete cancels the others
+    is_sleep         boolean not null default false,
+    child_partition  smallint,
+    child            uuid,
+    primary key (partition, execution, id)
+) with (fillfactor = 70);
+
+create unique index suspensions_open on flowfabric.suspensions (partition, execution)
+    where ended_at is null and within is null;
+create index suspensions_oldest on flowfabric.suspensions (suspended_at, partition, execution)
+    where ended_at is null and within is null;
+create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key)
+    where idempotency_key is not null;
+create unique index suspensions_by_place on flowfabric.suspensions (partition, execution, name, occurrence)
+    where within is not null and name is not null;
+create index suspensions_within on flowfabric.suspensions (partition, execution)
+    where ended_at is null and within is not null;
+create index suspensions_of_child on flowfabric.suspensions (child) where child is not null and ended_at is null;
+-- The timeout is cleared when the suspension ends, the expiry when the waitpoint is used or closed.
+create index suspensions_timeout on flowfabric.suspensions (timeout_at) where timeout_at is not null;
+-- Executions that wait for a budget, the oldest first. Not by suspended_at, because the planner might then use the
+-- index that begins with it.
+create index suspensions_by_budget on flowfabric.suspensions
+    ((condition ->> 'budget'), ((condition ->> 'asked_us')::bigint), partition, execution)
+    where requested_by = 'budget' and ended_at is null;
+
+create type flowfabric.waitpoint_state as enum ('pending', 'active', 'closed');
+
+-- `question` identifies the wait that was last released here, while no other wait uses the waitpoint: see `_question`.
+create table flowfabric.waitpoints (
+    partition    smallint not null,
+    state        flowfabric.waitpoint_state not null,
+    created_at   timestamptz not null,
+    activated_at timestamptz,
+    expires_at   timestamptz,
+    closed_at    timestamptz,
+    execution    uuid not null,
+    id           uuid not null,
+    suspension   uuid,
+    key          text collate "C" not null,
+    kid          text not null,
+    fingerprint  text not null,
+    close_reason text,
+    question     bytea,
+    primary key (partition, execution, id)
+) with (fillfactor = 70);
+
+create unique index waitpoints_open on flowfabric.waitpoints (partition, execution, key) where state <> 'closed';
+create index waitpoints_by_id on flowfabric.waitpoints (id);
+create index waitpoints_of_suspension on flowfabric.waitpoints (suspension) where suspension is not null;
+create index waitpoints_pending on flowfabric.waitpoints (expires_at) where expires_at is not null;
+
+-- `number` grows within an execution and gives the order of arrival. `question` identifies the wait that a decision of
+-- an authenticated person belongs to: see `_question`.
+create table flowfabric.signals (
+    partition       smallint not null,
+    number          int not null,
+    at              timestamptz not null,
+    execution       uuid not null,
+    id              uuid not null,
+    waitpoint       uuid,
+    name            text not null,
+    category        text not null,
+    source_type     text not null,
+    source_identity text not null,
+    effect          text not null,
+    correlation_id  text,
+    idempotency_key text,
+    digest          bytea,
+    encoding        text,
+    payload         bytea,
+    question        bytea,
+    primary key (partition, execution, id)
+);
+
+create unique index signals_in_order on flowfabric.signals (partition, execution, number);
+-- By the waitpoint alone, which belongs to one execution: with the partition in front, the planner may prefer another
+-- index that begins with the partition.
+create index signals_by_waitpoint on flowfabric.signals (waitpoint, idempotency_key);
+
+-- Children.
+
+-- Ends that affect another execution: of a child, whose parent may wait for it, and of a parent, whose children may
+-- have to be cancelled. Written with the end and processed later, so that no transaction locks two executions of a
+-- family. `after_…` is the last child of an ended parent that has been processed.
+create table flowfabric.child_ends (
+    partition        smallint not null,
+    parent_partition smallint,
+    after_partition  smallint,
+    at               timestamptz not null,
+    retry_at         timestamptz, -- when to try again, if children of an ended parent were locked
+    execution        uuid not null,
+    parent           uuid, -- null if the parent itself has ended
+    after_id         uuid
+);
+
+alter table flowfabric.child_ends replica identity full; -- as removals
+
+create index child_ends_of_children on flowfabric.child_ends (at, execution) where parent is not null;
+create index child_ends_of_parents on flowfabric.child_ends (at, execution) where parent is null;
+-- For a loose index scan over the parents of ended children, which skips parents that are locked.
+create index child_ends_by_parent on flowfabric.child_ends (parent, at, execution) where parent is not null;
+
+-- Flows: executions of one partition with dependencies between them.
+
+-- The row to lock for everything in a flow: a transaction that changes the flow or ends a member locks it first.
+create table flowfabric.flows (
+    partition      smallint not null,
+    revision       int not null default 0,
+    node_count     int not null default 0,
+    edge_count     int not null default 0,
+    created_at     timestamptz not null,
+    changed_at     timestamptz not null,
+    cancelled_at   timestamptz,
+    id             uuid not null,
+    namespace      text collate "C" not null,
+    kind           text collate "C" not null,
+    key            text collate "C",
+    tags           jsonb,
+    names          jsonb, -- names of members, if the flow was submitted as a whole
+    cancel_policy  text,
+    cancel_reason  text,
+    cancel_by      text,
+    cancel_count   int,
+    cancel_members uuid[],
+    primary key (partition, id)
+) with (fillfactor = 50);
+
+-- A submission refers to its flow by id alone.
+create index flows_by_id on flowfabric.flows (id);
+create index flows_by_namespace on flowfabric.flows (namespace, partition, id);
+
+-- The flow of each idempotency key, for as long as the flow exists.
+create table flowfabric.flow_keys (
+    partition      smallint not null,
+    flow_partition smallint not null,
+    flow           uuid not null,
+    namespace      text collate "C" not null,
+    key            text collate "C" not null,
+    primary key (partition, namespace, key)
+);
+
+create index flow_keys_by_flow on flowfabric.flow_keys (flow);
+
+create type flowfabric.edge_state as enum ('pending', 'succeeded', 'failed', 'skipped');
+
+create table flowfabric.flow_edges (
+    partition  smallint not null,
+    state      flowfabric.edge_state not null default 'pending',
+    flow       uuid not null,
+    upstream   uuid not null,
+    downstream uuid not null,
+    id         uuid not null,
+    pass_as    text,
+    primary key (partition, downstream, upstream)
+) with (fillfactor = 50);
+
+-- From an upstream to its edges, and from a flow to all its edges; an execution is in at most one flow. Without the
+-- partition in front, because the planner might then use another index that begins with it.
+create index flow_edges_by_upstream on flowfabric.flow_edges (upstream, downstream);
+create index flow_edges_by_flow on flowfabric.flow_edges (flow, downstream, upstream);
+create unique index flow_edges_by_id on flowfabric.flow_edges (partition, id);
+
+create type flowfabric.group_state as enum ('pending', 'satisfied', 'impossible');
+
+-- All edges into one member, and their rule. `needed` is null if all of them are needed.
+create table flowfabric.edge_groups (
+    partition  smallint not null,
+    state      flowfabric.group_state not null default 'pending',
+    cancels    boolean not null default false,
+    needed     int,
+    total      int not null default 0,
+    succeeded  int not null default 0,
+    failed     int not null default 0,
+    skipped    int not null default 0,
+    flow       uuid not null,
+    downstream uuid not null,
+    kind       text not null,
+    primary key (partition, downstream)
+) with (fillfactor = 50);
+
+create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
+
+-- Budgets: limits on how much may be spent.
+
+-- Limits and usage are {dimension: whole number} in one row, so that a report over several dimensions takes one lock
+-- and one write, and admission one fetch. The columns that a report changes are not indexed, so that the update is HOT.
+-- Reservations and the ledger of a budget change only while its row is locked.
+create table flowfabric.budgets (
+    partition         smallint not null,
+    period            int not null default 1, -- incremented by every reset
+    created_at        timestamptz not null,
+    next_reset_at     timestamptz,
+    full_until        timestamptz, -- set while it closes its routes: check again from this time on
+    first_expiry      timestamptz, -- no open reservation expires before this
+    last_breach_at    timestamptz,
+    reset_interval_ms bigint,
+    breach_count      bigint not null default 0,
+    soft_breach_count bigint not null default 0,
+    id                uuid not null,
+    namespace         text collate "C" not null,
+    name              text collate "C" not null,
+    mode              text not null,
+    on_hard_limit     text not null,
+    on_soft_limit     text not null,
+    scope_type        text,
+    scope_id          text,
+    last_breach       text,
+    hard_limits       jsonb not null,
+    soft_limits       jsonb not null,
+    used              jsonb not null default '{}',
+    reserved          jsonb not null default '{}',
+    overrun           jsonb not null default '{}',
+    primary key (partition, id)
+) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- By the id alone, which determines the partition.
+create index budgets_by_id on flowfabric.budgets (id);
+create index budgets_by_name on flowfabric.budgets (namespace, name);
+create index budgets_due on flowfabric.budgets (next_reset_at) where next_reset_at is not null;
+
+-- Reservations, in the partition of their budget. Kept for a day after their end, so that a settlement can be repeated.
+create table flowfabric.reservations (
+    partition           smallint not null,
+    execution_partition smallint,
+    attempt             int,
+    created_at          timestamptz not null,
+    expires_at          timestamptz not null,
+    ended_at            timestamptz,
+    id                  uuid not null,
+    budget              uuid not null,
+    execution           uuid,
+    ended_by            text,
+    dedup_key           text collate "C",
+    estimate            jsonb not null,
+    answer              jsonb,
+    primary key (partition, id)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+
+create index reservations_by_id on flowfabric.reservations (id);
+create unique index reservations_by_key on flowfabric.reservations (partition, budget, dedup_key)
+    where ended_at is null and dedup_key is not null;
+create index reservations_of_execution on flowfabric.reservations (execution_partition, execution)
+    where ended_at is null;
+create index reservations_of_budget on flowfabric.reservations (budget, expires_at) where ended_at is null;
+create index reservations_lapsed on flowfabric.reservations (expires_at) where ended_at is null;
+create index reservations_ended on flowfabric.reservations (ended_at) where ended_at is not null;
+
+-- The ledger: what an execution has spent of a budget in one period, in the partition of the execution.
+create table flowfabric.spending (
+    partition smallint not null,
+    period    int not null,
+    execution uuid not null,
+    budget    uuid not null,
+    spent     jsonb not null,
+    primary key (partition, execution, budget, period)
+) with (fillfactor = 50);
+
+-- The usage reports that have been counted, by their deduplication key.
+create table flowfabric.usage_keys (
+    partition smallint not null,
+    at        timestamptz not null,
+    budget    uuid not null,
+    key       text collate "C" not null,
+    primary key (partition, budget, key)
+);
+
+create index usage_keys_lapsed on flowfabric.usage_keys (at);
+
+-- Quotas: limits on how often executions start, and on how many run at once.
+
+create table flowfabric.quotas (
+    partition               smallint not null,
+    max_concurrent          bigint,
+    max_requests_per_window bigint,
+    window_seconds          int not null,
+    created_at              timestamptz not null,
+    used_at                 timestamptz not null default '-infinity',
+    id                      uuid not null,
+    namespace               text collate "C" not null,
+    name                    text collate "C" not null,
+    primary key (partition, id)
+) with (fillfactor = 50);
+
+-- A route stores only the ids of its quotas.
+create index quotas_by_id on flowfabric.quotas (id);
+create index quotas_by_name on flowfabric.quotas (namespace, name);
+
+-- Executions that were admitted and may hold a slot. One holds its slot while its ticket is active or granted.
+create table flowfabric.quota_slots (
+    partition           smallint not null,
+    execution_partition smallint not null,
+    quota               uuid not null,
+    execution           uuid not null,
+    primary key (partition, quota, execution_partition, execution)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+-- The admissions of a sliding window, numbered without gaps: the numbers at both ends of the window give the count. The
+-- admission of a grant counts while the ticket shows that the grant is valid, and permanently once the grant is used.
+create table flowfabric.quota_entries (
+    partition           smallint not null,
+    execution_partition smallint not null,
+    attempt             int not null,
+    number              bigint not null,
+    at                  timestamptz not null,
+    grant_expires_at    timestamptz,
+    quota               uuid not null,
+    execution           uuid not null,
+    primary key (partition, quota, number)
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
+
+create index quota_entries_by_age on flowfabric.quota_entries (partition, quota, at, number);
+create index quota_entries_by_execution on flowfabric.quota_entries (execution, quota, attempt);
+create index quota_entries_granted on flowfabric.quota_entries (partition, quota, at)
+    where grant_expires_at is not null;
+
+-- Schedules: executions that are submitted repeatedly.
+
+create type flowfabric.overlap as enum ('allow', 'skip', 'replace');
+
+-- `next_tick_at` is the oldest tick not handled yet; null while paused, or when there is no further tick. `due_at` is
+-- when to handle it: at that tick, or later after a refusal. No tick up to `last_tick_at` ever fires again, even if the
+-- clock is set back. `anchor_at` is the time that `every` counts from.
+create table flowfabric.schedules (
+    priority       smallint not null,
+    last_partition smallint,
+    overlap        flowfabric.overlap not null,
+    declared       boolean not null,
+    created_at     timestamptz not null,
+    changed_at     timestamptz not null,
+    anchor_at      timestamptz not null,
+    next_tick_at   timestamptz,
+    due_at         timestamptz,
+    last_tick_at   timestamptz,
+    deadline_ms    bigint,
+    revision       int not null default 1,
+    last_execution uuid,
+    namespace      text collate "C" not null,
+    name           text collate "C" not null,
+    by             text,
+    timing         jsonb not null,
+    options        jsonb not null,
+    tags           jsonb,
+    pause          jsonb,
+    refusal        jsonb,
+    payload        bytea,
+    primary key (namespace, name)
+);
+
+create index schedules_due on flowfabric.schedules (due_at, namespace, name) where due_at is not null;
+
+-- The log.
+
+-- The log. Ids are taken under the shared lock of _lock_log, so that a reader can tell when a gap is final. The
+-- sessions of our own pool, which have the setting flowfabric.direct, take them as they write. In every other session
+-- an event is a draft until its transaction commits (_number_events), so that an open transaction delays no reader.
+create sequence flowfabric.event_ids cache 1;
+
+create unlogged sequence flowfabric.draft_ids minvalue 4611686018427387904 cache 1;
+
+create table flowfabric.events (
+    id        bigint not null default case when current_setting('flowfabric.direct', true) = 'on'
+                                           then nextval('flowfabric.event_ids')
+                                           else nextval('flowfabric.draft_ids') end,
+    at        timestamptz not null,
+    route     int,
+    partition smallint,
+    execution uuid,
+    flow      uuid,
+    kind      text collate "C" not null,
+    subject   text,
+    by        text,
+    tags      jsonb,
+    detail    jsonb,
+    primary key (id)
+) partition by range (id);
+
+-- Drafts, which only the transaction that wrote them can see: no transaction commits with drafts. Their ids are above
+-- all others, so that the transaction reads its own events in order.
+create unlogged table flowfabric.events_drafts partition of flowfabric.events
+    for values from (4611686018427387904) to (maxvalue)
+    with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- Events whose range was not created in time, because no sweep and no migration ran. Normally empty.
+create table flowfabric.events_rest partition of flowfabric.events default;
+
+create index events_by_execution on flowfabric.events (execution, id) where execution is not null;
+
+-- `id` is the highest event id below which no event can still appear. `mark` and `holders` describe the gap that stops
+-- it: once all holders have ended, every id up to the mark that is still missing was rolled back. Events below `oldest`
+-- have been trimmed; the last of them was written at `trimmed_until`.
+create table flowfabric.horizon (
+    only_row      boolean primary key default true check (only_row),
+    id            bigint not null default 0,
+    oldest        bigint not null default 0,
+    mark          bigint,
+    trimmed_until timestamptz,
+    holders       text[] not null default '{}'
+) with (fillfactor = 10);
+
+insert into flowfabric.horizon default values;
+
+create table flowfabric.consumers (
+    name            text collate "C" primary key,
+    event_id        bigint not null,
+    acknowledged_at timestamptz not null
+) with (fillfactor = 50);
+
+-- Retention and sweeps.
+
+-- When each ended execution is removed. A separate table, because the update that ends a record must not touch an
+-- index. If the execution has been replayed since, the entry is ignored, because its end time differs.
+create table flowfabric.removals (
+    partition smallint not null,
+    execution uuid not null,
+    ended_at  timestamptz not null,
+    remove_at timestamptz -- its own retention; null: the default retention, counted from ended_at
+);
+
+-- For a publication: without a key, logical replication identifies a row by all its columns. A key would cost every end
+-- another index entry.
+alter table flowfabric.removals replica identity full;
+
+create index removals_by_end on flowfabric.removals (ended_at) where remove_at is null;
+create index removals_by_date on flowfabric.removals (remove_at) where remove_at is not null;
+
+-- Which process runs a sweep that only one process at a time may run, since when the sweep has had rows to process,
+-- and when another process may take over.
+create table flowfabric.turns (
+    sweep   text collate "C" primary key,
+    holder  uuid not null,
+    since   timestamptz not null,
+    ends_at timestamptz not null
+) with (fillfactor = 50);
