@@ -198,7 +198,7 @@ async def test_a_cancel_that_waited_for_the_use_of_a_grant_ends_the_active_execu
 ) -> None:
     first, second = await race.run(use(grant), cancel(grant))
 
-    assert (first.fence.epoch, second) == (1, "cancelled")
+    assert (first.fence.epoch, second.public_state) == (1, "cancelled")
     assert (await given.events(grant.execution_id))[-2:] == ["lease_acquired", "execution_cancelled"]
     assert await given.count("tickets") == 0
 
