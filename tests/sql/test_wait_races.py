@@ -264,7 +264,7 @@ async def test_a_sweep_does_not_time_out_a_wait_that_has_ended_meanwhile(given: 
         swept, told = await asyncio.gather(
             waits.time_out_waits(conn), waits.resume(given.conn, suspended.execution_id, by="ops")
         )
-        assert (swept.moved, told) == (0, "waiting")
+        assert (swept.moved, told.public_state) == (0, "waiting")
     except ExecutionNotSuspended:
         assert await state(given.conn, suspended.execution_id) == "failed"
     with pytest.raises(ExecutionNotActive):

@@ -119,11 +119,11 @@ class Execution(Wrapped, Generic[R]):
 
         Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
         """
-        state = await self._app.database.run(
+        moved = await self._app.database.run(
             lambda conn: executions.replay(conn, self.execution_id, by=by, keep_steps=keep_steps)
         )
-        await self._app.wake((await self.describe()).lane)
-        return state
+        self._app.notify(lanes=moved.lanes)
+        return moved.public_state
 
     async def signal(
         self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"

@@ -16,7 +16,7 @@ from flowfabric.errors import (
     MaxReplaysExhausted,
 )
 from flowfabric.ids import mint_execution_id
-from flowfabric.model import PublicState
+from flowfabric.model import Moved, PublicState
 from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
@@ -29,7 +29,9 @@ async def test_a_replayed_execution_runs_as_the_next_attempt(conn: Connection, g
     [claim] = await given.claim()
     await attempts.fail(conn, claim.fence, "no")
 
-    assert await executions.replay(conn, claim.execution_id, by="ops") is PublicState.WAITING
+    assert await executions.replay(conn, claim.execution_id, by="ops") == Moved(
+        public_state=PublicState.WAITING, lanes=["default"]
+    )
 
     described = await executions.describe(conn, claim.execution_id, payload=True, result=True)
     assert described.state.public_state is PublicState.WAITING

@@ -1,5 +1,8 @@
 """Inputs: results that upstreams pass come with the claim if they fit, and are read separately otherwise."""
 
+from typing import Any
+from uuid import uuid4
+
 import pytest
 
 from flowfabric.engine import attempts, claims, flows
@@ -121,3 +124,13 @@ async def test_a_claim_reads_a_bounded_number_of_edges_and_small_members_first(c
     assert (len(taken), len(without), {claim.lane for claim in without}) == (106, 6, {"all"})
     assert {len(claim.inputs) for claim in taken} == {0, 1, 200}
     assert len(await flows.read_inputs(conn, without[0].execution_id)) == 200
+
+
+async def test_a_repeated_claim_leaves_the_inputs_to_be_read(conn: Connection) -> None:
+    flow = await fed(conn, 0, "x")
+    asked: Any = {"instance": "pool-1", "lanes": ["one"], "request": uuid4()}
+    [first] = await claims.claim(conn, "pool", **asked)
+    [again] = await claims.claim(conn, "pool", **asked, repeated=True)
+
+    assert (first.inputs, again.inputs, again.more_inputs) == ({"x": Input(b"1")}, {}, True)
+    assert await flows.read_inputs(conn, flow["one"]) == first.inputs

@@ -179,8 +179,8 @@ async def test_submit_replay_and_resume_report_rate_limited_for_a_closed_route(c
 
     limited, waiting, delayed = PublicState.RATE_LIMITED, PublicState.WAITING, PublicState.DELAYED
     assert await states() == [limited, waiting, waiting, delayed, waiting]
-    assert await executions.replay(conn, ended, by="ops") == limited
+    assert (await executions.replay(conn, ended, by="ops")).public_state == limited
     await budgets.report_usage(conn, UsageReport(budget="spent", amounts={"tokens": 1}))
     await budgets.report_usage(conn, UsageReport(budget="spent", amounts={"tokens": 1}, fence=claim.fence))
     assert await states() == [waiting, limited, waiting, delayed, waiting]
-    assert (await waits.resume(conn, claim.execution_id, by="ops")) == limited
+    assert (await waits.resume(conn, claim.execution_id, by="ops")).public_state == limited

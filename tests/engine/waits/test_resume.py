@@ -26,7 +26,7 @@ HOUR = timedelta(hours=1)
 async def test_an_operator_can_resume_any_suspended_execution(conn: Connection, given: Given) -> None:
     suspended = await waiting(given, OPERATOR_ONLY)
 
-    assert await waits.resume(conn, suspended.execution_id, by="ann", note="go\0") is PublicState.WAITING
+    assert (await waits.resume(conn, suspended.execution_id, by="ann", note="go\0")).public_state is PublicState.WAITING
 
     [claim] = await given.claim()
     assert claim.resumed_by is not None
@@ -75,8 +75,10 @@ async def test_a_resume_delay_delays_the_execution(conn: Connection, given: Give
 async def test_the_delay_of_the_operator_overrides_that_of_the_wait(conn: Connection, given: Given) -> None:
     slow, quick = await waiting(given), await waiting(given, resume_delay=HOUR)
 
-    assert await waits.resume(conn, slow.execution_id, by="ops", delay=HOUR) is PublicState.DELAYED
-    assert await waits.resume(conn, quick.execution_id, by="ops", delay=timedelta(0)) is PublicState.WAITING
+    assert (await waits.resume(conn, slow.execution_id, by="ops", delay=HOUR)).public_state is PublicState.DELAYED
+    assert (
+        await waits.resume(conn, quick.execution_id, by="ops", delay=timedelta(0))
+    ).public_state is PublicState.WAITING
     assert [claim.execution_id for claim in await given.claim(take=5)] == [quick.execution_id]
 
 

@@ -43,10 +43,6 @@ async def _each(
     return Page(done) if done else None
 
 
-async def _wake(app: App, execution: Execution[object]) -> None:
-    await app.wake((await execution.describe()).lane)
-
-
 @click.command()
 @executions_argument
 @reason_option
@@ -125,13 +121,13 @@ async def replay(
     """
 
     async def act(execution: Execution[object]) -> Done:
-        state = await app.database.run(
+        moved = await app.database.run(
             lambda conn: engine.replay(
                 conn, execution.execution_id, by=by, deadline=deadline, keep_steps=not from_scratch
             )
         )
-        await _wake(app, execution)
-        return {"state": state}
+        app.notify(lanes=moved.lanes)
+        return {"state": moved.public_state}
 
     return await _each(app, executions, "replaying", act)
 
@@ -176,7 +172,7 @@ async def unhold(app: App, executions: Sequence[str], reason: str | None, by: st
     async def act(execution: Execution[object]) -> Done:
         async with app.database.connection() as conn:
             done = await holds.unhold(conn, execution.execution_id, by=by, reason=reason)
-        await _wake(app, execution)
+        await app.wake((await execution.describe()).lane)
         return {"outcome": done.outcome, "state": done.public_state}
 
     return await _each(app, executions, "releasing", act)
@@ -202,9 +198,9 @@ async def resume(
 
     async def act(execution: Execution[object]) -> Done:
         async with app.database.connection() as conn:
-            state = await waits.resume(conn, execution.execution_id, by=by, note=reason, delay=delay)
-        await _wake(app, execution)
-        return {"state": state}
+            moved = await waits.resume(conn, execution.execution_id, by=by, note=reason, delay=delay)
+        app.notify(lanes=moved.lanes)
+        return {"state": moved.public_state}
 
     return await _each(app, executions, "resuming", act)
 

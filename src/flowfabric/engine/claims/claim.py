@@ -1,6 +1,6 @@
 """Claiming: take executions under a lease."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -37,9 +37,9 @@ async def claim(
     only its route has work; leave it out now and then, because executions that committed late may lie before it.
 
     Give each claim a new `request`. If its reply is lost, repeat it with the same request and `repeated=True`: the
-    instance gets the same leases again, without `journal` and `resumed_by`, or new ones if the first call took none.
-    Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that another
-    transaction has locked admits nothing, instead of delaying the claim. Raises `InvalidWorker`,
+    instance gets the same leases again, without `journal`, `resumed_by` and `inputs`, or new ones if the first call
+    took none. Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that
+    another transaction has locked admits nothing, instead of delaying the claim. Raises `InvalidWorker`,
     `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
     """
     taken = await call.rows(
@@ -60,38 +60,13 @@ async def claim(
         repeated=repeated,
         wait=wait,
     )
-    return await _with_inputs(conn, [read_claim(row) for row in taken])
-
-
-async def _with_inputs(conn: Connection, taken: Sequence[Claim]) -> list[Claim]:
-    """Add the inputs that upstream executions pass to members of flows; no query if no claim is in a flow.
-
-    A claim whose inputs do not fit into the answer comes without them and has `more_inputs` set.
-    """
-    members = [claim.execution_id for claim in taken if claim.flow_id is not None]
-    if not members:
-        return list(taken)
-    inputs: dict[ExecutionId, dict[str, Input]] = {}
-    without: set[ExecutionId] = set()
-    partitions, uuids = [member.partition for member in members], [member.uuid for member in members]
-    for row in await call.rows(conn, "_list_inputs", partitions=partitions, ids=uuids):
-        member = members[row["item"] - 1]
-        if row["name"] is None:
-            without.add(member)
-        else:
-            inputs.setdefault(member, {})[row["name"]] = Input(row["result"], row["encoding"])
-    return [
-        msgspec.structs.replace(claim, more_inputs=True)
-        if claim.execution_id in without
-        else claim.handed(inputs.get(claim.execution_id, {}))
-        for claim in taken
-    ]
+    return [read_claim(row) for row in taken]
 
 
 def read_claim(row: Row) -> Claim:
     """Convert a row of SQL to a claim."""
     execution_id = ExecutionId(row["partition"], row["id"])
-    return Claim(
+    claim = Claim(
         execution_id=execution_id,
         fence=Fence(
             execution_id=execution_id,
@@ -101,7 +76,7 @@ def read_claim(row: Row) -> Claim:
             flow=row["flow"],
         ),
         task=row["task"],
-        namespace=row["namespace_name"],
+        namespace=row["namespace"],
         lane=row["lane"],
         priority=row["priority"],
         route=row["route"],
@@ -118,4 +93,9 @@ def read_claim(row: Row) -> Claim:
         attempt_deadline=row["attempt_deadline"],
         deadline_at=row["deadline_at"],
         flow_id=row["flow"] and FlowId(row["partition"], row["flow"]),
+        more_inputs=row["more_inputs"],
     )
+    if row["input_names"] is None:
+        return claim
+    inputs = map(Input, row["inputs"], row["input_encodings"])
+    return claim.handed(dict(zip(row["input_names"], inputs, strict=True)))

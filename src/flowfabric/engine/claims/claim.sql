@@ -1,9 +1,9 @@
 -- Claiming: take executions under a lease.
 
 -- Lease locked tickets and log it. Tickets past their deadline are skipped: the sweep ends them. Tickets beyond 16 MiB
--- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total; the rest is
--- read on demand. The lease begins when everything else has been read, so that a slow answer does not use it up. `now`
--- is the time at which the tickets were chosen.
+-- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total, and members
+-- of flows with their inputs; the rest is read on demand. The lease begins when everything else has been read, so that
+-- a slow answer does not use it up. `now` is the time at which the tickets were chosen.
 --
 -- A lease id is the id of the request with the position of the ticket as its last 12 digits, so that a repeated request
 -- finds its leases without an index or a column for it.
@@ -13,30 +13,30 @@
 --   returns  what a worker needs to run them, in the order of the tickets
 create or replace function flowfabric._lease(
     places tid[], worker text, instance text, lease interval, now timestamptz, request uuid default gen_random_uuid())
-returns table (
-    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea,
-    encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz,
-    resumed boolean, expires_at timestamptz, attempt_deadline timestamptz, deadline_at timestamptz, policy text,
-    route int, created_at timestamptz, resumed_by text, journal text)
+returns setof flowfabric.claimed
 language plpgsql
 set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     rare record;
+    inputs flowfabric.inputs[];
     journals text[];
     resumptions text[];
     leased_at timestamptz;
 begin
     select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
-           bool_or(t.is_counted) as is_counted into rare
+           bool_or(t.flow is not null) as in_flow, bool_or(t.is_counted) as is_counted into rare
     from unnest(_lease.places) as p (place)
     cross join lateral (
-        select t.attempt_state, t.bytes, exists (select from flowfabric.routes r
-                                                 where r.id = t.route and r.quotas <> '{}') as is_counted
+        select t.attempt_state, t.bytes, t.flow, exists (select from flowfabric.routes r
+                                                         where r.id = t.route and r.quotas <> '{}') as is_counted
         from flowfabric.tickets t where t.ctid = p.place offset 0) t;
     if rare.has_more then
         _lease.places := flowfabric._first_bytes(_lease.places, 16777216);
         select r.journals, r.resumptions into journals, resumptions from flowfabric._read_journals(_lease.places) r;
+    end if;
+    if rare.in_flow then
+        inputs := flowfabric._inputs_of(_lease.places);
     end if;
     perform flowfabric._lock_log();
     leased_at := flowfabric.clock();
@@ -96,7 +96,8 @@ begin
     select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload,
            coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at,
            l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route, l.created_at,
-           resumptions[l.number], journals[l.number]
+           resumptions[l.number], journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results,
+           (inputs[l.number]).encodings, coalesce((inputs[l.number]).more, false)
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
@@ -161,11 +162,7 @@ create or replace function flowfabric.claim(
     lease_ms bigint default 30000, after_route int default 0, namespace text default null,
     partitions int[] default null, last_priority int default null, last_created timestamptz default null,
     request uuid default gen_random_uuid(), repeated boolean default false, wait boolean default true)
-returns table (
-    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text,
-    payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
-    attempt_started_at timestamptz, resumed boolean, expires_at timestamptz, attempt_deadline timestamptz,
-    deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
+returns setof flowfabric.claimed
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -191,17 +188,13 @@ begin
 end $$;
 
 -- Extend the leases that an earlier claim with the same request has given to this instance. They come without their
--- journals and without what resumed them; both can be read on demand.
+-- journals, inputs and what resumed them; all of that can be read on demand.
 --
 --   locks    the tickets it extends (skips locked ones)
 --   returns  what a worker needs to run them, in the order of the first claim; no rows when it holds none of them
 create or replace function flowfabric._lease_again(
     request uuid, instance text, lanes text[], lease interval, now timestamptz)
-returns table (
-    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, tags text, payload bytea,
-    encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text, attempt_started_at timestamptz,
-    resumed boolean, expires_at timestamptz, attempt_deadline timestamptz, deadline_at timestamptz, policy text,
-    route int, created_at timestamptz, resumed_by text, journal text)
+returns setof flowfabric.claimed
 language plpgsql
 set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -224,7 +217,7 @@ begin
     select x.partition::int, x.id, e.flow, e.task, r.namespace, x.lane, x.priority::int, e.tags::text, e.payload,
            coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text, x.attempt_started_at,
            x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at, e.policy::text, x.route,
-           x.created_at, null::text, null::text
+           x.created_at, null::text, null::text, null::text[], null::bytea[], null::text[], e.flow is not null
     from extended x
     cross join lateral (
         select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from datetime import timedelta
 
 from flowfabric import calls
-from flowfabric.engine.claims.claim import _with_inputs, read_claim
+from flowfabric.engine.claims.claim import read_claim
 from flowfabric.ids import ExecutionId, check_filter, check_text
 from flowfabric.model import Claim, Grant, Swept, VerifiedGrant
 from flowfabric.postgres import call
@@ -79,8 +79,7 @@ async def claim_granted(
         instance=check_text(instance, "instance"),
         lease_ms=calls.span(lease, "lease"),
     )
-    [claim] = await _with_inputs(conn, [read_claim(row)])
-    return claim
+    return read_claim(row)
 
 
 async def expire_grants(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

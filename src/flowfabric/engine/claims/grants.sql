@@ -182,11 +182,7 @@ end $$;
 --   returns  what the worker needs to run the execution
 create or replace function flowfabric.claim_granted(
     grant_key text, worker text, instance text, lease_ms bigint default 30000)
-returns table (
-    partition int, id uuid, flow uuid, task text, namespace_name text, lane text, priority int, tags text,
-    payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
-    attempt_started_at timestamptz, resumed boolean, expires_at timestamptz, attempt_deadline timestamptz,
-    deadline_at timestamptz, policy text, route int, created_at timestamptz, resumed_by text, journal text)
+returns setof flowfabric.claimed
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare

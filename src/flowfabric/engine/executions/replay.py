@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import PublicState
+from flowfabric.model import Moved, PublicState
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -16,7 +16,7 @@ async def replay(
     by: str,
     deadline: timedelta | datetime | None = None,
     keep_steps: bool = True,
-) -> PublicState:
+) -> Moved:
     """Run an ended execution again; attempt numbers continue, retries restart at 0, the old deadline is dropped.
 
     Saved steps and completed waits are not repeated, unless `keep_steps` is false: then the handler runs from the
@@ -33,4 +33,4 @@ async def replay(
         deadline_at=moment,
         keep_steps=keep_steps,
     )
-    return PublicState(replayed["public_state"])
+    return Moved(public_state=PublicState(replayed["public_state"]), lanes=[replayed["lane"]])

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from flowfabric import calls
 from flowfabric.ids import ExecutionId, check_text, kept_text
-from flowfabric.model import Delivered, PublicState
+from flowfabric.model import Delivered, Moved, PublicState
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -17,7 +17,7 @@ async def resume(
     by: str,
     note: str | None = None,
     delay: timedelta | None = None,
-) -> PublicState:
+) -> Moved:
     """Resume a suspended execution on behalf of an operator, regardless of what it waits for.
 
     The event log keeps the first 4,096 bytes of the note. Raises `ExecutionNotFound`, `ExecutionNotSuspended`,
@@ -31,7 +31,7 @@ async def resume(
         note=None if note is None else kept_text(note),
         delay_ms=calls.span(delay, "delay"),
     )
-    return PublicState(answer["public_state"])
+    return Moved(public_state=PublicState(answer["public_state"]), lanes=[answer["lane"]])
 
 
 async def deliver_approval(

@@ -468,6 +468,41 @@ create table flowfabric.edge_groups (
     primary key (partition, downstream)
 ) with (fillfactor = 50);
 
+-- What upstreams pass to one member; `more` if it did not fit into the answer, and must be read on demand.
+create type flowfabric.inputs as (names text[], results bytea[], encodings text[], more boolean);
+
+-- What a worker needs to run an execution that it has claimed.
+create type flowfabric.claimed as (
+    partition          int,
+    id                 uuid,
+    flow               uuid,
+    task               text,
+    namespace          text,
+    lane               text,
+    priority           int,
+    tags               text,
+    payload            bytea,
+    encoding           text,
+    lease_id           uuid,
+    epoch              bigint,
+    attempt            int,
+    attempt_type       text,
+    attempt_started_at timestamptz,
+    resumed            boolean,
+    expires_at         timestamptz,
+    attempt_deadline   timestamptz,
+    deadline_at        timestamptz,
+    policy             text,
+    route              int,
+    created_at         timestamptz,
+    resumed_by         text,
+    journal            text,
+    input_names        text[],
+    inputs             bytea[],
+    input_encodings    text[],
+    more_inputs        boolean
+);
+
 create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
 
 -- Budgets: limits on how much may be spent.
