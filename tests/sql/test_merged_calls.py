@@ -75,6 +75,18 @@ async def test_an_end_that_affects_a_locked_member_is_refused_alone(
     assert refused(await complete(given.conn, fences)) == [True, False]
 
 
+async def test_an_end_that_leaves_its_group_pending_locks_no_other_upstream(given: Given, connect: Connect) -> None:
+    flow = await graph(given.conn, "a", "b", "c", "d")
+    await flow.group("d", kind="quorum", k=2, on_satisfied="cancel_remaining")
+    for name in "abc":
+        await flow.link(name, "d")
+    fences = [(await flow.claim(name)).fence for name in ("a", "b")]
+    await locked(connect, flow["c"])
+
+    assert refused(await complete(given.conn, fences[:1])) == [False]
+    assert refused(await complete(given.conn, fences[1:])) == [True]  # this one satisfies the group and cancels c
+
+
 async def test_an_item_about_an_ended_execution_is_not_taken_for_a_locked_one(given: Given) -> None:
     flow = await graph(given.conn, b="a")
     fences = [(await given.claimed()).fence, (await flow.claim("a")).fence]

@@ -26,6 +26,7 @@ from tests.conftest import SOAK, Connect
 from tests.engine.executions.stored import blocked
 from tests.engine.waits.scene import ANY, Waiting, state, to, waiting, wish
 from tests.given import Given, submission
+from tests.races import Race
 
 RACES = 10_000 if SOAK else 300
 AT_ONCE = 50
@@ -269,3 +270,43 @@ async def test_a_sweep_does_not_time_out_a_wait_that_has_ended_meanwhile(given: 
         assert await state(given.conn, suspended.execution_id) == "failed"
     with pytest.raises(ExecutionNotActive):
         await waits.suspend(given.conn, suspended.claim.fence, wish())
+
+
+def approve(one: Waiting) -> Call:
+    return lambda conn: waits.deliver_approval(conn, one.execution_id, "w", "approve", by="ann")
+
+
+def end_and_remove(one: Waiting) -> Call:
+    async def act(conn: Connection) -> None:
+        await cancel(one)(conn)
+        await executions.remove_ended(conn, retention=timedelta(0))
+
+    return act
+
+
+@pytest.mark.parametrize("send", [signal, approve])
+async def test_a_signal_to_an_execution_that_is_removed_meanwhile_is_refused(
+    race: Race, given: Given, send: Callable[[Waiting], Call]
+) -> None:
+    one = await waiting(given)
+
+    refusal = await race.waits(end_and_remove(one), send(one))
+
+    assert isinstance(refusal, TargetNotSignalable)
+
+
+async def test_signals_to_executions_that_stay_are_delivered_beside_one_that_is_removed_meanwhile(
+    race: Race, given: Given
+) -> None:
+    first, removed, last = [await waiting(given) for _ in range(3)]
+
+    answers = await race.waits(
+        end_and_remove(removed),
+        lambda conn: waits.deliver_signals(conn, [one.signal() for one in (first, removed, last)]),
+    )
+
+    assert [getattr(answer, "effect", type(answer)) for answer in answers] == [
+        "resume_condition_satisfied",
+        TargetNotSignalable,
+        "resume_condition_satisfied",
+    ]

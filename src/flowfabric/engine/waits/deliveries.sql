@@ -174,6 +174,7 @@ language plpgsql as $$
 declare
     rounds int[] := '{1}';
     turn int[] := _accept_signals.items;
+    missing int;
     done record;
 begin
     perform t.id from (select _accept_signals.partitions[i.item] as partition, _accept_signals.executions[i.item] as id
@@ -203,6 +204,19 @@ begin
         lanes := lanes || done.lanes;
         faults := faults || done.faults;
     end loop;
+    -- The execution may have ended and been removed after the caller found its waitpoint.
+    if coalesce(cardinality(places), 0) < cardinality(_accept_signals.items) then
+        for missing in select i.item from unnest(_accept_signals.items) as i (item)
+                       where i.item <> all (coalesce(places, '{}')) loop
+            places := array_append(places, missing);
+            signals := array_append(signals, null);
+            effects := array_append(effects, null);
+            lanes := array_append(lanes, null);
+            faults := array_append(faults, flowfabric._fault('target_not_signalable', format(
+                'execution %s has ended and was removed; it accepts no more signals',
+                flowfabric._id(_accept_signals.partitions[missing], _accept_signals.executions[missing]))));
+        end loop;
+    end if;
 end $$;
 
 -- Find the effects of signals, at most one per execution. The caller has locked the tickets and checked the tokens.
