@@ -75,7 +75,12 @@ async def test_a_parent_gets_the_results_of_its_children(app: App, given: Given)
 
 
 async def test_many_children_are_one_suspension_and_the_parent_runs_twice(app: App, given: Given) -> None:
-    square, runs, many = squares(app), [], 1_000 if SOAK else 200
+    runs, many, is_suspended = [], 1_000 if SOAK else 200, asyncio.Event()
+
+    @app.task
+    async def square(number: int) -> int:
+        await is_suspended.wait()
+        return number * number
 
     @app.task
     async def total(ctx: Context) -> int:
@@ -85,6 +90,8 @@ async def test_many_children_are_one_suspension_and_the_parent_runs_twice(app: A
 
     async with working(app, concurrency=50):
         execution = await total.submit()
+        await happens(execution, "execution_suspended")
+        is_suspended.set()
         assert await execution.result(TIMEOUT) == sum(number * number for number in range(many))
         kinds = [event.kind async for event in execution.events()]
     assert (kinds.count("execution_suspended"), kinds.count("signal_delivered"), len(runs)) == (1, many, 2)
