@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,6 +16,7 @@ from flowfabric.postgres.database import Database
 from flowfabric.sweeps import Sweep, run_once, sweeps
 from tests.conftest import SOAK, Connect
 from tests.engine.budgets.scene import make, spend
+from tests.engine.flows.scene import Graph, graph
 from tests.engine.schedules.scene import create
 from tests.engine.test_children import born
 from tests.engine.test_orphans import is_gone, start
@@ -36,10 +38,23 @@ ROWS = {
     "workers": "true",
     "idempotency_keys": "true",
 }
-# An orphan counts as a child that was looked at, as the end of its family, and as an end of its own.
-COUNTED = {"deliver_child_ends": 3}
+# What one locked row can keep back: an orphan counts as a child that was looked at, as the end of its family, and as an
+# end of its own; with a flow, its three members wait, and its own removal.
+COUNTED = {"deliver_child_ends": 3, "expire_executions": 3, "remove_ended": 4}
 # They have no rows: they create and drop tables, and keys are locked as a whole.
 WITHOUT_ROWS = {"extend_events", "trim_events", "retire_signing_keys"}
+
+
+async def in_flows(given: Given, **options: Any) -> list[Graph]:
+    """Flows in which b waits for a or c, and the first to complete cancels the other."""
+    made = [await graph(given.conn) for _ in range(MANY // 6)]
+    for flow in made:
+        for name in "abc":
+            await flow.add(name, **options)
+        await flow.group("b", kind="any_of", on_satisfied="cancel_remaining")
+        await flow.link("a", "b")
+        await flow.link("c", "b")
+    return made
 
 
 async def promote_due(given: Given, connect: Connect) -> None:
@@ -52,6 +67,8 @@ async def expire_leases(given: Given, connect: Connect) -> None:
     spent = submission(policy={"max_reclaim_count": 0})
     await submit_many(given.conn, [submission(), spent] * (MANY // 2))
     await given.claim(take=MANY)
+    for flow in await in_flows(given, policy={"max_reclaim_count": 0}):
+        await flow.claim("a")
     await given.time_passes(hours=2)
 
 
@@ -88,11 +105,14 @@ async def close_waitpoints(given: Given, connect: Connect) -> None:
 async def time_out_attempts(given: Given, connect: Connect) -> None:
     await submit_many(given.conn, [submission(policy={"attempt_timeout_ms": 1_000})] * MANY)
     await given.claim(take=MANY)
+    for flow in await in_flows(given, policy={"attempt_timeout_ms": 1_000}):
+        await flow.claim("a")
     await given.time_passes(seconds=5)
 
 
 async def expire_executions(given: Given, connect: Connect) -> None:
     await submit_many(given.conn, [submission(deadline=HOUR)] * MANY)
+    await in_flows(given, deadline=HOUR)
     await given.time_passes(hours=2)
 
 
@@ -142,6 +162,9 @@ async def remove_idempotency_keys(given: Given, connect: Connect) -> None:
 async def remove_ended(given: Given, connect: Connect) -> None:
     for made in await submit_many(given.conn, [submission()] * MANY):
         await executions.cancel(given.conn, made.execution_id)  # type: ignore[union-attr]
+    for flow in await in_flows(given):
+        await flow.complete("a")
+        await flow.complete("b")
     await given.time_passes(days=60)
 
 

@@ -1,5 +1,7 @@
 """Replay members of a flow."""
 
+import pytest
+
 from flowfabric.engine import executions
 from flowfabric.postgres.driver import Connection
 from tests.engine.flows.scene import Graph, graph
@@ -45,6 +47,26 @@ async def test_an_upstream_that_is_replayed_is_awaited_again(conn: Connection, g
     assert await flow.state("c") == "waiting"
     [group] = await given.rows("select succeeded, failed, skipped, total from flowfabric.edge_groups")
     assert tuple(group.values()) == (2, 0, 0, 2)
+
+
+@pytest.mark.parametrize("has_failed_since", [False, True])
+async def test_a_skipped_member_waits_also_for_an_upstream_that_had_succeeded_and_was_replayed(
+    conn: Connection, has_failed_since: bool
+) -> None:
+    flow = await graph(conn, c="a b")
+    await flow.complete("a", b"old")
+    await flow.fail("b")
+    await replay(flow, "a")
+    if has_failed_since:
+        await flow.fail("a")
+    await replay(flow, "b")
+    await flow.complete("b")
+
+    assert await replay(flow, "c") == "waiting_dependencies"
+    if has_failed_since:
+        await replay(flow, "a")
+    await flow.complete("a", b"new")
+    assert await flow.state("c") == "waiting"
 
 
 async def test_a_second_success_does_not_satisfy_a_group_again(conn: Connection, given: Given) -> None:

@@ -93,7 +93,7 @@ begin
     loop
         look_end := least(known.id + 20000, last_taken);
         known.id := flowfabric._run_end(known.id, look_end);
-        exit when known.id < look_end or known.id = last_taken;
+        exit when known.id < look_end or known.id >= last_taken;
     end loop;
     if known.mark <= known.id then
         known.mark := null;
