@@ -17,6 +17,7 @@ PROSE = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 WORD = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 LITERAL = re.compile(r"(?:\b[eE])?'(?:[^']|'')*'|\"[^\"]*\"")
+SETTING = re.compile(r"\bset (\w+ = (?:'[^']*'|\w+))")
 CALL = re.compile(r"\bflowfabric\.(\w+)\s*\(")
 CLAUSE = re.compile(r"^ {2}(moves|locks|emits|refuses|returns) +(\S.*(?:\n {3,}\S.*)*)", re.MULTILINE)
 FAULT = re.compile(r"flowfabric\._(?:fault|refuse)\(\s*'(\w+)'")
@@ -68,6 +69,11 @@ class SqlFunction(NamedTuple):
         """The names of the parameters that a caller passes, without `out` parameters."""
         names = [parameter.split()[0] for parameter in split_top(self.signature)]
         return [name for name in names if name != "out"]
+
+    @property
+    def settings(self) -> set[str]:
+        """The settings that are declared for its calls, such as `enable_seqscan = off`."""
+        return set(SETTING.findall(self.text.partition(" as $$")[0].rpartition("\nlanguage ")[2]))
 
     @property
     def calls(self) -> set[str]:

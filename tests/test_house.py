@@ -188,6 +188,23 @@ def test_operations_that_change_something_keep_their_plans() -> None:
     ] == []
 
 
+def test_an_internal_function_sets_nothing_that_its_callers_have_set() -> None:
+    """A setting of an entry holds for everything it calls. Entries are what Python or a trigger calls."""
+    reached_by: dict[str, list[str]] = {name: [] for name in BY_NAME}
+    for entry in _entries():
+        for name in _closure(entry):
+            reached_by[name].append(entry)
+
+    repeated = {
+        name: setting
+        for name in BY_NAME.keys() - _entries()
+        for setting in BY_NAME[name].settings
+        if all(setting in BY_NAME[entry].settings for entry in reached_by[name])
+    }
+    assert repeated == {}
+    assert [name for name in BY_NAME.keys() - _entries() if not reached_by[name]] == [], "nothing calls it"
+
+
 def test_one_name_is_one_function() -> None:
     assert [name for name, count in Counter(f.name for f in FUNCTIONS).items() if count > 1] == []
 
@@ -410,6 +427,23 @@ def _differences(pairs: dict[str, tuple[set[str], set[str]]]) -> dict[str, str]:
 
 def _callees(function: SqlFunction) -> list[SqlFunction]:
     return [BY_NAME[name] for name in function.calls if name in BY_NAME]
+
+
+def _entries() -> set[str]:
+    """The functions that are called from outside SQL, and the one of the trigger."""
+    public = {name for name in BY_NAME if not name.startswith("_")}
+    called = {name for file in sources.python_files(SRC) for name in sources.called(file)}
+    return public | called & BY_NAME.keys() | {f"_{name}" for name in TRIGGERS}
+
+
+def _closure(entry: str) -> set[str]:
+    """Everything that a function calls, directly or through others."""
+    reached: set[str] = set()
+    found = {entry}
+    while found:
+        reached |= found
+        found = {callee.name for name in found for callee in _callees(BY_NAME[name])} - reached
+    return reached - {entry}
 
 
 def _concepts() -> list[Path]:

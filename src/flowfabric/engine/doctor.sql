@@ -6,7 +6,7 @@
 --   returns  a row per sweep with overdue rows: the due time of the oldest, and the delay that is still normal
 create or replace function flowfabric._overdue(now timestamptz)
 returns table (sweep text, oldest_at timestamptz, allowed interval)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select x.* from (
         select 'promote_due', min(d.due_at), interval '1 min' from flowfabric.lanes l cross join lateral (
             select t.due_at from flowfabric.tickets t

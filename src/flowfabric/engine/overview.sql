@@ -5,7 +5,7 @@
 --   returns  the lanes
 create or replace function flowfabric._busy_lanes(take int)
 returns setof flowfabric.lanes
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     with running as (
         -- One scan: active tickets are few, and no index finds them by lane.
         select array_agg(distinct x.lane) as lanes from (
@@ -39,7 +39,7 @@ $$;
 --   returns  a row per priority and route, at most `most`
 create or replace function flowfabric._ready_routes(lane text, most int)
 returns table (priority smallint, route int, oldest_at timestamptz)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     with recursive heads as (
         (select t.priority, t.route, t.created_at from flowfabric.tickets t
          where t.lane = _ready_routes.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
@@ -65,7 +65,7 @@ $$;
 --   returns  true or false
 create or replace function flowfabric._has_unregistered_worker(lane text, now timestamptz)
 returns boolean
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select exists (
         select from (select t.lane, t.instance, t.expires_at from flowfabric.tickets t where t.phase = 'active'
                      limit 10001) x
@@ -92,7 +92,7 @@ $$;
 --            since when, when it resolves automatically, and why
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     is_served boolean := flowfabric._has_unregistered_worker(_stuck_routes.lane, _stuck_routes.now);
@@ -163,7 +163,7 @@ $$;
 --   returns  a row per reason, as _stuck_routes; the subject is the execution due first
 create or replace function flowfabric._stuck_delays(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select g.reason, g.id, g.amount, case when g.reason = 'due' then g.due_at else g.created_at end,
            case when g.reason <> 'due' then g.due_at end,
            case when g.reason = 'due' then format('due since %s and not claimed yet: ', flowfabric._moment(g.due_at))
@@ -185,7 +185,7 @@ $$;
 --   returns  a row if there are any, as _stuck_routes; the subject is the execution held longest
 create or replace function flowfabric._stuck_holds(lane text)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select 'blocked_by_operator', (array_agg(x.id order by x.since))[1], count(*), min(x.since), null::timestamptz,
            format('held by %s since %s%s', (array_agg(x.hold ->> 'by' order by x.since))[1],
                   flowfabric._moment(min(x.since)), ': ' || (array_agg(x.hold ->> 'reason' order by x.since))[1])
@@ -202,7 +202,7 @@ $$;
 create or replace function flowfabric._stuck_waits()
 returns table (
     lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select (g.first_one).lane, (g.first_one).reason::text, flowfabric._id((g.first_one).partition, (g.first_one).id),
            g.amount, g.since, g.timeout_at, flowfabric._explain_suspended(g.first_one) ->> 'sentence'
     from (
@@ -224,7 +224,7 @@ $$;
 create or replace function flowfabric._stuck_leases(now timestamptz)
 returns table (
     lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select g.lane, v.reason, g.instance, case when v.reason = 'worker_lost' then g.amount else g.expired end,
            coalesce(w.beat_at, g.expires_at), g.expires_at,
            case when v.reason = 'worker_lost'
@@ -320,7 +320,7 @@ end $$;
 --   returns  {running_since, suspended_since, next_due_at}
 create or replace function flowfabric._oldest_work(lanes text[], now timestamptz)
 returns jsonb
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select jsonb_build_object(
         'running_since', (select min(x.attempt_started_at) from (
             select t.attempt_started_at from flowfabric.tickets t where t.phase = 'active' limit 10001) x),
@@ -339,7 +339,7 @@ $$;
 --   returns  a list of them
 create or replace function flowfabric._instances(take int, now timestamptz)
 returns jsonb
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select coalesce(jsonb_agg(jsonb_build_object(
         'instance', (w).instance, 'worker', (w).worker, 'namespace', (w).namespace, 'lanes', (w).lanes,
         'capabilities', (w).capabilities, 'beat_at', (w).beat_at, 'is_lost', flowfabric._is_lost(w, _instances.now),

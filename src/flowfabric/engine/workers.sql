@@ -74,7 +74,7 @@ $$;
 --   returns  their lock numbers
 create or replace function flowfabric._held_locks()
 returns int[]
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql as $$
 begin
     -- Lock numbers are signed ints, but pg_locks shows them as unsigned oids.
     return array(

@@ -8,7 +8,7 @@
 create or replace function flowfabric._close_attempts(
     partitions smallint[], ids uuid[], lifecycle flowfabric.lifecycle, failures jsonb[])
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,

@@ -61,7 +61,7 @@ end $$;
 create or replace function flowfabric._schedule_retries(
     partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     failed record;
@@ -105,7 +105,7 @@ create or replace function flowfabric._settle_failures(
     partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome,
     now timestamptz)
 returns table (item int, outcome text, detail text, ended text[])
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     judged record;

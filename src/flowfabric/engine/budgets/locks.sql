@@ -102,7 +102,7 @@ end $$;
 --   returns  the budgets that exist, up to date
 create or replace function flowfabric._lock_budgets(ids uuid[], now timestamptz)
 returns flowfabric.budgets[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     held flowfabric.budgets[];
@@ -204,7 +204,7 @@ end $$;
 create or replace function flowfabric._lock_reserved_budgets(
     partitions int[], executions uuid[], named uuid[] default '{}')
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     budget_ids uuid[] := flowfabric._budgets_to_lock(
@@ -220,7 +220,7 @@ end $$;
 --   returns  the ids of those that are locked by this transaction now, and of those that do not exist
 create or replace function flowfabric._try_budgets(ids uuid[])
 returns uuid[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     perform from flowfabric.budgets b where b.id = any (_try_budgets.ids) order by b.partition + 0, b.id for update;

@@ -77,8 +77,7 @@ end $$;
 create or replace function flowfabric._resume_waiting(
     budget flowfabric.budgets, take int, passing int default 0, most int default null,
     out resumed int, out passed int, out lanes text[])
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off
 set enable_sort = off as $$
 #variable_conflict use_column
 declare

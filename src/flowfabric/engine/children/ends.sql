@@ -10,7 +10,7 @@
 create or replace function flowfabric._answer_children(
     partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     answered record;
@@ -116,7 +116,7 @@ end $$;
 --   returns  the ends whose parent is now locked by this transaction, and those whose parent has ended itself
 create or replace function flowfabric._oldest_child_ends(
     take int, passing int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot
@@ -143,7 +143,7 @@ end $$;
 --   returns  the ends whose parent is now locked by this transaction, and those whose parent has ended itself
 create or replace function flowfabric._other_child_ends(
     take int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     oldest timestamptz := (
@@ -201,7 +201,7 @@ end $$;
 --   returns  how many were deleted, and the lanes to wake
 create or replace function flowfabric._close_child_ends(
     held flowfabric.child_ends[], moot flowfabric.child_ends[], out moved int, out lanes text[])
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     notified record;
@@ -232,7 +232,7 @@ end $$;
 --   returns  the lanes to wake
 create or replace function flowfabric._notify_parents(partitions smallint[], ids uuid[], parents uuid[])
 returns text[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     over record;
@@ -266,7 +266,7 @@ create or replace function flowfabric._cancel_orphans(
     partition int, parent uuid, after_partition smallint, after_id uuid, take int,
     out passed int, out last_partition smallint, out last_id uuid, out more boolean, out are_left boolean,
     out ended text[], out holds_budgets boolean)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     next_ones record;
@@ -328,7 +328,7 @@ end $$;
 --   returns  true or false
 create or replace function flowfabric._has_orphans(partition int, parent uuid)
 returns boolean
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     return exists (
@@ -347,7 +347,7 @@ end $$;
 -- cancelling them.
 create or replace function flowfabric._forget_orphans(partition int, id uuid, ended_at timestamptz)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     delete from flowfabric.child_ends c

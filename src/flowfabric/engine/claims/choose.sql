@@ -8,7 +8,7 @@
 --   returns  the lane of each moved ticket
 create or replace function flowfabric._promote(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     promoted text[];
@@ -301,7 +301,7 @@ create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,
     may_wait boolean, skips_late boolean)
 returns tid[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     chosen tid[] := '{}';

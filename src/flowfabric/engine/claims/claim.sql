@@ -14,8 +14,7 @@
 create or replace function flowfabric._lease(
     places tid[], worker text, instance text, lease interval, now timestamptz, request uuid default gen_random_uuid())
 returns setof flowfabric.claimed
-language plpgsql
-set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     rare record;
@@ -195,8 +194,7 @@ end $$;
 create or replace function flowfabric._lease_again(
     request uuid, instance text, lanes text[], lease interval, now timestamptz)
 returns setof flowfabric.claimed
-language plpgsql
-set enable_seqscan = off set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     first uuid := left(_lease_again.request::text, 24) || '000000000000';
@@ -321,7 +319,7 @@ end $$;
 --   returns  how many tickets it ended, and how many remain among the chosen
 create or replace function flowfabric._expire_chosen(
     places tid[], now timestamptz, may_wait boolean, out ended int, out remaining int)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     late record;

@@ -8,7 +8,7 @@
 create or replace function flowfabric._grant(
     places tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
 returns table (partition int, id uuid, route int)
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     return query
@@ -119,7 +119,7 @@ end $$;
 create or replace function flowfabric._grant_fault(
     ticket flowfabric.tickets, expires_ms bigint, kid text, digest text, now timestamptz)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     signer flowfabric.keys;
@@ -240,7 +240,7 @@ end $$;
 --   returns  the lane of each moved ticket
 create or replace function flowfabric._expire_grants(lanes text[], take int, now timestamptz, passing int default 0)
 returns text[]
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     expired record;

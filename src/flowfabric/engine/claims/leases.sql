@@ -73,7 +73,7 @@ end $$;
 create or replace function flowfabric._end_leases(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     lost record;
@@ -110,7 +110,7 @@ end $$;
 --   returns  true or false
 create or replace function flowfabric._is_last_reclaim(ticket flowfabric.tickets)
 returns boolean
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return (select ticket.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)

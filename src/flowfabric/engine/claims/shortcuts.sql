@@ -33,7 +33,7 @@ create or replace function flowfabric._continue_in_route(
     lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int,
     last_created timestamptz)
 returns tid[]
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set plan_cache_mode = force_generic_plan as $$
+language plpgsql set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     route_lane text;

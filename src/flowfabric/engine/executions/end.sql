@@ -25,8 +25,7 @@ create or replace function flowfabric._end(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, results bytea[] default null,
     encodings text[] default null, failures jsonb[] default null, detail jsonb default '{}', by text default null,
     places tid[] default null, out lanes text[], out ended text[])
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();

@@ -301,39 +301,6 @@ begin
     return states;
 end $$;
 
--- Insert record, ticket and event of a call with one item that has no tags, key, delay or deadline, in one statement:
--- the fast path for most calls.
---
---   moves    – → runnable
---   emits    execution_submitted
---   returns  true, or false if the id already exists
-create or replace function flowfabric._write_plain(
-    partition int, id uuid, route int, lane text, task text, payload bytea, encoding text, creator text, policy jsonb,
-    priority int, created_at timestamptz)
-returns boolean
-language plpgsql as $$
-#variable_conflict use_variable
-begin
-    perform flowfabric._lock_log();
-    with recorded as (
-        insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, policy, created_at)
-        values (_write_plain.partition, _write_plain.id, _write_plain.route, _write_plain.task, _write_plain.payload,
-                _write_plain.encoding, _write_plain.creator, _write_plain.policy, _write_plain.created_at)
-        on conflict do nothing
-        returning 1
-    ), ticketed as (
-        insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, bytes, eligibility, reason)
-        select _write_plain.partition, _write_plain.id, _write_plain.route, _write_plain.lane,
-               least(greatest(coalesce(_write_plain.priority, 0), 0), 9000), _write_plain.created_at,
-               flowfabric._large(octet_length(_write_plain.payload)), 'eligible_now', 'waiting_for_worker'
-        from recorded
-    )
-    insert into flowfabric.events (at, kind, partition, execution, route, detail)
-    select flowfabric.clock(), 'execution_submitted', _write_plain.partition, _write_plain.id, _write_plain.route,
-           jsonb_build_object('task', _write_plain.task) from recorded;
-    return found;
-end $$;
-
 -- Check the items of a call and compute their due times, deadlines and tags. An array is null if no item needs it.
 --
 --   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value

@@ -87,7 +87,7 @@ end $$;
 create or replace function flowfabric._append_flow(
     kind text, partition int, flow uuid, by text default null, detail jsonb default null)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     perform flowfabric._lock_log();
@@ -102,7 +102,7 @@ end $$;
 --   returns  the updated flow
 create or replace function flowfabric._touch_flow(partition int, id uuid, members int default 0, edges int default 0)
 returns flowfabric.flows
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     flow flowfabric.flows;
@@ -159,7 +159,7 @@ end $$;
 --   returns  the updated flow
 create or replace function flowfabric._join_flow(partition int, flow uuid, executions uuid[])
 returns flowfabric.flows
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     home flowfabric.flows := flowfabric._touch_flow(
@@ -227,7 +227,7 @@ $$;
 --   returns  one fault or null per item, including the faults passed in; null if there are none
 create or replace function flowfabric._joining_faults(faults jsonb[], partitions int[], ids uuid[], flows uuid[])
 returns jsonb[]
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     homes record;

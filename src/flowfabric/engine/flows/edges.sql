@@ -8,7 +8,7 @@ create or replace function flowfabric._edge_fault(
     flow flowfabric.flows, upstream_partition int, upstream uuid, downstream_partition int, downstream uuid,
     pass_as text)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     rival text;
@@ -59,7 +59,7 @@ $$;
 --   returns  true or false
 create or replace function flowfabric._is_member(flow flowfabric.flows, partition int, id uuid)
 returns boolean
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return coalesce(_is_member.partition = flow.partition and (
@@ -73,7 +73,7 @@ end $$;
 --   returns  true or false
 create or replace function flowfabric._is_behind(partition int, start uuid, target uuid)
 returns boolean
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     return exists (
@@ -95,7 +95,7 @@ end $$;
 create or replace function flowfabric._new_edge_fault(
     flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     child constant text := flowfabric._id(flow.partition, _new_edge_fault.downstream);
@@ -199,7 +199,7 @@ end $$;
 --   returns  the edge; null if neither exists
 create or replace function flowfabric._existing_edge(partition int, upstream uuid, downstream uuid, id uuid)
 returns flowfabric.flow_edges
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     there flowfabric.flow_edges;
@@ -222,7 +222,7 @@ end $$;
 create or replace function flowfabric._widen_group(
     partition int, flow uuid, downstream uuid, ended_as flowfabric.edge_state)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     insert into flowfabric.edge_groups as g (partition, flow, downstream, kind, total, succeeded, failed, skipped)
@@ -334,7 +334,7 @@ end $$;
 --   returns  true or false
 create or replace function flowfabric._awaits(ticket flowfabric.tickets)
 returns boolean
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     return ticket.flow is not null and exists (

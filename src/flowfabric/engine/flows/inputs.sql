@@ -8,7 +8,7 @@
 --   returns  the inputs of each ticket, in their order
 create or replace function flowfabric._inputs_of(places tid[])
 returns flowfabric.inputs[]
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     return array(

@@ -95,7 +95,7 @@ end $$;
 --   locks    the flows, in key order
 create or replace function flowfabric._lock_flows(partitions smallint[], flows uuid[])
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     perform from (
@@ -110,7 +110,7 @@ end $$;
 --   locks    the flows, in key order
 create or replace function flowfabric._lock_flows_of(partitions smallint[], ids uuid[])
 returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     held record;
@@ -131,7 +131,7 @@ end $$;
 --   locks    the flows; never waits: the statement fails with lock_not_available
 create or replace function flowfabric._take_flows_of(partitions smallint[], ids uuid[])
 returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     perform from unnest(_take_flows_of.partitions, _take_flows_of.ids) as x (partition, id)
@@ -177,8 +177,7 @@ create or replace function flowfabric._lock_for_end(
     partitions int[], ids uuid[], flows uuid[] default null, wins boolean default false,
     budgets uuid[] default '{}')
 returns void
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     members record := flowfabric._members(_lock_for_end.partitions, _lock_for_end.ids, _lock_for_end.flows);
@@ -211,7 +210,7 @@ end $$;
 --            reservations, in key order
 create or replace function flowfabric._lock_flows_for_breach(budgets uuid[], partitions int[], ids uuid[])
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     if exists (
@@ -231,8 +230,7 @@ end $$;
 create or replace function flowfabric._try_for_end(
     partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
 returns uuid[]
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     got uuid[] := '{}';
@@ -312,8 +310,7 @@ end $$;
 --   returns  the executions that can end now, and whether the transaction holds budgets for them
 create or replace function flowfabric._with_free_budgets(
     inout partitions smallint[], inout ids uuid[], members uuid[], out holds_budgets boolean)
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
     ends record;

@@ -1,14 +1,15 @@
 -- Replay in a flow: reset edges and groups to pending when a member runs again.
 
 -- Reset the edges that the end of a member settled, if their group is still pending. If the member's own group was
--- impossible (as for every skipped member), it waits again for the upstreams that have not succeeded since. The caller
--- has locked the flow, and the member has its new ticket.
+-- impossible (as for every skipped member), it waits again for all upstreams whose latest end is not a success, also
+-- for one that had succeeded before and was replayed. The caller has locked the flow, and the member has its new
+-- ticket.
 --
 --   moves    edge succeeded, failed, skipped → pending; group impossible → pending, satisfied; the member →
 --            blocked_by_dependencies, while its group is pending
 create or replace function flowfabric._reopen(partition int, id uuid, flow uuid)
 returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     children uuid[];
@@ -37,7 +38,7 @@ begin
         from (
             select e.ctid as place, e.upstream from flowfabric.flow_edges e
             where e.flow = _reopen.flow and e.downstream = _reopen.id and e.partition + 0 = _reopen.partition
-              and e.state in ('failed', 'skipped') offset 0) x
+              and e.state <> 'pending' offset 0) x
         cross join lateral (
             select u.outcome from flowfabric.executions u
             where u.partition = _reopen.partition and u.id = x.upstream offset 0) u
@@ -53,7 +54,7 @@ end $$;
 --   moves    group → pending, satisfied
 create or replace function flowfabric._recount(partition int, downstream uuid, flow uuid)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 begin
     update flowfabric.edge_groups g

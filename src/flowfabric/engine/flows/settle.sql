@@ -29,8 +29,7 @@ end $$;
 create or replace function flowfabric._settle_edges(
     partitions smallint[], ids uuid[], states flowfabric.edge_state[], others uuid[] default '{}')
 returns setof flowfabric.edge_groups
-language plpgsql
-set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 begin
     return query
@@ -80,7 +79,7 @@ end $$;
 --   returns  one row per upstream, with the reason
 create or replace function flowfabric._upstreams_to_cancel(groups flowfabric.edge_groups[], skipped uuid[])
 returns table (partition smallint, id uuid, reason text)
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     return query
@@ -115,7 +114,7 @@ end $$;
 create or replace function flowfabric._settle_flows(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, others uuid[] default '{}', out lanes text[],
     out ended text[])
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     wave_partitions smallint[] := _settle_flows.partitions;
@@ -194,7 +193,7 @@ create or replace function flowfabric._act_on_groups(
     partitions smallint[], downstreams uuid[], skip_partitions smallint[], skips uuid[], cancel_partitions smallint[],
     cancels uuid[], reasons jsonb[])
 returns text[]
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     fired constant flowfabric.edge_groups[] := array(
@@ -237,7 +236,7 @@ end $$;
 --   returns  the lanes of those that are claimable now
 create or replace function flowfabric._release(groups flowfabric.edge_groups[])
 returns text[]
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -266,7 +265,7 @@ end $$;
 --   emits    edge_group_satisfied, edge_group_impossible
 create or replace function flowfabric._note_groups(kind text, groups flowfabric.edge_groups[])
 returns void
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     open_ones record;
@@ -290,7 +289,7 @@ end $$;
 --   returns  one failure per member, in the given order
 create or replace function flowfabric._skip_failures(partitions smallint[], ids uuid[])
 returns jsonb[]
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
     return array(

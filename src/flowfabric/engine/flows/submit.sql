@@ -123,7 +123,7 @@ create or replace function flowfabric._link_members(
     flow flowfabric.flows, ids uuid[], upstreams int[], downstreams int[], names text[], grouped int[],
     policies jsonb[])
 returns void
-language plpgsql set enable_seqscan = off set enable_mergejoin = off as $$
+language plpgsql set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     added record;

@@ -32,7 +32,7 @@ create or replace function flowfabric._admit(
     partitions smallint[], executions uuid[], attempts int[], routes int[], now timestamptz,
     grant_expires_at timestamptz default null)
 returns void
-language plpgsql set enable_seqscan = off set enable_bitmapscan = off set enable_memoize = on as $$
+language plpgsql set enable_bitmapscan = off set enable_memoize = on as $$
 #variable_conflict use_column
 begin
     with admitted as (

@@ -207,7 +207,7 @@ end $$;
 create or replace function flowfabric._close_waits(
     partitions smallint[], ids uuid[], suspensions uuid[], outcome flowfabric.outcome)
 returns void
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare

@@ -121,7 +121,7 @@ end $$;
 --   returns  the suspensions that can time out now, with the lanes of their executions
 create or replace function flowfabric._lock_late_waits(
     inout partitions smallint[], inout executions uuid[], inout ids uuid[], now timestamptz, out lanes text[])
-language plpgsql set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     late record;

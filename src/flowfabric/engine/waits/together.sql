@@ -205,7 +205,7 @@ end $$;
 --   returns  the fault, or null if they are valid
 create or replace function flowfabric._wait_requests_fault(partition int, execution uuid, wishes jsonb, now timestamptz)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
     longest timestamptz := (
@@ -238,7 +238,7 @@ end $$;
 create or replace function flowfabric._begin_waits(
     partition int, execution uuid, together uuid, wishes jsonb, now timestamptz)
 returns void
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     wish jsonb;
@@ -287,7 +287,7 @@ end $$;
 --   returns  whether the run can continue immediately
 create or replace function flowfabric._end_finished_waits(partition int, execution uuid, together uuid, now timestamptz)
 returns boolean
-language plpgsql set enable_seqscan = off as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     chosen text[];
