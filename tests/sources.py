@@ -50,6 +50,10 @@ class SqlFunction(NamedTuple):
     text: str  # from `create` to the last `$$;`
 
     @property
+    def is_internal(self) -> bool:
+        return self.name.startswith("_")
+
+    @property
     def code(self) -> str:
         """The text without its comments."""
         return without_comments(self.text)

@@ -23,16 +23,15 @@ PYTHON_FUNCTION, SQL_FUNCTION, TEST_FUNCTION = 60, 90, 40
 
 HOUSE_WORDS = {"since", "until", "page", "sort"}
 
-# Functions whose events depend on an argument; the header of a caller names those that can occur there.
+# Functions whose events depend on an argument; the header of a caller names those that it causes.
 CHOSEN_BY_ARGUMENT = {
     "_end": "the outcome",
     "_end_leases": "how the lease ended",
     "_settle_failures": "the outcome of executions that are not retried",
     "_note_groups": "the state of the group",
-    "submit": "whether it is for a flow",
 }
 
-# Codes of a called function that cannot occur in the caller, with the reason.
+# Codes and events of the called functions that cannot occur in the caller, with the reason.
 CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it requests no lease, and passes a valid duration"},
     "_spending_step_fault": {"payload_too_large": "a report or a settlement stores no result"},
@@ -43,7 +42,7 @@ CANNOT_HAPPEN = {
     },
     "_fence_faults": {"row_locked": "it waits for locks"},
     "_fire": dict.fromkeys(
-        ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition"],
+        ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition", "flow_member_added"],
         "a schedule does not submit to a flow",
     ),
     "set_edge_group": {"execution_not_found": "a member of a flow that it has locked; retention removes whole flows"},
@@ -142,25 +141,22 @@ def test_no_function_hides_from_these_tests() -> None:
 
 
 def test_headers_name_what_is_refused() -> None:
-    def refuses(function: SqlFunction) -> set[str]:
-        passed_on = {code for callee in _callees(function) for code in callee.says("refuses")}
-        return set(sources.FAULT.findall(function.code)) | passed_on - CANNOT_HAPPEN.get(function.name, {}).keys()
+    """An internal function names the codes in its body, an operation also those of everything it calls."""
+    own = {f.name: set(sources.FAULT.findall(f.code)) for f in FUNCTIONS}
 
-    assert _differences({f.name: (refuses(f), f.says("refuses")) for f in FUNCTIONS}) == {}
+    assert _differences({f.name: (said, f.says("refuses")) for f, said in _headers(own)}) == {}
 
 
 def test_headers_name_what_is_emitted() -> None:
-    def emits(function: SqlFunction) -> set[str]:
-        kinds = set(sources.APPEND.findall(function.code))
-        if function.computes and function.name in CHOSEN_BY_ARGUMENT:
-            kinds |= function.says("emits")
-        for callee in _callees(function):
-            possible = callee.says("emits")
-            chosen = possible & function.says("emits") if callee.name in CHOSEN_BY_ARGUMENT else possible
-            kinds |= chosen or possible
-        return kinds
+    """As with codes. A function that chooses the events of a called one by an argument names its choice."""
+    own = {f.name: set(sources.APPEND.findall(f.code)) for f in FUNCTIONS}
+    choosing = [f for f in FUNCTIONS if f.name not in CHOSEN_BY_ARGUMENT]
+    for function in choosing:
+        for choice in [BY_NAME[name].says("emits") for name in function.calls & CHOSEN_BY_ARGUMENT.keys()]:
+            assert choice & function.says("emits"), f"{function.name}: none of {sorted(choice)}"
+            own[function.name] |= choice & function.says("emits")
 
-    assert _differences({f.name: (emits(f), f.says("emits")) for f in FUNCTIONS}) == {}
+    assert _differences({f.name: (said, f.says("emits")) for f, said in _headers(own) if f in choosing}) == {}
 
 
 def test_the_log_is_locked_before_an_event_is_written() -> None:
@@ -171,17 +167,16 @@ def test_the_log_is_locked_before_an_event_is_written() -> None:
 
 
 def test_headers_name_locks_exactly_if_a_function_takes_one() -> None:
-    def locks(function: SqlFunction) -> bool:
-        # Appending to the log locks it in share mode; `emits` implies that.
-        passed_on = [c for c in _callees(function) if "locks" in c.clauses and c.name not in APPENDING]
-        return bool(sources.LOCK.search(function.code) or passed_on) or function.name in APPENDING
+    # Appending to the log locks it in share mode; `emits` implies that.
+    locking = {f.name for f in FUNCTIONS if sources.LOCK.search(f.code)} - APPENDING
+    own = {f.name: {f.name} & locking for f in FUNCTIONS}
 
-    assert [f.name for f in FUNCTIONS if ("locks" in f.clauses) != locks(f)] == []
+    assert [f.name for f, locks in _headers(own) if ("locks" in f.clauses) != bool(locks or f.name in APPENDING)] == []
 
 
 def test_operations_that_change_something_keep_their_plans() -> None:
     settings = "\nlanguage plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off "
-    changing = [f for f in FUNCTIONS if not f.name.startswith("_") and "\nlanguage plpgsql stable " not in f.text]
+    changing = [f for f in FUNCTIONS if not f.is_internal and "\nlanguage plpgsql stable " not in f.text]
 
     assert [
         f.name for f in changing if "plpgsql" in f.text and settings not in f.text and f.name not in PLANNED_PER_CALL
@@ -218,7 +213,7 @@ def test_functions_have_one_style() -> None:
 
 
 def test_no_operation_has_a_parameter_whose_name_is_reserved_for_lists() -> None:
-    operations = {f.name: set(f.parameters) & HOUSE_WORDS for f in FUNCTIONS if not f.name.startswith("_")}
+    operations = {f.name: set(f.parameters) & HOUSE_WORDS for f in FUNCTIONS if not f.is_internal}
 
     assert {name: words for name, words in operations.items() if words} == {}
 
@@ -254,13 +249,13 @@ def test_python_calls_only_functions_that_exist_and_all_the_public_ones() -> Non
     called = {name for file in sources.python_files(SRC) for name in sources.called(file)}
 
     assert called - exist == set()
-    assert {name for name in BY_NAME if not name.startswith("_")} - called == set()
+    assert {f.name for f in FUNCTIONS if not f.is_internal} - called == set()
 
 
 def test_an_operation_has_the_same_name_in_sql_and_in_python() -> None:
     operations = {function.name.removesuffix("_many") for file in _concepts() for function in _operations(file)}
     operations = {RENAMED.get(name, (name, ""))[0] for name in operations}
-    functions = {name for name in BY_NAME if not name.startswith("_")}
+    functions = {f.name for f in FUNCTIONS if not f.is_internal}
 
     assert _difference(operations, functions) == ""
 
@@ -425,13 +420,29 @@ def _differences(pairs: dict[str, tuple[set[str], set[str]]]) -> dict[str, str]:
     return {name: _difference(there, said) for name, (there, said) in pairs.items() if there != said}
 
 
+def _headers(own: dict[str, set[str]]) -> Iterator[tuple[SqlFunction, set[str]]]:
+    """Each function with what its header must say: an internal one its own, an operation that of all it calls too."""
+    before: dict[str, set[str]] = {}
+    reached = own
+    while reached != before:
+        before = reached
+        reached = {
+            f.name: own[f.name]
+            | {said for callee in _callees(f) for said in before[callee.name]} - CANNOT_HAPPEN.get(f.name, {}).keys()
+            for f in FUNCTIONS
+        }
+    for function in FUNCTIONS:
+        if not (function.is_internal and ENGINE / "waits" in function.file.parents):
+            yield function, own[function.name] if function.is_internal else reached[function.name]
+
+
 def _callees(function: SqlFunction) -> list[SqlFunction]:
     return [BY_NAME[name] for name in function.calls if name in BY_NAME]
 
 
 def _entries() -> set[str]:
     """The functions that are called from outside SQL, and the one of the trigger."""
-    public = {name for name in BY_NAME if not name.startswith("_")}
+    public = {f.name for f in FUNCTIONS if not f.is_internal}
     called = {name for file in sources.python_files(SRC) for name in sources.called(file)}
     return public | called & BY_NAME.keys() | {f"_{name}" for name in TRIGGERS}
 

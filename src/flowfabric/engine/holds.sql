@@ -72,7 +72,7 @@ end $$;
 -- Lock the ticket of a runnable execution.
 --
 --   locks    the ticket
---   refuses  execution_not_found, execution_ended, execution_not_runnable
+--   refuses  execution_not_runnable
 --   returns  the ticket
 create or replace function flowfabric._lock_runnable(partition int, id uuid)
 returns flowfabric.tickets

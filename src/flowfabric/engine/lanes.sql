@@ -21,7 +21,6 @@ end $$;
 -- Return the state of a lane, and create the lane if it does not exist.
 --
 --   moves    lane – → active, if it is new
---   emits    lane_registered, if it is new
 --   returns  the lane's state
 create or replace function flowfabric._register_lane(name text)
 returns flowfabric.lane_state

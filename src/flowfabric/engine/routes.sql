@@ -44,7 +44,6 @@ end $$;
 -- transaction.
 --
 --   moves    lane – → active, if it is new
---   emits    lane_registered, if it is new
 --   returns  the route's id
 create or replace function flowfabric._make_route(
     lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
@@ -130,7 +129,7 @@ end $$;
 
 -- Check the quotas of a submission.
 --
---   refuses  invalid_body, quota_not_found, as a value
+--   refuses  invalid_body, as a value
 --   returns  the fault, or null if the quotas are valid
 create or replace function flowfabric._quotas_fault(namespace text, words jsonb)
 returns jsonb
@@ -154,7 +153,6 @@ $$;
 -- cannot deadlock.
 --
 --   moves    lane – → active, if it is new
---   emits    lane_registered, if it is new
 --   returns  the routes, with the ids of the new ones filled in
 create or replace function flowfabric._make_routes(
     routes int[], lanes text[], namespaces text[], needs jsonb[], budgets text[], quotas text[], wanted int[])
@@ -182,8 +180,7 @@ end $$;
 -- Check the fields of a route. The pattern only searches for an invalid character and the length is checked separately:
 -- a pattern with a repetition count is ten times slower.
 --
---   refuses  invalid_lane, invalid_namespace, invalid_capabilities, invalid_body, budget_not_found, quota_not_found, as
---            a value
+--   refuses  invalid_lane, invalid_namespace, invalid_capabilities, as a value
 --   returns  the fault, or null if the fields are valid
 create or replace function flowfabric._words_fault(lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb)
 returns jsonb

@@ -119,9 +119,6 @@ end $$;
 -- secret is not installed again.
 --
 --   moves    key – → active, by the first migration
---   locks    the keystore
---   emits    key_seeded
---   refuses  invalid_kid, invalid_secret, another_key_active, rotation_conflict
 create or replace function flowfabric._seed_first_key(secret text)
 returns void
 language plpgsql as $$

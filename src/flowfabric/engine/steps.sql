@@ -13,7 +13,7 @@ $$;
 
 -- Check a step, regardless of the steps already saved.
 --
---   refuses  invalid_name, payload_too_large, as a value
+--   refuses  invalid_name, as a value
 --   returns  the fault, or null if the step is valid
 create or replace function flowfabric._step_fault(name text, occurrence int, bytes int, most int)
 returns jsonb

@@ -187,7 +187,7 @@ end $$;
 --
 --   moves    active → runnable: pending_reclaim_attempt
 --   locks    the entry; the tickets of its leases, in key order
---   emits    worker_marked_dead, lease_revoked
+--   emits    worker_marked_dead, lease_revoked, reservation_released
 --   refuses  invalid_worker, invalid_body
 --   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes that have work again
 create or replace function flowfabric.mark_dead(
@@ -306,7 +306,7 @@ end $$;
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
 --   locks    the tickets it moves, in key order (skips locked ones); the budgets of their reservations, in key order
---   emits    worker_expired, lease_expired, execution_failed
+--   emits    worker_expired
 --   returns  how many instances were removed, the lanes that have work again, the executions that ended
 create or replace function flowfabric._remove_orphans(
     instances text[], out moved int, out lanes text[], out ended text[])
@@ -347,7 +347,8 @@ end $$;
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
 --   locks    the entries it changes, then the tickets of lost leases, in key order (skips locked ones)
---   emits    worker_expired, lease_expired, execution_failed
+--   emits    worker_expired, lease_expired, execution_failed, edge_group_impossible, edge_group_satisfied,
+--            execution_cancelled, execution_skipped, reservation_released, waitpoint_closed
 --   returns  how many instances were removed as dead and how many could not be, the lanes that have work again, the
 --            executions that ended
 create or replace function flowfabric.return_orphans(

@@ -2,9 +2,6 @@
 
 -- Record the current attempts as ended and release their reservations. The caller has locked the tickets and updates
 -- them next.
---
---   locks    the budgets of their reservations, in key order
---   emits    reservation_released
 create or replace function flowfabric._close_attempts(
     partitions smallint[], ids uuid[], lifecycle flowfabric.lifecycle, failures jsonb[])
 returns void
@@ -27,7 +24,8 @@ end $$;
 --
 --   moves    active → ended: success
 --   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
---   emits    execution_completed
+--   emits    execution_completed, edge_group_impossible, edge_group_satisfied, execution_cancelled, execution_skipped,
+--            reservation_released, waitpoint_closed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
 --            payload_too_large, invalid_body, row_locked
 --   returns  per item 'completed', or its refusal; if the call changed other members of flows, its first 'completed'
@@ -90,7 +88,7 @@ end $$;
 
 -- Check a result.
 --
---   refuses  payload_too_large, invalid_body, as a value
+--   refuses  invalid_body, as a value
 --   returns  the fault, or null if the result is valid
 create or replace function flowfabric._result_fault(bytes int, encoding text, most int)
 returns jsonb
@@ -110,7 +108,8 @@ end $$;
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff; or → ended: failed
 --   locks    the flows, in key order; the tickets, in key order; without `wait`, skips locked ones
---   emits    attempt_failed, execution_failed
+--   emits    attempt_failed, execution_failed, edge_group_impossible, edge_group_satisfied, execution_cancelled,
+--            execution_skipped, reservation_released, waitpoint_closed
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
 --            invalid_body, invalid_time, row_locked
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, 'failed', or its refusal; if the call changed other

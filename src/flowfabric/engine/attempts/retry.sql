@@ -56,8 +56,7 @@ end $$;
 -- Schedule the retries of failed attempts. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt, retries + 1
---   locks    the budgets of their reservations, in key order
---   emits    attempt_failed, reservation_released
+--   emits    attempt_failed
 create or replace function flowfabric._schedule_retries(
     partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
 returns void
@@ -97,8 +96,7 @@ end $$;
 -- Settle failed attempts: schedule a retry if one is left, else end the execution. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt; or → ended
---   locks    the budgets of their reservations, in key order
---   emits    attempt_failed, execution_failed, execution_expired, reservation_released
+--   emits    execution_failed, execution_expired
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'; if that ended other members of flows, the
 --            first 'failed' item has them
 create or replace function flowfabric._settle_failures(
@@ -159,7 +157,8 @@ end $$;
 --   moves    active → runnable: pending_retry_attempt; or → ended: expired
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
---   emits    attempt_failed, execution_expired
+--   emits    attempt_failed, execution_expired, edge_group_impossible, edge_group_satisfied, execution_cancelled,
+--            execution_skipped, reservation_released, waitpoint_closed
 --   returns  how many were moved and how many could not be, no lanes (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])

@@ -98,7 +98,7 @@ end $$;
 --
 --   moves    reservation open → expired
 --   locks    the budgets, in key order
---   emits    budget_reset, reservation_expired
+--   emits    budget_reset
 --   returns  the budgets that exist, up to date
 create or replace function flowfabric._lock_budgets(ids uuid[], now timestamptz)
 returns flowfabric.budgets[]
@@ -133,9 +133,6 @@ end $$;
 -- Lock one budget.
 --
 --   moves    reservation open → expired
---   locks    the budget
---   emits    budget_reset, reservation_expired
---   refuses  budget_not_found
 --   returns  the budget
 create or replace function flowfabric._lock_budget(id uuid, now timestamptz)
 returns flowfabric.budgets

@@ -70,7 +70,8 @@ end $$;
 --            waiting_for_budget
 --   locks    the ticket; then the budgets, in key order
 --   emits    reservation_made, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled,
---            execution_suspended, waitpoint_closed, budget_reset, reservation_expired, reservation_released
+--            execution_suspended, waitpoint_closed, budget_reset, reservation_expired, reservation_released,
+--            edge_group_impossible, edge_group_satisfied, execution_skipped
 --   refuses  budget_not_found, invalid_usage, invalid_time, invalid_body, fence_required, partial_fence, lease_lost,
 --            execution_not_active, execution_not_found
 --   returns  {outcome: reserved, soft_breach or already_applied, reservation_id, expires_at, …figures}, or {outcome:
@@ -134,9 +135,6 @@ end $$;
 -- lock.
 --
 --   moves    reservation open → expired
---   locks    the flow of the execution, if a breach may end it; the ticket; then the budgets, in key order
---   emits    budget_reset, reservation_expired
---   refuses  budget_not_found, fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found
 --   returns  the budget
 create or replace function flowfabric._lock_for_call(
     budget uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
@@ -165,8 +163,6 @@ end $$;
 -- caller has locked and stored the budget.
 --
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
---   locks    the budgets of its reservations, in key order
---   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
 --   returns  the verdict with the action taken, and the members of its flow that ended with the execution, if any
 create or replace function flowfabric._answer_breach(
     budget flowfabric.budgets, verdict jsonb, partition int, execution uuid, amounts jsonb, now timestamptz)

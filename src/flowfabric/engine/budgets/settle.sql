@@ -3,10 +3,7 @@
 -- Find a reservation, check the fence of the caller that ends it, and lock its budget.
 --
 --   moves    reservation open → expired
---   locks    the ticket; then the budgets, in key order
---   emits    budget_reset, reservation_expired
---   refuses  reservation_not_found, fence_required, partial_fence, lease_lost, execution_not_active,
---            execution_not_found, budget_not_found
+--   refuses  fence_required
 --   returns  the current reservation, and its budget
 create or replace function flowfabric._lock_reservation(
     reservation_id uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz,
@@ -49,8 +46,6 @@ language sql immutable as $$
 $$;
 
 -- Save a settlement as a step in the journal, unless that step is already saved. The caller has locked the ticket.
---
---   refuses  too_many_steps
 create or replace function flowfabric._save_settlement(
     partition int, execution uuid, step text, occurrence int, now timestamptz)
 returns void
@@ -77,7 +72,7 @@ end $$;
 --   locks    the ticket; then the budgets, in key order; then the tickets it moves, skipping locked ones
 --   emits    reservation_settled, budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled,
 --            execution_suspended, execution_resumed, waitpoint_closed, budget_reset, reservation_expired,
---            reservation_released
+--            reservation_released, edge_group_impossible, edge_group_satisfied, execution_skipped
 --   refuses  reservation_not_found, invalid_usage, invalid_name, fence_required, partial_fence, lease_lost,
 --            execution_not_active, execution_not_found, budget_not_found, too_many_steps
 --   returns  {outcome: settled, soft_breach, hard_breach or already_applied with the first answer, …figures, lanes,
@@ -131,8 +126,7 @@ end $$;
 -- locked the budget.
 --
 --   moves    reservation open → settled
---   emits    reservation_settled, budget_soft_breached, budget_hard_breached
---   refuses  invalid_usage
+--   emits    reservation_settled
 --   returns  the budget, and the verdict: {outcome, …figures}
 create or replace function flowfabric._settled(
     inout budget flowfabric.budgets, reservation flowfabric.reservations, actual jsonb, partition int, execution uuid,

@@ -3,8 +3,7 @@
 -- Count amounts in a budget if they fit, as used or as reserved. At a hard breach or an error nothing is counted. The
 -- caller has locked the budget and stores it.
 --
---   emits    budget_soft_breached, budget_hard_breached
---   refuses  invalid_usage, as a value
+--   emits    budget_soft_breached
 --   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._charge(
     inout budget flowfabric.budgets, amounts jsonb, reserving boolean, execution_id text, now timestamptz,
@@ -113,7 +112,6 @@ end $$;
 
 -- Check a report, except for its fence and its budget.
 --
---   refuses  invalid_usage, invalid_body, invalid_name, fence_required, as a value
 --   returns  the fault, or null if the report is valid
 create or replace function flowfabric._report_fault(amounts jsonb, key text, execution uuid, step text, occurrence int)
 returns jsonb
@@ -131,7 +129,7 @@ end $$;
 
 -- Check the step that a report or a settlement saves in the journal.
 --
---   refuses  invalid_name, fence_required, as a value
+--   refuses  fence_required, as a value
 --   returns  the fault, or null if the step is valid or missing
 create or replace function flowfabric._spending_step_fault(execution uuid, step text, occurrence int)
 returns jsonb
@@ -158,8 +156,6 @@ $$;
 
 -- Count one report in a budget, unless it was counted before. The caller has locked the budget and stores it.
 --
---   emits    budget_soft_breached, budget_hard_breached
---   refuses  invalid_usage, too_many_steps, as a value
 --   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._report_one(
     inout budget flowfabric.budgets, amounts jsonb, partition int, execution uuid, key text, step text, occurrence int,
@@ -198,8 +194,6 @@ end $$;
 
 -- Check the fences of the items of a call that have one.
 --
---   locks    the tickets, in key order
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  one fault per item, or null if the fence is valid or missing
 create or replace function flowfabric._fence_faults(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[])
@@ -247,7 +241,8 @@ end $$;
 --   locks    the flows of executions that a breach may end, in key order; the tickets, in key order; then the budgets,
 --            in key order
 --   emits    budget_soft_breached, budget_hard_breached, execution_failed, execution_cancelled, execution_suspended,
---            waitpoint_closed, budget_reset, reservation_expired, reservation_released
+--            waitpoint_closed, budget_reset, reservation_expired, reservation_released, edge_group_impossible,
+--            edge_group_satisfied, execution_skipped
 --   refuses  invalid_limit over 1,000 items; per item budget_not_found, invalid_usage, invalid_body, invalid_name,
 --            fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, too_many_steps
 --   returns  per item 'ok', 'soft_breach' {dimension, used, reserved, soft_limit}, 'hard_breach' {dimension, used,

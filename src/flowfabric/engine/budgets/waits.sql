@@ -4,8 +4,7 @@
 -- reservations.
 --
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
---   locks    the budgets of its reservations, in key order
---   emits    execution_failed, execution_cancelled, execution_suspended, waitpoint_closed, reservation_released
+--   emits    execution_failed, execution_cancelled
 --   returns  {ended}: the members of its flow that ended with it, if any
 create or replace function flowfabric._act_on_breach(
     budget flowfabric.budgets, partition int, execution uuid, amounts jsonb, dimension text, now timestamptz)
@@ -72,7 +71,6 @@ end $$;
 --
 --   moves    suspended → runnable
 --   locks    the tickets it moves, skipping locked ones
---   emits    execution_resumed, waitpoint_closed
 --   returns  how many were resumed, how many were skipped because of `passing`, and the lanes with claimable work
 create or replace function flowfabric._resume_waiting(
     budget flowfabric.budgets, take int, passing int default 0, most int default null,
@@ -132,8 +130,6 @@ $$;
 -- Resume waiting executions that fit now. The caller has locked and stored the budget.
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now
---   locks    the tickets it moves, skipping locked ones
---   emits    execution_resumed, waitpoint_closed
 --   returns  the lanes that may have claimable work again
 create or replace function flowfabric._resume_waiting_for_budget(
     before flowfabric.budgets, after flowfabric.budgets, now timestamptz)

@@ -6,7 +6,6 @@
 -- parents. `partitions` and `executions` are the execution of each wait.
 --
 --   moves    waitpoint active → pending, of an alternative
---   emits    signal_delivered, waitpoint_closed
 create or replace function flowfabric._answer_children(
     partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
 returns void
@@ -61,7 +60,8 @@ end $$;
 --   moves    suspended → runnable, if a parent has no open wait left; any phase of an orphan → ended: cancelled
 --   locks    the tickets of the parents that it notifies and of orphans, and the child ends that it handles, skipping
 --            locked ones
---   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released
+--   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released,
+--            edge_group_impossible, edge_group_satisfied, execution_skipped
 --   returns  how many were handled, the lanes to wake, the executions that ended
 create or replace function flowfabric.deliver_child_ends(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -197,7 +197,6 @@ end $$;
 --
 --   moves    suspended → runnable, if a parent has no open wait left
 --   locks    the ends, skipping locked ones
---   emits    signal_delivered, execution_resumed, waitpoint_closed
 --   returns  how many were deleted, and the lanes to wake
 create or replace function flowfabric._close_child_ends(
     held flowfabric.child_ends[], moot flowfabric.child_ends[], out moved int, out lanes text[])
@@ -228,7 +227,6 @@ end $$;
 -- child that was replayed in between will end again, and its parent waits for that. The caller has locked the parents.
 --
 --   moves    suspended → runnable: eligible_now; waitpoint active → pending, of an alternative
---   emits    signal_delivered, execution_resumed, waitpoint_closed
 --   returns  the lanes to wake
 create or replace function flowfabric._notify_parents(partitions smallint[], ids uuid[], parents uuid[])
 returns text[]
@@ -259,7 +257,7 @@ end $$;
 --
 --   moves    any phase → ended: cancelled
 --   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
---   emits    execution_cancelled, waitpoint_closed, reservation_released
+--   emits    execution_cancelled
 --   returns  how many were passed and the last of them, whether there may be more, whether locked ones are left behind
 --            the last child, the executions that ended, and whether budgets are locked for that
 create or replace function flowfabric._cancel_orphans(

@@ -2,9 +2,6 @@
 
 -- Look up the places of children in the journals of their parents.
 --
---   locks    the tickets of the parents, in key order
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_name,
---            too_many_steps, as a value
 --   returns  one value per item: 'new', 'saved' with the result if that place already has its child, 'taken' if another
 --            execution has the id; or the fault
 create or replace function flowfabric._find_children(

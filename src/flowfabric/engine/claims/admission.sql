@@ -143,7 +143,6 @@ end $$;
 -- Serve the open routes of one priority in turn, within their quotas: per round as many routes as executions are still
 -- to be taken, so that no more quotas are locked than needed.
 --
---   locks    the tickets it chooses, skipping locked ones; the quotas of their routes, in key order
 --   returns  the ctids of the tickets; the capacity of each known quota, and the locked quotas
 create or replace function flowfabric._serve_within(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, may_wait boolean,
@@ -173,7 +172,6 @@ end $$;
 -- Serve routes round-robin until `take` tickets are chosen, no ticket is left, or the quotas are full: one ticket per
 -- route, then a second one each. If a route has too few tickets, the others supply more.
 --
---   locks    the tickets it chooses, skipping locked ones
 --   returns  the ctids of the tickets, and the remaining capacity of each known quota
 create or replace function flowfabric._serve_shares(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, skips_late boolean,

@@ -146,7 +146,6 @@ end $$;
 -- Serve the routes of one priority round-robin until `take` tickets are chosen or none is left: equal shares per round.
 -- If a route has too few tickets, the next round takes more from routes that may have some.
 --
---   locks    the tickets it chooses, skipping locked ones
 --   returns  the ctids of the tickets
 create or replace function flowfabric._serve(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, skips_late boolean)
@@ -295,7 +294,6 @@ end $$;
 -- them. It reads only the routes it visits and the rows it takes, whatever the backlog. Every plan must use the ready
 -- index, so other scan types are off here and in everything it calls.
 --
---   locks    the tickets it chooses, skipping locked ones; the quotas of their routes
 --   returns  the ctids of the tickets
 create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,

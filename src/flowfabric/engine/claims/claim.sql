@@ -153,7 +153,8 @@ end $$;
 --   moves    runnable: eligible_now → active; not_eligible_until_time → eligible_now when due; past its deadline →
 --            ended
 --   locks    the tickets it takes, skipping locked ones; the quotas of their routes
---   emits    lease_acquired, execution_expired, grant_expired
+--   emits    lease_acquired, execution_expired, grant_expired, edge_group_impossible, edge_group_satisfied,
+--            execution_cancelled, execution_skipped, reservation_released, waitpoint_closed
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_lease, invalid_limit
 --   returns  what a worker needs to run them; no rows if nothing is open to this worker
 create or replace function flowfabric.claim(
@@ -228,9 +229,6 @@ end $$;
 --
 --   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when expired; past its deadline
 --            → ended
---   locks    the tickets it chooses, skipping locked ones; the quotas of their routes
---   emits    execution_expired, grant_expired
---   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
 --   returns  the ctids of the tickets
 create or replace function flowfabric._take_ready(
     worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text,
@@ -314,8 +312,6 @@ end $$;
 -- because a flow must be locked before its tickets.
 --
 --   moves    runnable → ended: expired
---   locks    the budgets of their reservations, in key order
---   emits    execution_expired
 --   returns  how many tickets it ended, and how many remain among the chosen
 create or replace function flowfabric._expire_chosen(
     places tid[], now timestamptz, may_wait boolean, out ended int, out remaining int)
@@ -344,7 +340,7 @@ end $$;
 
 -- Refuse invalid arguments of a claim.
 --
---   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit
+--   refuses  invalid_limit
 create or replace function flowfabric._check_claim(
     worker text, instance text, lanes text[], capabilities jsonb, take int)
 returns void

@@ -47,7 +47,6 @@ end $$;
 
 -- Check a fence against the ticket at a ctid, which the caller has locked.
 --
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, as a value
 --   returns  the fault, or null if the fence is valid
 create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int)
 returns jsonb
@@ -63,7 +62,7 @@ end $$;
 -- The fault for an execution without a ticket. A worker that finds its own epoch and attempt in it knows that its first
 -- call took effect. Volatile, because it must see the end that a lock has just waited for.
 --
---   refuses  execution_not_found, execution_not_active, as a value
+--   refuses  execution_not_active, as a value
 --   returns  the fault
 create or replace function flowfabric._ended_fault(partition int, id uuid)
 returns jsonb
@@ -95,7 +94,6 @@ $$;
 -- The fault for a ticket that a call could not lock without waiting: it is locked, or it does not exist. Volatile,
 -- because it must see what has been committed since the caller's statement began.
 --
---   refuses  row_locked, execution_not_found, execution_not_active, as a value
 --   returns  the fault
 create or replace function flowfabric._absent_fault(partition int, id uuid)
 returns jsonb
@@ -112,7 +110,6 @@ end $$;
 -- Lock what the ends of the items of a batch need, without waiting, and take the items out of their rounds for which
 -- that is not possible: they get round 0. Items that are not in a flow need only their ticket, and are not locked here.
 --
---   locks    the flows, in key order, and the tickets; skips locked rows
 --   returns  the round numbers
 create or replace function flowfabric._free_rounds(
     rounds int[], partitions int[], ids uuid[], flows uuid[], wins boolean)
@@ -134,7 +131,6 @@ end $$;
 
 -- The answers of the items that are in no round, because what they need is locked.
 --
---   refuses  row_locked, as a value
 --   returns  per item its refusal
 create or replace function flowfabric._locked_items(rounds int[], partitions int[], ids uuid[])
 returns table (item int, outcome text, refusal text, detail text)
@@ -171,8 +167,6 @@ end $$;
 -- has locked is refused, so that the other items do not wait for it.
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
---            row_locked, as a value
 --   returns  per item of the round the ticket's ctid, or the fault; read the ticket in a new statement, because a
 --            statement that began before the lock does not see what the lock waited for
 create or replace function flowfabric._fenced(
@@ -217,7 +211,6 @@ end $$;
 
 -- Check a fence against a ticket that another transaction has locked, as it was before that transaction.
 --
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  the fault if the lease had already ended, or null: it depends on the other transaction
 create or replace function flowfabric._locked_fence_fault(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int)
@@ -241,7 +234,6 @@ end $$;
 -- waits.
 --
 --   locks    the tickets, in key order (skips locked ones)
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  per item of the round the ticket's ctid, or the fault; neither for a ticket that another transaction has
 --            locked
 create or replace function flowfabric._try_fenced(
@@ -275,7 +267,6 @@ end $$;
 -- Lock the ticket of one fenced call, and check its fence.
 --
 --   locks    the ticket
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, as a value
 --   returns  the ticket, and the fault when the fence is not valid
 create or replace function flowfabric._lock_fenced(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, out ticket flowfabric.tickets, out fault jsonb)

@@ -54,7 +54,8 @@ $$;
 --
 --   moves    eligible_now → granted; not_eligible_until_time → eligible_now when due; past its deadline → ended
 --   locks    the tickets it takes, skipping locked ones; the quotas of their routes
---   emits    grant_issued, grant_expired, execution_expired
+--   emits    grant_issued, grant_expired, execution_expired, edge_group_impossible, edge_group_satisfied,
+--            execution_cancelled, execution_skipped, reservation_released, waitpoint_closed
 --   refuses  invalid_worker, invalid_capabilities, invalid_lane, invalid_limit, invalid_grant_lifetime, no_active_key
 --   returns  the grants
 create or replace function flowfabric.issue_grant(

@@ -68,8 +68,7 @@ end $$;
 -- locked the tickets.
 --
 --   moves    active → runnable: eligible_now, pending_reclaim_attempt
---   locks    the budgets of their reservations, in key order
---   emits    lease_expired, lease_revoked, reservation_released
+--   emits    lease_expired, lease_revoked
 create or replace function flowfabric._end_leases(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
 returns void
@@ -121,7 +120,6 @@ end $$;
 -- policy allows. The caller has locked the tickets.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
---   locks    the budgets of their reservations, in key order
 --   emits    lease_expired, execution_failed
 --   returns  the lanes that have work again, and the executions that ended
 create or replace function flowfabric._end_expired_leases(
@@ -153,7 +151,8 @@ end $$;
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
 --   locks    the tickets it moves, after their flows if they end (skips locked ones); the budgets of their
 --            reservations, in key order
---   emits    lease_expired, execution_failed
+--   emits    lease_expired, execution_failed, edge_group_impossible, edge_group_satisfied, execution_cancelled,
+--            execution_skipped, reservation_released, waitpoint_closed
 --   returns  how many were moved and how many could not be, the lanes that have work again, the executions that ended
 create or replace function flowfabric.expire_leases(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
@@ -192,7 +191,7 @@ end $$;
 --
 --   moves    active → runnable: pending_reclaim_attempt
 --   locks    the ticket
---   emits    lease_revoked
+--   emits    lease_revoked, reservation_released
 --   refuses  execution_not_found, invalid_body
 --   returns  'revoked' and the lease, or 'noop' with the cause: no_active_lease, lease_id_mismatch, already_revoked,
 --            already_expired

@@ -27,7 +27,6 @@ end $$;
 -- skips them. Only while no higher priority and no other route has work, and when the route has neither budget nor
 -- quota.
 --
---   locks    the tickets it chooses, skipping locked ones
 --   returns  their ctids; empty if the claim must start from the front
 create or replace function flowfabric._continue_in_route(
     lanes text[], capabilities text[], namespace text, take int, last_route int, last_priority int,

@@ -2,7 +2,7 @@
 
 -- Refuse a change to an execution that has no ticket: it has ended, or it does not exist.
 --
---   refuses  execution_not_found, execution_ended
+--   refuses  execution_ended
 create or replace function flowfabric._refuse_ended(partition int, id uuid)
 returns void
 language plpgsql as $$
@@ -26,7 +26,8 @@ end $$;
 --
 --   moves    any unfinished phase → ended: cancelled
 --   locks    its flow; the ticket
---   emits    execution_cancelled
+--   emits    execution_cancelled, edge_group_impossible, edge_group_satisfied, execution_skipped, reservation_released,
+--            waitpoint_closed
 --   refuses  execution_not_found, execution_ended, fence_required, partial_fence, lease_lost, execution_not_active,
 --            invalid_body
 --   returns  'cancelled', also if it was cancelled before; and the members of its flow that ended with it
@@ -69,7 +70,6 @@ end $$;
 -- its ticket, then its record. If it was replayed between the two, the new ticket is locked last.
 --
 --   locks    the ticket, if there is one; the record
---   refuses  execution_not_found
 --   returns  the record
 create or replace function flowfabric._lock_whole(partition int, id uuid)
 returns flowfabric.executions

@@ -3,7 +3,6 @@
 -- Expire executions whose deadline has passed. The caller has locked the tickets.
 --
 --   moves    any phase → ended: expired
---   locks    the budgets of their reservations, in key order
 --   emits    execution_expired
 --   returns  members of their flows that ended with them
 create or replace function flowfabric._expire(partitions smallint[], ids uuid[])
@@ -19,7 +18,8 @@ end $$;
 --   moves    any phase → ended: expired
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
---   emits    execution_expired
+--   emits    execution_expired, edge_group_impossible, edge_group_satisfied, execution_cancelled, execution_skipped,
+--            reservation_released, waitpoint_closed
 --   returns  how many expired and how many could not, no lanes, the executions that ended
 create or replace function flowfabric.expire_executions(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])

@@ -16,9 +16,7 @@ end $$;
 -- lease that the end took away; the frequent one, of a completion by the lease's holder, needs only the epoch.
 --
 --   moves    any phase → ended
---   locks    the budgets of their reservations, in key order; their flows, unless the caller has locked them before
---   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped,
---            waitpoint_closed, reservation_released; edge_group_satisfied, edge_group_impossible for members downstream
+--   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped
 --   returns  if that changed other members of their flows: the lanes where members became claimable, and the first
 --            10,000 members that were skipped or cancelled
 create or replace function flowfabric._end(

@@ -73,7 +73,6 @@ end $$;
 -- because an earlier item of the batch created it. Only called if an item has a key; otherwise the insert's conflict
 -- detects duplicates.
 --
---   locks    the idempotency keys, in key order
 --   returns  the existing execution's id per item, in order; null if the item is not a duplicate
 create or replace function flowfabric._find_owners(
     partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[], expiries timestamptz[],

@@ -163,7 +163,6 @@ $$;
 
 -- Build the query of a list from the filters given.
 --
---   refuses  invalid_body
 --   returns  the query, which yields partition and id; list_executions supplies its parameters
 create or replace function flowfabric._list_query(
     route_count int, limited_count int, task text, states text[], flow uuid, tag_key text, created_after timestamptz,

@@ -2,7 +2,7 @@
 
 -- Check the arguments of an override.
 --
---   refuses  invalid_body, payload_too_large, as a value
+--   refuses  invalid_body, as a value
 --   returns  the fault, or null if the override is valid
 create or replace function flowfabric._override_fault(
     outcome text, reason text, result bytea, encoding text, result_limit int)
@@ -31,7 +31,8 @@ end $$;
 --
 --   moves    any unfinished phase → ended: success or failed
 --   locks    its flow; the ticket
---   emits    execution_overridden; execution_completed or execution_failed
+--   emits    execution_overridden; execution_completed or execution_failed, edge_group_impossible,
+--            edge_group_satisfied, execution_cancelled, execution_skipped, reservation_released, waitpoint_closed
 --   refuses  execution_not_found, execution_ended, invalid_body, payload_too_large
 --   returns  the public state, 'completed' or 'failed', also if it was overridden before with the same outcome and
 --            result; the lanes where members of its flow became claimable, and the members that ended with it

@@ -13,8 +13,6 @@ language sql immutable as $$
 $$;
 
 -- Refuse a call about an execution that does not exist.
---
---   refuses  execution_not_found
 create or replace function flowfabric._refuse_missing(partition int, id uuid)
 returns void
 language sql as $$

@@ -3,8 +3,6 @@
 -- Read the options that submissions share: the task, the lane, the policy and so on. Each set of options is read once
 -- per call, however many items share it.
 --
---   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
---            budget_not_found, quota_not_found, lane_draining, as a value
 --   returns  the options as they are stored, with their route if it exists; or the fault
 create or replace function flowfabric._read_options(
     given jsonb, out task text, out lane text, out namespace text, out needs jsonb, out budgets uuid[],
@@ -57,7 +55,7 @@ end $$;
 -- Check all options except the ones that select the route. Uses plain expressions, because this runs for every
 -- submission.
 --
---   refuses  invalid_body, invalid_name, invalid_policy, as a value
+--   refuses  invalid_body, invalid_name, as a value
 --   returns  the fault, or null if the options are valid
 create or replace function flowfabric._options_fault(given jsonb)
 returns jsonb
@@ -100,7 +98,7 @@ end $$;
 
 -- Check one submission, except its options.
 --
---   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
+--   refuses  invalid_body, invalid_time, as a value
 --   returns  the fault, or null if the submission is valid
 create or replace function flowfabric._submission_fault(
     key text, payload_bytes int, payload_limit int, delay_ms bigint, delay_until timestamptz, deadline_ms bigint,
@@ -230,8 +228,6 @@ end $$;
 
 -- Read all options of a call.
 --
---   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
---            budget_not_found, quota_not_found, lane_draining, as a value
 --   returns  one array per field, in the order given
 create or replace function flowfabric._read_all_options(
     given text[], out tasks text[], out lanes text[], out namespaces text[], out needs jsonb[], out budgets text[],
@@ -303,7 +299,6 @@ end $$;
 
 -- Check the items of a call and compute their due times, deadlines and tags. An array is null if no item needs it.
 --
---   refuses  invalid_body, payload_too_large, invalid_time, invalid_tag_key, invalid_tag, as a value
 --   returns  the faults, with faults of the options first; due times, deadlines and tags of the valid items
 create or replace function flowfabric._judge_submissions(
     options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[],

@@ -29,7 +29,7 @@ $$;
 
 -- Check a set of tags.
 --
---   refuses  invalid_tag_key, invalid_tag, as a value
+--   refuses  invalid_tag, as a value
 --   returns  the fault of the first invalid tag, or null if all are valid
 create or replace function flowfabric._tags_fault(tags jsonb)
 returns jsonb

@@ -2,7 +2,7 @@
 
 -- Check the attributes of a flow.
 --
---   refuses  invalid_namespace, invalid_name, invalid_body, invalid_tag_key, invalid_tag, as a value
+--   refuses  invalid_namespace, invalid_name, invalid_body, as a value
 --   returns  the fault, or null if the attributes are valid
 create or replace function flowfabric._flow_fault(namespace text, kind text, key text, tags jsonb)
 returns jsonb
@@ -222,8 +222,6 @@ $$;
 -- Check the items of a submission that join flows, after locking those flows: each flow must exist, be open, be in the
 -- item's partition and have room. Items that are already refused do not count towards the size limit.
 --
---   locks    the flows, in key order
---   refuses  flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, as a value
 --   returns  one fault or null per item, including the faults passed in; null if there are none
 create or replace function flowfabric._joining_faults(faults jsonb[], partitions int[], ids uuid[], flows uuid[])
 returns jsonb[]
@@ -256,8 +254,6 @@ begin
 end $$;
 
 -- Make submitted executions members of their flows. The caller has locked the flows.
---
---   emits    flow_member_added
 create or replace function flowfabric._join_flows(partitions int[], ids uuid[], flows uuid[], made boolean[])
 returns void
 language plpgsql as $$

@@ -5,7 +5,8 @@
 --
 --   moves    flow → cancelled; members of any phase → ended: cancelled
 --   locks    the flow; the tickets of its members, in key order; the budgets of their reservations, in key order
---   emits    flow_cancelled, execution_cancelled
+--   emits    flow_cancelled, execution_cancelled, edge_group_impossible, edge_group_satisfied, execution_skipped,
+--            reservation_released, waitpoint_closed
 --   refuses  flow_not_found, invalid_body
 --   returns  'cancelled', or 'already_cancelled' with the policy, reason and caller of the first call; how many members
 --            it cancelled, and the first 1,000 of them

@@ -90,7 +90,7 @@ end $$;
 -- Check a new edge against the graph, the edge group and the state of the downstream member. The caller has locked the
 -- flow and the ticket of the downstream member.
 --
---   refuses  cycle_detected, edge_group_settled, execution_already_started, flow_too_large, as a value
+--   refuses  cycle_detected, edge_group_settled, execution_already_started, as a value
 --   returns  the fault, or null if the edge is valid
 create or replace function flowfabric._new_edge_fault(
     flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)

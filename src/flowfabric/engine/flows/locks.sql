@@ -106,8 +106,6 @@ begin
 end $$;
 
 -- Lock the flows of executions, whether or not the executions have ended.
---
---   locks    the flows, in key order
 create or replace function flowfabric._lock_flows_of(partitions smallint[], ids uuid[])
 returns void
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -205,9 +203,6 @@ end $$;
 
 -- Lock the flows of executions that a breach of one of these budgets would end. Budgets that neither fail nor cancel
 -- executions are skipped, and most are of that kind.
---
---   locks    the flows, in key order; the tickets that an end in them affects, in key order; the budgets of their
---            reservations, in key order
 create or replace function flowfabric._lock_flows_for_breach(budgets uuid[], partitions int[], ids uuid[])
 returns void
 language plpgsql as $$
@@ -272,7 +267,6 @@ end $$;
 -- Lock everything that the ends of some executions need which are members of flows, without waiting; `flows` is null
 -- for executions that need no flow.
 --
---   locks    the flows, in key order; the tickets; skips locked rows
 --   returns  the members that can end now
 create or replace function flowfabric._try_members(partitions smallint[], ids uuid[], flows uuid[])
 returns uuid[]
@@ -306,7 +300,6 @@ end $$;
 -- cancel, and leave out the executions whose budgets another transaction keeps locked. `members` are the executions
 -- whose flows the sweep has locked; the others cancel nobody.
 --
---   locks    the budgets, in key order
 --   returns  the executions that can end now, and whether the transaction holds budgets for them
 create or replace function flowfabric._with_free_budgets(
     inout partitions smallint[], inout ids uuid[], members uuid[], out holds_budgets boolean)
@@ -350,7 +343,6 @@ end $$;
 -- Lock a flow that must exist and must not be cancelled.
 --
 --   locks    the flow
---   refuses  flow_not_found, flow_already_terminal
 --   returns  the flow
 create or replace function flowfabric._lock_open_flow(partition int, id uuid)
 returns flowfabric.flows
@@ -396,7 +388,6 @@ $$;
 
 -- Check that a flow is not cancelled, before one of its members is replayed.
 --
---   refuses  flow_already_terminal, as a value
 --   returns  the fault, or null if the flow is open
 create or replace function flowfabric._closed_flow_fault(partition int, id uuid)
 returns jsonb

@@ -69,7 +69,6 @@ $$;
 
 -- A page of the members of a flow in id order (keyset pagination), with the edges and the edge group that lead to each.
 --
---   refuses  invalid_limit
 --   returns  {members, edges, groups, next_cursor?}
 create or replace function flowfabric._flow_page(home flowfabric.flows, after uuid, take int, now timestamptz)
 returns jsonb

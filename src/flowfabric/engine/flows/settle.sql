@@ -106,9 +106,6 @@ end $$;
 --   moves    blocked_by_dependencies → eligible_now, or not_eligible_until_time; or → ended: skipped; remaining
 --            upstreams → ended: cancelled; edge pending → succeeded, failed, skipped; group pending → satisfied,
 --            impossible
---   locks    the flows, or fails; the tickets it moves, in key order; the budgets of their reservations, in key order
---   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
---            reservation_released
 --   returns  if any group was decided: the lanes where members became claimable, and the first 10,000 members that
 --            ended
 create or replace function flowfabric._settle_flows(
@@ -186,8 +183,7 @@ end $$;
 --
 --   moves    blocked_by_dependencies → eligible_now, or not_eligible_until_time; any phase → ended: skipped, cancelled
 --   locks    the tickets, in key order; the budgets of their reservations, in key order
---   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled, waitpoint_closed,
---            reservation_released
+--   emits    edge_group_satisfied, edge_group_impossible, execution_skipped, execution_cancelled
 --   returns  the lanes where members became claimable
 create or replace function flowfabric._act_on_groups(
     partitions smallint[], downstreams uuid[], skip_partitions smallint[], skips uuid[], cancel_partitions smallint[],

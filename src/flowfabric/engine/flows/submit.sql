@@ -69,11 +69,7 @@ end $$;
 -- Submit the members of a flow, 1,000 at a time.
 --
 --   moves    – → runnable; lane – → active, if it is new
---   locks    idempotency keys, in key order
---   emits    execution_submitted, flow_member_added; lane_registered, if a lane is new
---   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
---            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
---            invalid_tag, flow_too_large
+--   refuses  invalid_body
 create or replace function flowfabric._submit_members(
     flow flowfabric.flows, options text[], options_of int[], ids uuid[], payloads bytea[], keys text[],
     key_partitions int[], priorities int[], delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[],
@@ -117,8 +113,6 @@ end $$;
 --
 --   moves    edge – → pending; group – → pending; downstream members → blocked_by_dependencies
 --   emits    edge_added, edge_group_set
---   refuses  self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_name,
---            invalid_edge_group, flow_too_large
 create or replace function flowfabric._link_members(
     flow flowfabric.flows, ids uuid[], upstreams int[], downstreams int[], names text[], grouped int[],
     policies jsonb[])
@@ -174,7 +168,7 @@ end $$;
 -- Check the edges and groups of a flow that is submitted whole; an error names the element.
 --
 --   refuses  self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_name,
---            invalid_edge_group, flow_too_large
+--            invalid_edge_group
 create or replace function flowfabric._check_links(
     flow flowfabric.flows, members int, upstreams int[], downstreams int[], names text[], grouped int[],
     policies jsonb[])

@@ -7,11 +7,7 @@
 --   moves    – → runnable; the previous execution → ended: cancelled, if the schedule replaces it
 --   locks    the ticket of the previous execution, after its flow, if the schedule replaces it; idempotency keys; the
 --            budgets of its reservations, in key order
---   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed;
---            lane_registered, if a lane is new
---   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
---            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
---            invalid_tag, invalid_limit, as a value
+--   emits    schedule_fired, schedule_skipped, execution_cancelled
 --   returns  'fired', 'duplicate', 'skipped', 'busy' or 'refused' with the fault; the execution it is about, the
 --            executions that ended, and whether budgets are locked for that
 create or replace function flowfabric._fire(
@@ -133,7 +129,8 @@ end $$;
 --   moves    – → runnable, for every tick; the previous execution → ended: cancelled, if the schedule replaces it
 --   locks    the schedules it moves, skipping locked ones; tickets of executions it replaces; idempotency keys
 --   emits    schedule_fired, schedule_skipped, schedule_refused, execution_submitted, execution_cancelled,
---            waitpoint_closed; lane_registered, if a lane is new
+--            edge_group_impossible, edge_group_satisfied, execution_skipped, reservation_released, waitpoint_closed;
+--            lane_registered, if a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
 --            invalid_tag, invalid_limit, recorded on the schedule
@@ -220,7 +217,8 @@ end $$;
 --   moves    – → runnable; the previous execution → ended: cancelled, if the schedule replaces it
 --   locks    the schedule; the ticket of the previous execution, after its flow, if the schedule replaces it;
 --            idempotency keys
---   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, waitpoint_closed;
+--   emits    schedule_fired, schedule_skipped, execution_submitted, execution_cancelled, edge_group_impossible,
+--            edge_group_satisfied, execution_skipped, reservation_released, waitpoint_closed;
 --            lane_registered, if a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,

@@ -3,9 +3,7 @@
 -- Check the name of a schedule and its submission. A draining lane is accepted, because it may be active again when the
 -- tick comes.
 --
---   refuses  invalid_name, invalid_body, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
---            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
---            invalid_tag, as a value
+--   refuses  invalid_name, as a value
 --   returns  the fault, or null if everything is valid
 create or replace function flowfabric._schedule_fault(
     name text, options jsonb, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
@@ -29,7 +27,6 @@ end $$;
 -- Lock a schedule by namespace and name.
 --
 --   locks    the schedule
---   refuses  schedule_not_found
 --   returns  the schedule
 create or replace function flowfabric._lock_schedule(namespace text, name text)
 returns flowfabric.schedules

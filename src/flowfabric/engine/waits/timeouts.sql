@@ -177,7 +177,7 @@ end $$;
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
---            waitpoint_closed, reservation_released
+--            waitpoint_closed, reservation_released, edge_group_impossible, edge_group_satisfied, execution_skipped
 --   returns  how many timed out and how many could not, the lanes to wake, the executions that ended
 create or replace function flowfabric.time_out_waits(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
