@@ -19,6 +19,7 @@ from benchmarks.scenarios import SCENARIOS
 from benchmarks.spans import Span, overlapping
 from benchmarks.stamps import Stamps
 from benchmarks.stolen import ticks
+from benchmarks.wal import Written, counted
 from tests.sources import ROOT
 
 PLAYED = (
@@ -91,6 +92,20 @@ def test_a_rate_counts_the_moments_between_two_others() -> None:
 
 def test_percentiles_are_in_milliseconds() -> None:
     assert percentiles("start", [number / 1_000 for number in range(101)]) == {"start_p50_ms": 50, "start_p99_ms": 99}
+
+
+WAL = """\
+rmgr: Heap        len (rec/tot):     54/    54, tx: 9, lsn: 0/1, prev 0/0, desc: INSERT off: 3, blkref #0: rel 1663/5/16 blk 0
+rmgr: Heap        len (rec/tot):     70/  8260, tx: 9, lsn: 0/2, prev 0/1, desc: HOT_UPDATE old_xmax: 9, blkref #0: rel 1663/5/16 blk 0 FPW
+rmgr: Btree       len (rec/tot):     64/    64, tx: 9, lsn: 0/3, prev 0/2, desc: INSERT_LEAF off: 5, blkref #0: rel 1663/5/17 blk 1
+rmgr: Btree       len (rec/tot):     64/    64, tx: 8, lsn: 0/4, prev 0/3, desc: INSERT_LEAF off: 5, blkref #0: rel 1663/7/17 blk 1
+rmgr: Transaction len (rec/tot):     34/    34, tx: 9, lsn: 0/5, prev 0/4, desc: COMMIT 2026-01-01 00:00:00.0 UTC
+"""  # noqa: E501
+
+
+def test_rows_and_index_entries_are_counted_for_one_database_without_copies_of_pages() -> None:
+    assert counted(WAL.splitlines(), 5) == Written(rows=1, versions=2, entries=1, bytes=286)
+    assert Written(rows=2, versions=4, entries=6, bytes=8).each(2) == Written(1, 2, 3, 4)
 
 
 def test_stamps_are_shared_through_their_file(tmp_path: Path) -> None:
