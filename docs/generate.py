@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from docs import api
+from docs import api, sql
 from flowfabric import config, errors
 from flowfabric.cli.group import ff
 from flowfabric.config import Config
@@ -22,10 +22,6 @@ from flowfabric.durations import format_duration
 from flowfabric.errors import FlowFabricError
 
 REFERENCE = Path(__file__).parent / "reference"
-ENGINE = Path(config.__file__).parent / "engine"
-EMITTING = re.compile(
-    r"^--   emits    (.+(?:\n--     .+)*)(?:\n--.*)*\ncreate or replace function flowfabric\.([a-z]\w*)", re.M
-)
 
 ERRORS = """# Errors
 
@@ -105,6 +101,7 @@ def pages() -> dict[str, str]:
         "settings.md": SETTINGS + "\n".join(_settings()) + "\n",
         "events.md": EVENTS + "\n".join(_kinds()) + "\n",
         "commands.md": COMMANDS + "".join(f"\n{part}\n" for part in _commands()),
+        "sql.md": sql.page(),
         **api.pages(),
     }
 
@@ -132,10 +129,9 @@ def _default(value: object) -> object:
 def _kinds() -> Iterator[str]:
     """The kinds of events, from the `emits` clauses in the headers of the SQL functions."""
     writers: dict[str, set[str]] = defaultdict(set)
-    for file in ENGINE.rglob("*.sql"):
-        for said, function in EMITTING.findall(file.read_text()):
-            for kind in re.findall(r"\b[a-z]+(?:_[a-z]+)+\b", said):
-                writers[kind].add(function)
+    for operation in sql.operations():
+        for kind in operation.emits:
+            writers[kind].add(operation.name)
     for kind, functions in sorted(writers.items()):
         yield f"| `{kind}` | {', '.join(f'`{function}`' for function in sorted(functions))} |"
 

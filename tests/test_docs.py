@@ -35,6 +35,15 @@ def test_every_kind_of_event_is_in_the_docs() -> None:
     assert [kind for kind in kinds if f"| `{kind}` |" not in page] == []
 
 
+def test_every_sql_function_that_is_public_is_in_the_docs_with_its_header() -> None:
+    page = (REFERENCE / "sql.md").read_text()
+    for function in sources.sql_functions():
+        _, heading, section = page.partition(f"\n### {function.name}\n")
+        section = section.partition("\n### ")[0]
+        assert bool(heading) != function.is_internal, function.name
+        assert not heading or {clause for clause in function.clauses if f"- **{clause}** " not in section} == set()
+
+
 def test_every_command_and_option_is_in_the_docs() -> None:
     page = (REFERENCE / "commands.md").read_text()
 
