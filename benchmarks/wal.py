@@ -22,9 +22,9 @@ class Written(NamedTuple):
     entries: float
     bytes: float
 
-    def each(self, count: int) -> Self:
+    def each(self, count: int) -> "Written":
         """The same for one of `count` items."""
-        return self._make(number / count for number in self)
+        return Written(*(number / count for number in self))
 
 
 def counted(records: Iterable[str], database: int) -> Written:
