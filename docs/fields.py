@@ -292,7 +292,6 @@ FIELDS = {
     "Signal.at": "when it was delivered",
     "WorkFacts.at": "when it was read",
     "Overview.lanes": "the first few lanes",
-    "Resumed.by": "what ended the wait: a signal, an operator, a timeout",
     "Schedule.by": "who created or changed it",
     "Schedule.payload": "the arguments, as encoded bytes; only in `describe_schedule`",
     "ScheduleRefusal.count": "how often it was refused",

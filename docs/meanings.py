@@ -124,7 +124,7 @@ PARAMETERS = {
     "reports": "one report per item",
     "reservation_id": "the id that `reserve` returned",
     "reset_interval": "how often the usage is reset to zero, such as every day; never by default",
-    "suspension_id": "the id of the wait, as in `claim.resumed_by`",
+    "suspension_id": "the id of the wait, from the answer of `suspend`",
     "result": "the result as encoded bytes",
     "result_limit": "the largest result in bytes",
     "retention": "how long they are kept",

@@ -421,8 +421,8 @@ async def of_waits(
     # waits.resume
     await waits.resume(conn, suspended_id, by="ops", note="answered by phone")
     # waits.read_signals
-    if claim.resumed_by is not None and claim.resumed_by.more:
-        signals = await waits.read_signals(conn, claim.execution_id, claim.resumed_by.suspension_id)
+    [wait] = await waits.list_waits(conn, suspended_id)
+    signals = await waits.read_signals(conn, suspended_id, wait.suspension_id)
     # waits.list_suspended
     page = await waits.list_suspended(conn, reason_code="waiting_for_approval")
     # waits.list_waits

@@ -63,6 +63,7 @@ async def asking(given: Given, approvers: int = 1) -> None:
     asked = wish(
         approvals(approvers, "publish"), ["publish"], about=draft, bind=True, timeout=timedelta(days=2),
         timeout_behavior="auto_resume", reason_code="waiting_for_approval",
+        name="publish", occurrence=1,
     )  # fmt: skip
     await waits.suspend(given.conn, claim.fence, asked)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 from flowfabric import testing
 from flowfabric.engine import attempts, steps, waits
@@ -14,8 +15,8 @@ MIB = 1_048_576
 COUNT = {"kind": "count", "of": "distinct_signals", "waitpoints": ["w"]}
 
 
-async def resumed(given: Given, signals: int, size: int, name: str | None = "many") -> Claim:
-    """An execution that waited for so many signals of that size, claimed again."""
+async def resumed(given: Given, signals: int, size: int, name: str | None = "many") -> tuple[Claim, UUID]:
+    """An execution that waited for so many signals of that size, claimed again; and its wait."""
     claim = await given.claimed()
     made = await waits.create_waitpoint(given.conn, claim.fence, "w")
     sent = [
@@ -25,10 +26,10 @@ async def resumed(given: Given, signals: int, size: int, name: str | None = "man
     wish = Suspension(
         condition={**COUNT, "n": signals}, waitpoints=["w"], name=name, occurrence=None if name is None else 1
     )
-    await waits.suspend(given.conn, claim.fence, wish)
+    answer = await waits.suspend(given.conn, claim.fence, wish)
     await waits.deliver_signals(given.conn, sent)
     [claim] = await given.claim()
-    return claim
+    return claim, answer.suspension_id
 
 
 def numbers(signals: list[Signal]) -> list[int]:
@@ -36,47 +37,41 @@ def numbers(signals: list[Signal]) -> list[int]:
 
 
 async def test_large_signals_of_a_wait_do_not_come_with_the_claim(given: Given) -> None:
-    claim = await resumed(given, 40, 60_000)
+    claim, wait = await resumed(given, 40, 60_000)
 
-    assert claim.resumed_by is not None
-    assert (claim.resumed_by.by, claim.resumed_by.signals, claim.resumed_by.more) == ("signal", (), True)
     assert claim.journal is None
-    read = await waits.read_signals(given.conn, claim.execution_id, claim.resumed_by.suspension_id)
+    read = await waits.read_signals(given.conn, claim.execution_id, wait)
     assert numbers(read) == list(range(40))
     [entry] = await steps.read_journal(given.conn, claim.execution_id, begun=claim.journal)
     assert (entry.name, entry.by, entry.signals) == ("many", "signal", read)
 
 
 async def test_every_page_of_a_journal_and_of_signals_stays_below_a_mebibyte(given: Given) -> None:
-    claim = await resumed(given, 40, 60_000)
+    claim, wait = await resumed(given, 40, 60_000)
     await steps.save_step_many(
         given.conn, [Step(fence=claim.fence, name=f"s{n}", occurrence=1, result=b"x" * 300_000) for n in range(4)]
     )
-    assert claim.resumed_by is not None
     where = claim.execution_id.partition, claim.execution_id.uuid
 
     [journal] = await given.rows("select octet_length(flowfabric.read_journal($1, $2)) as size", *where)
-    [signals] = await given.rows(
-        "select octet_length(flowfabric.read_signals($1, $2, $3)) as size", *where, claim.resumed_by.suspension_id
-    )
+    [signals] = await given.rows("select octet_length(flowfabric.read_signals($1, $2, $3)) as size", *where, wait)
     assert journal["size"] <= MIB
     assert MIB / 2 < signals["size"] <= MIB
     assert len(await steps.read_journal(given.conn, claim.execution_id)) == 5
 
 
 async def test_small_signals_come_with_the_claim(given: Given) -> None:
-    claim = await resumed(given, 5, 100)
+    claim, _ = await resumed(given, 5, 100)
 
-    assert claim.resumed_by is not None
-    assert claim.resumed_by.more is False
-    assert numbers(list(claim.resumed_by.signals)) == list(range(5))
     assert claim.journal is not None
+    [entry] = claim.journal.entries
+    assert (entry.name, entry.by, numbers(list(entry.signals))) == ("many", "signal", list(range(5)))
     assert claim.journal.entries == await steps.read_journal(given.conn, claim.execution_id)
 
 
 async def test_the_signals_of_one_execution_take_no_room_from_its_neighbours(given: Given) -> None:
-    large = await resumed(given, 40, 60_000, name=None)
-    small = await resumed(given, 2, 100)
+    large, _ = await resumed(given, 40, 60_000, name=None)
+    small, _ = await resumed(given, 2, 100)
     await steps.save_step(given.conn, Step(fence=large.fence, name="s", occurrence=1, result=b"1"))
     for claim in (large, small):
         await attempts.delay(given.conn, claim.fence)

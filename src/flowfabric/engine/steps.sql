@@ -112,155 +112,123 @@ create or replace function flowfabric.read_journal(
 returns text
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
-declare
-    journal jsonb;
 begin
     -- Sizes first: only the entries of this page are read and encoded.
-    with entries as (
-        select s.name collate "C" as name, s.occurrence, null::uuid as suspension,
-               coalesce(octet_length(s.result), 0) / 3 * 4 + 200 as bytes
-        from flowfabric.steps s
-        where s.partition = read_journal.partition and s.execution = read_journal.id
-          and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
-        union all
-        select s.name collate "C", s.occurrence, s.id,
-               500 + flowfabric._signals_bytes(s.partition, s.execution, s.satisfiers)
-        from flowfabric.suspensions s
-        where s.partition = read_journal.partition and s.execution = read_journal.id
-          and s.name is not null and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)
-          and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
-    ), measured as (
-        select e.*, e.suspension is not null and e.bytes > 1048576 as is_unread,
-               sum(case when e.suspension is not null and e.bytes > 1048576 then 500 else e.bytes end)
-                   over (order by e.name, e.occurrence) as size,
-               row_number() over (order by e.name, e.occurrence) as place
-        from entries e
-    )
-    select jsonb_build_object(
-        'entries', coalesce(jsonb_agg(flowfabric._journal_entry(
-                                read_journal.partition, read_journal.id, m.name, m.occurrence, m.suspension,
-                                not m.is_unread)
-                                      order by m.place)
-                            filter (where m.size <= 1048576 or m.place = 1), '[]'),
-        'more', coalesce(bool_or(m.size > 1048576 and m.place > 1), false),
-        'unread', coalesce(jsonb_object_agg(m.place - 1, m.suspension)
-                           filter (where m.is_unread and (m.size <= 1048576 or m.place = 1)), '{}'))
-    into journal from measured m;
-    return journal::text;
-end $$;
-
--- Build one journal entry: of a wait if `suspension` is given, with or without its signals, else of a step or a sleep.
---
---   returns  {kind, name, occurrence, …}
-create or replace function flowfabric._journal_entry(
-    partition int, execution uuid, name text, occurrence int, suspension uuid, with_signals boolean)
-returns jsonb
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    if _journal_entry.suspension is null then
-        return (
-            select jsonb_strip_nulls(jsonb_build_object(
-                'kind', s.kind, 'name', s.name, 'occurrence', s.occurrence, 'encoding', coalesce(s.encoding, 'json'),
-                'result', translate(encode(s.result, 'base64'), E'\n', ''), 'due_at', s.due_at))
-            from flowfabric.steps s
-            where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution
-              and s.name = _journal_entry.name and s.occurrence = _journal_entry.occurrence);
-    end if;
     return (
+        with entries as (
+            select s.name collate "C" as name, s.occurrence, null::uuid as wait,
+                   coalesce(octet_length(s.result), 0) / 3 * 4 + 200 as bytes
+            from flowfabric.steps s
+            where s.partition = read_journal.partition and s.execution = read_journal.id
+              and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
+            union all
+            select s.name collate "C", s.occurrence, s.id,
+                   500 + flowfabric._signals_bytes(s.partition, s.execution, s.satisfiers)
+            from flowfabric.suspensions s
+            where s.partition = read_journal.partition and s.execution = read_journal.id
+              and s.name is not null and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)
+              and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
+        ), measured as (
+            select e.*, e.wait is not null and e.bytes > 1048576 as is_unread,
+                   sum(case when e.wait is not null and e.bytes > 1048576 then 500 else e.bytes end)
+                       over (order by e.name, e.occurrence) as size,
+                   row_number() over (order by e.name, e.occurrence) as place
+            from entries e
+        ), shown as (
+            select m.* from measured m where m.size <= 1048576 or m.place = 1
+        )
         select jsonb_build_object(
-            'kind', case when s.is_sleep then 'sleep' else 'wait' end, 'name', s.name, 'occurrence', s.occurrence,
-            'by', s.ended_by, 'due_at', case when s.is_sleep then coalesce(s.timeout_at, s.ended_at) end,
-            'signals', flowfabric._signals_text(
-                s.partition, s.execution, case when _journal_entry.with_signals then s.satisfiers end)::jsonb)
-        from flowfabric.suspensions s
-        where s.partition = _journal_entry.partition and s.execution = _journal_entry.execution
-          and s.id = _journal_entry.suspension);
+            'more', (select count(*) from shown) < (select count(*) from measured),
+            'unread', coalesce(jsonb_object_agg(s.place - 1, s.wait) filter (where s.is_unread), '{}'),
+            'entries', ('[' || coalesce(string_agg(case
+                when s.wait is null then (
+                    select flowfabric._step_entry(e) from flowfabric.steps e
+                    where e.partition = read_journal.partition and e.execution = read_journal.id
+                      and e.name = s.name and e.occurrence = s.occurrence)
+                else (
+                    select flowfabric._wait_entry(e, not s.is_unread) from flowfabric.suspensions e
+                    where e.partition = read_journal.partition and e.execution = read_journal.id
+                      and e.id = s.wait) end, ',' order by s.place), '') || ']')::jsonb)::text
+        from shown s);
 end $$;
 
--- Measure what a claim may return for executions that ran before, by the row addresses (ctid) of their tickets. Only
--- lengths are read. An execution that alone exceeds 1 MiB takes no room from the others.
+-- Encode a step or a sleep as an entry of the journal. Concatenated as text: json_build_object takes twice as long.
 --
---   returns  per ticket its last wait, and whether the signals of that wait and the journal fit into 1 MiB each,
---            together with those of the tickets before it
-create or replace function flowfabric._measure_journals(places tid[])
-returns table (
-    number bigint, partition smallint, id uuid, wait uuid, ended_by text, satisfiers uuid[], signals_fit boolean,
-    journal_fits boolean)
+--   returns  {kind, name, occurrence, …} as text, the result in base64
+create or replace function flowfabric._step_entry(step flowfabric.steps)
+returns text
 language sql stable as $$
-    select p.number, t.partition, t.id, w.id, w.ended_by, w.satisfiers,
-           b.signals <= 1048576 and sum(case when b.signals <= 1048576 then b.signals end)
-               over (order by p.number) <= 1048576,
-           b.journal <= 1048576 and sum(case when b.journal <= 1048576 then b.journal end)
-               over (order by p.number) <= 1048576
-    from unnest(_measure_journals.places) with ordinality as p (place, number)
-    cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
-    left join lateral (
-        select w.id, w.ended_by, w.satisfiers from flowfabric.suspensions w
-        where w.partition = t.partition and w.execution = t.id and w.id = t.suspension offset 0) w on true
-    cross join lateral (
-        select flowfabric._signals_bytes(t.partition, t.id, w.satisfiers) as signals, coalesce((
-            select sum(coalesce(octet_length(s.result), 0) / 3 * 4 + 60) from flowfabric.steps s
-            where s.partition = t.partition and s.execution = t.id), 0) + coalesce((
-            select sum(flowfabric._signals_bytes(c.partition, c.execution, c.satisfiers))
-            from flowfabric.suspensions c
-            where c.partition = t.partition and c.execution = t.id and c.name is not null), 0) as journal
-        offset 0) b
-    where t.attempt_state <> 'pending_first_attempt'
+    select '{"name":' || to_json((_step_entry.step).name)::text
+        || ',"occurrence":' || (_step_entry.step).occurrence::text
+        || ',"kind":' || to_json((_step_entry.step).kind)::text
+        || coalesce(',"encoding":' || to_json((_step_entry.step).encoding)::text, '')
+        || coalesce(',"result":"' || replace(encode((_step_entry.step).result, 'base64'), E'\n', '') || '"', '')
+        || coalesce(',"due_at":' || to_json((_step_entry.step).due_at)::text, '') || '}'
 $$;
 
--- Read what a claim returns for executions that ran before, by the row addresses (ctid) of their tickets: their
--- journals, and what ended the last wait, up to 1 MiB each in total. What does not fit is read on demand.
+-- Encode a completed wait as an entry of the journal, with or without its signals.
 --
---   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit; and
---            {suspension_id, by, signals, more}, without signals if they do not fit, null if the execution did not wait
-create or replace function flowfabric._read_journals(places tid[], out journals text[], out resumptions text[])
+--   returns  {kind, name, occurrence, …} as text
+create or replace function flowfabric._wait_entry(wait flowfabric.suspensions, with_signals boolean)
+returns text
+language sql stable as $$
+    select '{"name":' || to_json((_wait_entry.wait).name)::text
+        || ',"occurrence":' || (_wait_entry.wait).occurrence::text
+        || case when (_wait_entry.wait).is_sleep then ',"kind":"sleep"' || coalesce(
+               ',"due_at":' || to_json(coalesce((_wait_entry.wait).timeout_at, (_wait_entry.wait).ended_at))::text, '')
+           else ',"kind":"wait"' end
+        || coalesce(',"by":' || to_json((_wait_entry.wait).ended_by)::text, '')
+        || ',"signals":' || flowfabric._signals_text(
+               (_wait_entry.wait).partition, (_wait_entry.wait).execution,
+               case when _wait_entry.with_signals then (_wait_entry.wait).satisfiers end) || '}'
+$$;
+
+-- Read the journals that a claim returns for executions that may have run before, by the row addresses (ctid) of their
+-- tickets, up to 1 MiB in total. An execution that alone exceeds that takes no room from the others. Lengths are read
+-- first, and no journal that does not fit.
+--
+--   returns  per ticket {entries, more}, null if no attempt has run yet or the journal does not fit
+create or replace function flowfabric._read_journals(places tid[])
+returns text[]
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
+    most constant int := 1048576;
+    room int := most;
     run record;
-    room int := 1048576;
+    journals text[];
 begin
     for run in
-        select t.number, case when t.wait is not null then
-                   '{"suspension_id":"' || t.wait::text || '","by":' || to_json(t.ended_by)::text || case
-                       when t.signals_fit then ',"signals":[' || g.signals || ']}' else ',"more":true}' end
-                   end as resumption,
-               case when t.journal_fits then '{"more":false,"entries":[' || coalesce((
-                   select string_agg('{"name":' || to_json(e.name)::text || ',"occurrence":' || e.occurrence::text
-                                     || e.entry || '}', ',' order by e.name, e.occurrence)
-                   from (
-                       select s.name, s.occurrence,
-                              ',"kind":' || to_json(s.kind)::text
-                              || coalesce(',"encoding":' || to_json(s.encoding)::text, '')
-                              || coalesce(',"result":"' || replace(encode(s.result, 'base64'), E'\n', '') || '"', '')
-                              || coalesce(',"due_at":' || to_json(s.due_at)::text, '') as entry
-                       from flowfabric.steps s where s.partition = t.partition and s.execution = t.id
-                       union all
-                       select s.name collate "C", s.occurrence,
-                              case when s.is_sleep then ',"kind":"sleep"' || coalesce(
-                                       ',"due_at":' || to_json(coalesce(s.timeout_at, s.ended_at))::text, '')
-                                   else ',"kind":"wait"' end
-                              || coalesce(',"by":' || to_json(s.ended_by)::text, '')
-                              || ',"signals":[' || case when s.id = t.wait and t.signals_fit then g.signals else (
-                                  select coalesce(string_agg(flowfabric._signal_text(a), ','), '')
-                                  from unnest(s.satisfiers) as x (id)
-                                  cross join lateral flowfabric._signal(s.partition, s.execution, x.id) a) end || ']'
-                       from flowfabric.suspensions s
-                       where s.partition = t.partition and s.execution = t.id and s.name is not null
-                         and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)) e), '')
-                   || ']}' end as journal
-        from flowfabric._measure_journals(_read_journals.places) t
-        cross join lateral (
-            select coalesce(string_agg(flowfabric._signal_text(a), ','), '') as signals
-            from unnest(case when t.signals_fit then t.satisfiers end) as x (id)
-            cross join lateral flowfabric._signal(t.partition, t.id, x.id) a) g
-        order by t.number
+        select x.number, (
+            select '{"more":false,"entries":[' || coalesce(string_agg(e.entry, ',' order by e.name, e.occurrence), '')
+                   || ']}'
+            from (
+                select s.name, s.occurrence, flowfabric._step_entry(s) as entry
+                from flowfabric.steps s where s.partition = x.partition and s.execution = x.id
+                union all
+                select s.name collate "C", s.occurrence, flowfabric._wait_entry(s, true)
+                from flowfabric.suspensions s
+                where s.partition = x.partition and s.execution = x.id and s.name is not null
+                  and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)) e) as journal
+        from (
+            select m.*, sum(m.bytes) over (order by m.number) as size from (
+                select p.number, t.partition, t.id, coalesce((
+                           select sum(coalesce(octet_length(s.result), 0) / 3 * 4 + 60) from flowfabric.steps s
+                           where s.partition = t.partition and s.execution = t.id), 0) + coalesce((
+                           select sum(flowfabric._signals_bytes(s.partition, s.execution, s.satisfiers))
+                           from flowfabric.suspensions s
+                           where s.partition = t.partition and s.execution = t.id and s.name is not null), 0) as bytes
+                from unnest(_read_journals.places) with ordinality as p (place, number)
+                cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
+                where t.attempt_state <> 'pending_first_attempt' offset 0) m
+            where m.bytes <= most) x
+        where x.size <= most
+        order by x.number
     loop
-        resumptions[run.number] := run.resumption;
-        room := room - coalesce(octet_length(run.journal), 0);
+        room := room - octet_length(run.journal);
         journals[run.number] := case when room >= 0 then run.journal end;
     end loop;
+    return journals;
 end $$;
 
 -- Delete the journal of an execution, so that its handler runs from the beginning.

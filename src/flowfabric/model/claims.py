@@ -9,7 +9,6 @@ import msgspec
 
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model.journal import Journal
-from flowfabric.model.waits import Resumed
 
 
 class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -67,10 +66,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: Mapping[str, object] = {}
     resumed: bool = False
     """It resumes the same attempt after a wait or a delay."""
-    resumed_by: Resumed | None = None
-    """What ended the wait it resumes from."""
     journal: Journal | None = None
-    """The journal of earlier runs, if it may have run before and the journal fits into the answer."""
+    """Its saved steps and completed waits, if it may have run before and they fit into the answer."""
     attempt_deadline: datetime | None = None
     deadline_at: datetime | None = None
     flow_id: FlowId | None = None

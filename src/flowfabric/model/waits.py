@@ -25,16 +25,6 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     correlation_id: str | None = None
 
 
-class Resumed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why an execution resumed after a wait, with exactly the signals that satisfied it."""
-
-    suspension_id: UUID
-    by: str
-    signals: Sequence[Signal] = ()
-    more: bool = False
-    """Whether the signals did not fit into the claim; `waits.read_signals` returns them."""
-
-
 class BoundWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A waitpoint with its token; only the execution itself can read the token."""
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from flowfabric.engine import attempts, executions, waits
+from flowfabric.engine import attempts, executions, steps, waits
 from tests.cli import scene
 from tests.cli.conftest import Run
 from tests.cli.scene import ASKING, DONE, SIGNALLED
@@ -121,8 +121,8 @@ async def test_the_note_reaches_the_handler(here: Run, given: Given) -> None:
     await here(f"waitpoints approve {ASKING} --yes --note", "read it twice")
 
     [claim] = await given.claim(lanes=["research"])
-    assert claim.resumed_by is not None
-    assert [(each.name, each.payload) for each in claim.resumed_by.signals] == [("approve", b'"read it twice"')]
+    [entry] = await steps.read_journal(given.conn, claim.execution_id, begun=claim.journal)
+    assert [(each.name, each.payload) for each in entry.signals] == [("approve", b'"read it twice"')]
     await attempts.complete(given.conn, claim.fence)
 
 

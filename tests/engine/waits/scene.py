@@ -6,7 +6,7 @@ from uuid import UUID
 
 from flowfabric.engine import waits
 from flowfabric.ids import ExecutionId
-from flowfabric.model import BoundWaitpoint, Claim, SignalToSend, Suspended, Suspension
+from flowfabric.model import BoundWaitpoint, Claim, Signal, SignalToSend, Suspended, Suspension
 from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
@@ -35,6 +35,10 @@ class Waiting(NamedTuple):
 
     def point(self, key: str = "w") -> BoundWaitpoint:
         return next(point for point in self.answer.waitpoints if point.key == key)
+
+    async def signals(self, conn: Connection) -> list[Signal]:
+        """The signals that ended the wait."""
+        return await waits.read_signals(conn, self.execution_id, self.answer.suspension_id)
 
     def signal(self, name: str = "approve", key: str = "w", **options: Any) -> SignalToSend:
         """A signal to one of its waitpoints."""

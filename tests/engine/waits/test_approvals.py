@@ -23,7 +23,6 @@ from flowfabric.errors import (
     WrongLane,
 )
 from flowfabric.ids import mint_execution_id
-from flowfabric.model import Claim
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.waits.scene import Waiting, approvals, state, to, waiting, wish
@@ -39,11 +38,10 @@ async def decide(conn: Connection, asked: Waiting, by: str, decision: str = "app
     return done.effect or done.outcome
 
 
-async def verdict(given: Given) -> list[tuple[str, str]]:
+async def verdict(given: Given, asked: Waiting) -> list[tuple[str, str]]:
     """Who decided what, as the handler receives it when it resumes."""
-    [claim] = await given.claim()
-    assert claim.resumed_by is not None
-    return [(signal.name, signal.source_identity) for signal in claim.resumed_by.signals]
+    [_] = await given.claim()
+    return [(signal.name, signal.source_identity) for signal in await asked.signals(given.conn)]
 
 
 async def test_two_people_approve(conn: Connection, given: Given) -> None:
@@ -56,7 +54,7 @@ async def test_two_people_approve(conn: Connection, given: Given) -> None:
     sentence = (await executions.explain(conn, asked.execution_id)).sentence
     assert sentence == "has 1 of 2 approvals on waitpoint w"
     assert await decide(conn, asked, "bob") == "resume_condition_satisfied"
-    assert await verdict(given) == [("approve", "ann"), ("approve", "bob")]
+    assert await verdict(given, asked) == [("approve", "ann"), ("approve", "bob")]
 
 
 async def test_one_rejection_at_any_moment_rejects(conn: Connection, given: Given) -> None:
@@ -64,7 +62,7 @@ async def test_one_rejection_at_any_moment_rejects(conn: Connection, given: Give
     await decide(conn, asked, "ann")
 
     assert await decide(conn, asked, "bob", "reject") == "resume_condition_satisfied"
-    assert await verdict(given) == [("reject", "bob")]
+    assert await verdict(given, asked) == [("reject", "bob")]
 
 
 async def test_a_token_holder_does_not_count_among_several_approvers(conn: Connection, given: Given) -> None:
@@ -146,7 +144,7 @@ async def test_decisions_made_before_a_bound_request_do_not_count(conn: Connecti
     assert answer.outcome == "suspended"
     done = await waits.deliver_approval(conn, claim.execution_id, "w", "approve", by="bob", digest=DIGEST)
     assert done.effect == "resume_condition_satisfied"
-    assert await verdict(given) == [("approve", "bob")]
+    assert await verdict(given, Waiting(claim, answer)) == [("approve", "bob")]
 
 
 async def test_the_event_log_records_who_decided_when_and_on_what(conn: Connection, given: Given) -> None:
@@ -172,9 +170,8 @@ async def test_the_event_log_records_who_decided_when_and_on_what(conn: Connecti
         "digest": DIGEST.hex(),
         "note": "looks good",
     }
-    [claim] = await given.claim()
-    assert claim.resumed_by is not None
-    [signal] = claim.resumed_by.signals
+    [_] = await given.claim()
+    [signal] = await asked.signals(conn)
     assert (signal.category, signal.source_type, signal.payload) == ("approval", "operator", b"1")
 
 
@@ -199,7 +196,7 @@ async def test_an_approval_after_the_timeout_is_refused(conn: Connection, given:
 
     with pytest.raises(WaitpointClosed):
         await decide(conn, asked, "bob")
-    assert await verdict(given) == [("timeout", "suspension_timeout")]
+    assert await verdict(given, asked) == [("timeout", "suspension_timeout")]
 
 
 async def test_invalid_decisions_are_refused(conn: Connection, given: Given) -> None:
@@ -255,6 +252,4 @@ async def test_people_who_decide_at_once_count_once_each(connect: Connect, given
 
     assert sorted(map(str, told)) == ["appended_to_waitpoint"] * 2 + ["duplicate"] * 2
     assert await decide(conns[0], asked, "cid") == "resume_condition_satisfied"
-    claims: list[Claim] = await given.claim()
-    assert claims[0].resumed_by is not None
-    assert len(claims[0].resumed_by.signals) == 3
+    assert len(await asked.signals(given.conn)) == 3

@@ -8,7 +8,7 @@ import msgspec
 
 from flowfabric import calls
 from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text
-from flowfabric.model import Claim, CurrentAttempt, Fence, Input, Journal, Resumed
+from flowfabric.model import Claim, CurrentAttempt, Fence, Input, Journal
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
 
@@ -37,9 +37,9 @@ async def claim(
     only its route has work; leave it out now and then, because executions that committed late may lie before it.
 
     Give each claim a new `request`. If its reply is lost, repeat it with the same request and `repeated=True`: the
-    instance gets the same leases again, without `journal`, `resumed_by` and `inputs`, or new ones if the first call
-    took none. Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that
-    another transaction has locked admits nothing, instead of delaying the claim. Raises `InvalidWorker`,
+    instance gets the same leases again, without `journal` and `inputs`, or new ones if the first call took none.
+    Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that another
+    transaction has locked admits nothing, instead of delaying the claim. Raises `InvalidWorker`,
     `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
     """
     taken = await call.rows(
@@ -88,7 +88,6 @@ def read_claim(row: Row) -> Claim:
         tags=msgspec.json.decode(row["tags"]) if row["tags"] else {},
         policy=msgspec.json.decode(row["policy"]) if row["policy"] else {},
         resumed=row["resumed"],
-        resumed_by=row["resumed_by"] and call.read(Resumed, row["resumed_by"]),
         journal=row["journal"] and call.read(Journal, row["journal"]),
         attempt_deadline=row["attempt_deadline"],
         deadline_at=row["deadline_at"],

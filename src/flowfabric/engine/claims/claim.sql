@@ -20,7 +20,6 @@ declare
     rare record;
     inputs flowfabric.inputs[];
     journals text[];
-    resumptions text[];
     leased_at timestamptz;
 begin
     select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
@@ -32,7 +31,7 @@ begin
         from flowfabric.tickets t where t.ctid = p.place offset 0) t;
     if rare.has_more then
         _lease.places := flowfabric._first_bytes(_lease.places, 16777216);
-        select r.journals, r.resumptions into journals, resumptions from flowfabric._read_journals(_lease.places) r;
+        journals := flowfabric._read_journals(_lease.places);
     end if;
     if rare.in_flow then
         inputs := flowfabric._inputs_of(_lease.places);
@@ -95,8 +94,8 @@ begin
     select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload,
            coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at,
            l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route, l.created_at,
-           resumptions[l.number], journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results,
-           (inputs[l.number]).encodings, coalesce((inputs[l.number]).more, false)
+           journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results, (inputs[l.number]).encodings,
+           coalesce((inputs[l.number]).more, false)
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
@@ -188,7 +187,7 @@ begin
 end $$;
 
 -- Extend the leases that an earlier claim with the same request has given to this instance. They come without their
--- journals, inputs and what resumed them; all of that can be read on demand.
+-- journals and inputs, which can be read on demand.
 --
 --   locks    the tickets it extends (skips locked ones)
 --   returns  what a worker needs to run them, in the order of the first claim; no rows when it holds none of them
@@ -216,7 +215,7 @@ begin
     select x.partition::int, x.id, e.flow, e.task, r.namespace, x.lane, x.priority::int, e.tags::text, e.payload,
            coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text, x.attempt_started_at,
            x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at, e.policy::text, x.route,
-           x.created_at, null::text, null::text, null::text[], null::bytea[], null::text[], e.flow is not null
+           x.created_at, null::text, null::text[], null::bytea[], null::text[], e.flow is not null
     from extended x
     cross join lateral (
         select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy

@@ -495,7 +495,6 @@ create type flowfabric.claimed as (
     policy             text,
     route              int,
     created_at         timestamptz,
-    resumed_by         text,
     journal            text,
     input_names        text[],
     inputs             bytea[],
