@@ -12,7 +12,7 @@ MEMORY := $(shell test -w /dev/shm && test $$(df -k /dev/shm | awk 'END { print 
 PYTEST := $(MEMORY) $(BIN)/pytest -q -n $(TESTERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check soak bench docs clean
+.PHONY: help setup demo test check soak bench sync docs clean
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ soak: $(READY) ## the tests at their full counts (up to ninety minutes)
 
 bench: $(READY) ## the benchmarks: ratios in one run on this machine
 	$(BIN)/python -m benchmarks $(ARGS)
+
+sync: $(READY) ## rewrite the sync classes from the async ones
+	$(BIN)/python -m tools.sync_classes
 
 docs: $(READY) ## rewrite the generated parts of the docs
 	$(BIN)/python -m docs.generate

@@ -23,7 +23,7 @@ from flowfabric.errors import FlowFabricError
 from flowfabric.model import EventKind
 
 GROUPS = {
-    "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker", "Blocking"],
+    "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker"],
     "What a handler uses": [
         *("Context", "Child", "Waiting", "First", "Signal", "Suspension", "Verdict", "Reservation", "Usage", "metered"),
     ],
@@ -31,6 +31,10 @@ GROUPS = {
     "Exceptions": [
         *("FlowFabricError", "PermanentError", "BudgetExhausted", "ChildFailed"),
         *("ExecutionFailed", "ExecutionCancelled", "ExecutionExpired", "ExecutionSkipped"),
+    ],
+    "Without await": [
+        *("SyncApp", "SyncTask", "SyncExecution", "SyncFlow", "SyncFlowHandle"),
+        *("SyncContext", "SyncChild", "SyncReservation"),
     ],
     "What an app returns": [*public.RETURNED],
     "Options of an app": [*public.KEYWORDS],
@@ -91,7 +95,7 @@ TESTING = """# Testing
 
 Test your tasks with pytest on a real engine; [Test your tasks](../how-to/test-your-tasks.md) shows how.
 `flowfabric.testing` has the names below; `Engine` and `StillWaiting` are in `flowfabric.testing.engine`,
-`BlockingEngine` is in `flowfabric.testing.sync`. The examples test this app:
+`SyncEngine` and `SyncClock` are in `flowfabric.testing.sync`. The examples test this app:
 
 ```python
 {setup}

@@ -219,8 +219,6 @@ PARAMETERS = {
     "Engine.signal.name": "the name of the signal",
     "Engine.use.app": "the app that another part of the test opens",
     "Engine.work.options": "options of [`Worker`](api.md#worker)",
-    "BlockingEngine.open.app": "the app to open",
-    "BlockingEngine.work.options": "options of [`Worker`](api.md#worker)",
     "EventLog.subscribe.cursor": "the cursor of the last event you handled; empty for events from now on",
     "Execution.approve.name": "the title of the approval",
     "Execution.approve.subject": "what the person was shown",

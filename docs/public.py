@@ -16,10 +16,11 @@ from flowfabric import engine, errors, model, testing
 from flowfabric.app.declarations import BudgetOptions, QuotaOptions
 from flowfabric.app.schedules import TimingOptions
 from flowfabric.app.subscriptions import EventLog, Subscription
+from flowfabric.blocking import Sync
 from flowfabric.errors import FlowFabricError
 from flowfabric.postgres.database import Database
 from flowfabric.testing.engine import Engine, StillWaiting
-from flowfabric.testing.sync import BlockingEngine
+from flowfabric.testing.sync import SyncClock, SyncEngine
 
 RETURNED = {"Database": Database, "EventLog": EventLog, "Subscription": Subscription}
 """Classes that are not imported: a program gets their objects from `app.database` and `app.log`."""
@@ -27,12 +28,13 @@ RETURNED = {"Database": Database, "EventLog": EventLog, "Subscription": Subscrip
 KEYWORDS = {"BudgetOptions": BudgetOptions, "QuotaOptions": QuotaOptions, "TimingOptions": TimingOptions}
 """Options that an app takes as a mapping or as keyword arguments; not imported either."""
 
-TESTING = {"BlockingEngine": BlockingEngine, "Engine": Engine, "StillWaiting": StillWaiting}
+TESTING = {"Engine": Engine, "StillWaiting": StillWaiting, "SyncClock": SyncClock, "SyncEngine": SyncEngine}
 """What the fixtures return and raise; imported from their modules, because `flowfabric.testing` loads no worker."""
 
 INTERNAL = {
     "App.client",
     "App.declare_schedules",
+    "App.loop",
     "App.notifier",
     "App.notify",
     "App.waiters",
@@ -57,6 +59,9 @@ INTERNAL = {
     "Worker.busy",
 }
 """Members without an underscore that are private: only other modules of FlowFabric use them."""
+
+OF_SYNC = {"SyncApp": ["__call__", "open"], "SyncChild": ["unwaited"], "SyncContext": ["unwaited"]}
+"""The members of sync classes that their async classes do not have; the others are generated from those."""
 
 OPERATORS = ("__call__", "__getitem__")
 
@@ -127,6 +132,8 @@ def members(owner: str, thing: Any) -> dict[str, Any]:
         return dict(sorted(thing.__annotations__.items()))
     if not inspect.isclass(thing) or issubclass(thing, msgspec.Struct | Exception):
         return {}
+    if issubclass(thing, Sync):
+        return {name: inspect.getattr_static(thing, name) for name in OF_SYNC.get(owner, [])}
     return {
         name: member.__func__ if isinstance(member, classmethod | staticmethod) else member
         for name, member in vars(thing).items()

@@ -3,25 +3,18 @@
 `ff dev examples/sync_views.py:app` in one terminal, `python examples/sync_views.py` in another.
 """
 
-import atexit
-import functools
-from contextlib import ExitStack
-
-from flowfabric import App, Blocking, Context
+from flowfabric import App, SyncApp, SyncContext
 
 app = App()
-opened = ExitStack()
 
 
-@functools.cache
-def flow() -> Blocking[App]:
+def flow() -> SyncApp:
     """Open the app at its first use, after a web server has forked, and keep it open until the process ends."""
-    atexit.register(opened.close)
-    return opened.enter_context(app.sync())
+    return app.sync().open()
 
 
 @app.task(lane="mail", retries=5, backoff="1m")
-def send_welcome(ctx: Blocking[Context], address: str) -> str:  # sync handlers run in threads
+def send_welcome(ctx: SyncContext, address: str) -> str:  # sync handlers run in threads
     text = ctx.step("write", lambda: f"Welcome, {address.partition('@')[0]}!")
     return f"sent to {address}: {text}"
 

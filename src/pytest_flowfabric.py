@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from flowfabric.blocking import Blocking
     from flowfabric.testing import Clock, Server
     from flowfabric.testing.engine import Engine
-    from flowfabric.testing.sync import BlockingEngine
+    from flowfabric.testing.sync import SyncClock, SyncEngine
 
 T = TypeVar("T")
 
@@ -56,10 +55,11 @@ def flowfabric_url(flowfabric_server: "Server", flowfabric_template: str) -> Ite
 
 
 @pytest.fixture
-def flowfabric_engine(request: pytest.FixtureRequest, flowfabric_url: str) -> "Iterator[Engine | BlockingEngine]":
+def flowfabric_engine(request: pytest.FixtureRequest, flowfabric_url: str) -> "Iterator[Engine | SyncEngine]":
     """The engine of this test; in a sync test, with sync methods."""
-    from flowfabric.testing import sync
+    from flowfabric.blocking import opened
     from flowfabric.testing.engine import Engine
+    from flowfabric.testing.sync import SyncEngine
 
     engine, test = Engine(flowfabric_url), request.node
     function = getattr(test, "obj", None)
@@ -69,32 +69,32 @@ def flowfabric_engine(request: pytest.FixtureRequest, flowfabric_url: str) -> "I
             yield engine
             test.obj = function
         else:
-            with sync.opened(engine) as blocking:
-                yield blocking
+            with opened(engine) as (_, loop):
+                yield SyncEngine(engine, loop)
     finally:
         engine.give_back()
 
 
 @pytest.fixture
-def engine(flowfabric_engine: "Engine | BlockingEngine") -> "Engine | BlockingEngine":
+def engine(flowfabric_engine: "Engine | SyncEngine") -> "Engine | SyncEngine":
     """The engine of this test, with its own database: `await engine.approve(execution)`."""
     return flowfabric_engine
 
 
 @pytest.fixture
-def clock(flowfabric_engine: "Engine | BlockingEngine") -> "Clock | Blocking[Clock]":
+def clock(flowfabric_engine: "Engine | SyncEngine") -> "Clock | SyncClock":
     """The clock of this test's engine: `await clock.advance("2d")`."""
     return flowfabric_engine.clock
 
 
 @pytest.fixture
-def app_worker(flowfabric_engine: "Engine | BlockingEngine") -> Callable[..., Any]:
+def app_worker(flowfabric_engine: "Engine | SyncEngine") -> Callable[..., Any]:
     """Open an app on the database of this test, with a worker: `await app_worker(app)`."""
     return flowfabric_engine.work
 
 
 @pytest.fixture
-def run_now(flowfabric_engine: "Engine | BlockingEngine") -> Callable[..., Any]:
+def run_now(flowfabric_engine: "Engine | SyncEngine") -> Callable[..., Any]:
     """Run a task to its end and return its result: `await run_now(report, "tides")`."""
     run: Callable[..., Any] = flowfabric_engine.run_now
     return run

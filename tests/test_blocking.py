@@ -1,13 +1,13 @@
-"""The synchronous interface: the same methods, which block instead of being awaited."""
+"""Sync access: the same methods, which wait for their result in a thread of their own."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from flowfabric import App, Blocking, Context, ExecutionFailed
-from flowfabric.blocking import opened
+from flowfabric import App, ExecutionFailed, SyncContext, SyncTask
+from flowfabric.blocking import Sync, opened
 from tests.app.scene import TIMEOUT, working
 
 
@@ -48,48 +48,65 @@ class Thing:
         return await answer if asyncio.iscoroutine(answer) else answer
 
 
-def test_methods_that_would_be_awaited_block() -> None:
-    thing = Thing()
-    with opened(thing) as sync:
-        assert (sync.later(1), sync.value, list(sync.numbers())) == (2, 3, [0, 1, 2])
-        assert sync.plain() != threading.current_thread().name
-        with pytest.raises(LookupError, match="no"):
-            sync.fails()
-        with pytest.raises(AttributeError, match="nowhere"):
-            sync.nowhere()
-    assert thing.closed
+class SyncThing(Sync):
+    """The sync version of a thing, as the generator would write it."""
+
+    __slots__ = ()
+
+    def plain(self) -> str:
+        return str(self._wait(self._thing.plain))
+
+    def later(self, n: int) -> int:
+        return int(self._wait(self._thing.later, n))
+
+    def fails(self) -> None:
+        self._wait(self._thing.fails)
+
+    def numbers(self) -> Iterator[int]:
+        return self._iterate(self._thing.numbers)
+
+    def calls(self, function: object) -> object:
+        return self._wait(self._thing.calls, function)
 
 
-def test_an_async_context_manager_is_entered_with_a_plain_with() -> None:
-    with opened(Thing()) as sync:
-        inner, seen = Thing(), list[bool]()
-        with sync(inner):
-            seen.append(inner.closed)
-        assert [*seen, inner.closed] == [False, True]
-        with pytest.raises(TypeError, match="without `with`"), sync(3):
-            raise AssertionError("it was entered")
+@pytest.fixture
+def thing() -> Thing:
+    return Thing()
 
 
-def test_an_iterator_left_half_way_is_closed() -> None:
-    thing = Thing()
-    with opened(thing) as sync:
-        for _ in sync.numbers():
-            break
+@pytest.fixture
+def sync(thing: Thing) -> Iterator[SyncThing]:
+    with opened(thing) as (entered, loop):
+        yield SyncThing(entered, loop)
+
+
+def test_methods_that_would_be_awaited_wait_for_their_result(sync: SyncThing) -> None:
+    assert (sync.later(1), list(sync.numbers())) == (2, [0, 1, 2])
+    assert sync.plain() != threading.current_thread().name
+    with pytest.raises(LookupError, match="no"):
+        sync.fails()
+
+
+def test_an_iterator_left_half_way_is_closed(thing: Thing, sync: SyncThing) -> None:
+    for _ in sync.numbers():
+        break
     assert thing.ended
 
 
-def test_a_function_passed_from_a_thread_runs_in_that_thread() -> None:
+def test_a_function_passed_from_a_thread_runs_in_that_thread(sync: SyncThing) -> None:
     async def here() -> str:
         return threading.current_thread().name
 
-    with opened(Thing()) as sync:
-        assert sync.calls(lambda: threading.current_thread().name) == threading.current_thread().name
-        assert sync.calls(here) == sync.plain()
-        assert sync.calls(lambda: here()) == sync.plain()
+    assert sync.calls(lambda: threading.current_thread().name) == threading.current_thread().name
+    assert sync.calls(here) == sync.plain()
+    assert sync.calls(lambda: here()) == sync.plain()
 
 
-def test_an_error_inside_the_block_closes_and_is_raised() -> None:
-    thing = Thing()
+def test_a_sync_object_passed_as_an_argument_arrives_as_the_async_one(thing: Thing, sync: SyncThing) -> None:
+    assert sync._wait(lambda given: given, sync) is thing
+
+
+def test_an_error_inside_the_block_closes_and_is_raised(thing: Thing) -> None:
     with pytest.raises(ZeroDivisionError), opened(thing):
         raise ZeroDivisionError
     assert thing.closed
@@ -104,16 +121,56 @@ def test_an_error_while_opening_reaches_the_caller() -> None:
         raise AssertionError("it opened")
 
 
-def test_a_call_after_the_block_raises() -> None:
-    with opened(Thing()) as sync:
-        pass
+def test_a_call_after_the_block_raises(thing: Thing) -> None:
+    with opened(thing) as (entered, loop):
+        sync = SyncThing(entered, loop)
     with pytest.raises(RuntimeError, match="closed"):
         sync.later(1)
 
 
-async def test_a_call_on_its_own_loop_raises_instead_of_deadlocking() -> None:
+async def test_a_call_on_its_own_loop_raises_instead_of_deadlocking(thing: Thing) -> None:
     with pytest.raises(RuntimeError, match="its own event loop"):
-        Blocking(Thing(), asyncio.get_running_loop()).later(1)
+        SyncThing(thing, asyncio.get_running_loop).later(1)
+
+
+async def test_threads_use_an_app_that_is_open_on_the_loop_of_an_async_program(app: App) -> None:
+    @app.task
+    async def double(n: int) -> int:
+        return n * 2
+
+    def view(n: int) -> int:
+        with app.sync() as sync:  # as in a sync endpoint of an async web server
+            assert type(sync(double)) is SyncTask
+            return sync(double).submit(n).result(TIMEOUT) + app.sync()(double).submit(n).result(TIMEOUT)
+
+    async with working(app):
+        assert await asyncio.gather(*(asyncio.to_thread(view, n) for n in range(4))) == [0, 4, 8, 12]
+        assert app.is_open
+
+
+def test_threads_that_open_an_app_at_once_share_it(app: App) -> None:
+    @app.task
+    async def double(n: int) -> None: ...
+
+    together, handles = threading.Barrier(4, timeout=TIMEOUT), list[str]()
+
+    def view() -> None:
+        together.wait()
+        handles.append(str(app.sync().open()(double).submit(1).execution_id))
+
+    threads = [threading.Thread(target=view) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(TIMEOUT)
+    assert len(set(handles)) == 4
+
+
+def test_a_sync_app_that_is_not_open_says_so(app: App) -> None:
+    with pytest.raises(RuntimeError, match=r"this app is not open; use it inside .*`with app.sync\(\):`"):
+        app.sync().submit("double")
+    with app.sync() as sync, pytest.raises(TypeError, match="has no sync version"):
+        sync(3)  # type: ignore[call-overload]
 
 
 async def test_a_synchronous_program_submits_and_waits(app: App, database_url: str) -> None:
@@ -125,7 +182,11 @@ async def test_a_synchronous_program_submits_and_waits(app: App, database_url: s
 
     def program() -> list[object]:
         front = App(url=database_url)
-        twice = front.task(name="double")(double.handler)
+
+        @front.task(name="double")
+        async def twice(n: int) -> int:
+            return n * 2
+
         with front.sync() as sync:
             known = sync.submit("double", n=1)
             many = sync(twice).submit_many([(2,), (3,)])
@@ -143,7 +204,7 @@ async def test_a_synchronous_handler_has_the_same_context(app: App) -> None:
     names: list[str] = []
 
     @app.task(retries=1, backoff="1ms")
-    def report(ctx: Blocking[Context], topic: str) -> list[object]:
+    def report(ctx: SyncContext, topic: str) -> list[object]:
         names.append(ctx.step("name", lambda: threading.current_thread().name))
         assert names[-1].startswith(threading.current_thread().name[:7])
         if ctx.attempt == 1:
@@ -158,8 +219,8 @@ async def test_a_blocking_step_does_not_block_other_runs(app: App) -> None:
     met = threading.Barrier(2, timeout=TIMEOUT)
 
     @app.task
-    def report(ctx: Blocking[Context]) -> int:
-        return ctx.step("meet", met.wait) * 0  # type: ignore[no-any-return]
+    def report(ctx: SyncContext) -> int:
+        return ctx.step("meet", met.wait) * 0
 
     async with working(app):
         both = [await report.submit(), await report.submit()]

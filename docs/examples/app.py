@@ -8,7 +8,6 @@ import asyncpg
 
 from flowfabric import (
     App,
-    Blocking,
     BudgetExhausted,
     Child,
     ChildFailed,
@@ -26,6 +25,13 @@ from flowfabric import (
     PermanentError,
     SubmitOptions,
     Suspension,
+    SyncChild,
+    SyncContext,
+    SyncExecution,
+    SyncFlow,
+    SyncFlowHandle,
+    SyncReservation,
+    SyncTask,
     Worker,
     metered,
 )
@@ -72,9 +78,9 @@ async def write(ctx: Context, notes: list[str]) -> str:
     return "\n".join(notes)
 
 
-# Blocking
+# SyncContext
 @app.task
-def send_invoice(ctx: Blocking[Context], customer: str) -> None:
+def send_invoice(ctx: SyncContext, customer: str) -> None:
     number = ctx.step("number", next_number)
     ctx.sleep("1d")
 
@@ -135,16 +141,38 @@ async def of_what_an_app_returns(cursor: str) -> None:
         cursor = subscription.cursor  # save it, and subscribe from it after a restart
 
 
-def of_blocking() -> None:
-    # Blocking.__call__
+def of_sync(ctx: SyncContext) -> None:
+    # SyncApp, SyncApp.__call__
     with app.sync() as sync:
         execution = sync(report).submit("tides")
         print(execution.result(timeout="10m"))
-
-
-def of_blocking_contexts(ctx: Blocking[Context]) -> None:
-    # Blocking.unwaited
+    # SyncApp.open
+    sync = app.sync().open()
+    # App.is_open
+    if not app.is_open:
+        sync = app.sync().open()
+    # SyncTask
+    task: SyncTask[[str, int], list[str]] = sync(report).with_options(key="tides")
+    # SyncExecution
+    found: SyncExecution[Any] = sync.execution("{fp:24}:550e8400-e29b-41d4-a716-446655440000")
+    print(found.explain().sentence)
+    # SyncFlow
+    flow: SyncFlow = sync.flow("report")
+    pages = flow.add(report, "tides")
+    # SyncFlowHandle
+    handle: SyncFlowHandle = flow.submit()
+    print(handle[pages].result())
+    # SyncContext.unwaited
     first = ctx.any_of(ctx.unwaited.sleep("1h"), ctx.unwaited.wait_for_signal("paid"))
+    # SyncChild
+    child: SyncChild[list[str]] = ctx.submit(report, "tides")
+    print(child.result())
+    # SyncChild.unwaited
+    both = ctx.all_of(child.unwaited.result(), ctx.submit(report, "ebb").unwaited.result())
+    # SyncReservation
+    reservation: SyncReservation = ctx.reserve("team-a", tokens=4_000)
+    with reservation:
+        reservation.settle(tokens=3_100)
 
 
 async def of_task(conn: asyncpg.Connection) -> None:

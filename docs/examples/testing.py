@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowfabric import App, Blocking, Context, testing
+from flowfabric import App, Context, testing
 from flowfabric.engine import lanes
 from flowfabric.testing import Clock, Server
 from flowfabric.testing.engine import Engine, StillWaiting
-from flowfabric.testing.sync import BlockingEngine
+from flowfabric.testing.sync import SyncClock, SyncEngine
 
 app = App()
 
@@ -57,8 +57,8 @@ async def test_a_timeout(app_worker: Callable[..., Any], clock: Clock) -> None:
     assert await order.result() == "rejected"
 
 
-# BlockingEngine
-def test_a_rejection_in_sync_code(app_worker: Callable[..., Any], engine: BlockingEngine) -> None:
+# SyncEngine
+def test_a_rejection_in_sync_code(app_worker: Callable[..., Any], engine: SyncEngine) -> None:
     sync = app_worker(app)
     order = sync(place_order).submit("ada")
     engine.reject(order, by="grace")
@@ -123,15 +123,9 @@ async def of_engines(engine: Engine, clock: Clock) -> None:
     deadline = await clock.now() + timedelta(days=30)
 
 
-def of_sync_engines(engine: BlockingEngine) -> None:
-    # BlockingEngine.clock
-    clock: Blocking[Clock] = engine.clock
+def of_sync_clocks(clock: SyncClock) -> None:
+    # SyncClock
     clock.advance("2d")
-    # BlockingEngine.open
-    sync = engine.open(app)
-    # BlockingEngine.work
-    sync = engine.work(app)
-    order = sync(place_order).submit("ada")
 
 
 async def of_servers(conn: asyncpg.Connection, server: Server) -> None:

@@ -7,8 +7,8 @@ Public are the names here and in `flowfabric.engine`, `flowfabric.model`, `flowf
 from flowfabric.app import App
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow, FlowHandle, Node
+from flowfabric.app.sync import SyncApp, SyncExecution, SyncFlow, SyncFlowHandle, SyncTask
 from flowfabric.app.tasks import Step, SubmitOptions, Task
-from flowfabric.blocking import Blocking
 from flowfabric.errors import (
     BudgetExhausted,
     ChildFailed,
@@ -24,6 +24,7 @@ from flowfabric.handler.budgets import Reservation
 from flowfabric.handler.children import Child
 from flowfabric.handler.context import Context
 from flowfabric.handler.metering import metered
+from flowfabric.handler.sync import SyncChild, SyncContext, SyncReservation
 from flowfabric.handler.waits import First, Waiting
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Signal, Suspension, Usage
@@ -31,7 +32,6 @@ from flowfabric.worker import Worker
 
 __all__ = [
     "App",
-    "Blocking",
     "BudgetExhausted",
     "Child",
     "ChildFailed",
@@ -53,6 +53,14 @@ __all__ = [
     "Step",
     "SubmitOptions",
     "Suspension",
+    "SyncApp",
+    "SyncChild",
+    "SyncContext",
+    "SyncExecution",
+    "SyncFlow",
+    "SyncFlowHandle",
+    "SyncReservation",
+    "SyncTask",
     "Task",
     "Usage",
     "Verdict",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Blocking, Context
+from flowfabric import App, Context, SyncContext
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidBody, InvalidPolicy, PayloadTooLarge
 from tests.given import Given
@@ -97,7 +97,7 @@ def test_the_context_is_found_by_its_annotation(app: App) -> None:
     def quoted(context: "Context") -> None: ...
 
     @app.task
-    def waiting(ctx: Blocking[Context], n: int) -> None: ...
+    def waiting(ctx: SyncContext, n: int) -> None: ...
 
     @app.task
     def none(ctx: int) -> None: ...

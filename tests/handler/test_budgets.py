@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Blocking, Context, ExecutionCancelled, ExecutionFailed
+from flowfabric import App, Context, ExecutionCancelled, ExecutionFailed, SyncContext
 from flowfabric.engine import budgets, claims
 from flowfabric.errors import BudgetExhausted
 from tests.app.scene import TIMEOUT, happens, later, working
@@ -260,7 +260,7 @@ async def test_a_synchronous_handler_can_report_and_reserve(app: App, given: Giv
     await make(given.conn, on_hard_limit="suspend")
 
     @app.task
-    def report(ctx: Blocking[Context]) -> list[str]:
+    def report(ctx: SyncContext) -> list[str]:
         def ask() -> str:
             with ctx.reserve(TEAM, tokens=30) as held:
                 return str(held.settle(tokens=20).outcome)

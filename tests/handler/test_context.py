@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Blocking, Context, ExecutionFailed, PermanentError
+from flowfabric import App, Context, ExecutionFailed, PermanentError, SyncContext
 from flowfabric.engine import claims, steps
 from flowfabric.model import Step
 from tests.app.scene import TIMEOUT, happens, working
@@ -215,7 +215,7 @@ async def test_a_decorated_step_reads_like_a_call(app: App) -> None:
         return await shout(ctx, f"{notes.topic} {notes.pages[0]}")
 
     @app.task
-    def blocked(ctx: Blocking[Context]) -> str:
+    def blocked(ctx: SyncContext) -> str:
         return shout(ctx, search(ctx, "ebb", retries=8).topic)
 
     async with working(app):
@@ -318,7 +318,7 @@ async def test_a_step_or_a_wait_inside_a_step_fails(app: App) -> None:
         await ctx.step("outer", outer)
 
     @app.task
-    def sleepy(ctx: Blocking[Context]) -> None:
+    def sleepy(ctx: SyncContext) -> None:
         ctx.step("outer", lambda: ctx.sleep("1h"))
 
     async with working(app):

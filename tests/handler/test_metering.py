@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Blocking, Context, ExecutionFailed, metered
+from flowfabric import App, Context, ExecutionFailed, SyncContext, metered
 from flowfabric.errors import InvalidUsage
 from flowfabric.handler.metering import token_counts
 from tests.app.scene import TIMEOUT, happens, later, working
@@ -87,7 +87,7 @@ async def test_a_synchronous_handler_can_meter_calls(app: App, given: Given, est
     client = Client()
 
     @app.task
-    def report(ctx: Blocking[Context]) -> str:
+    def report(ctx: SyncContext) -> str:
         with pytest.raises(TypeError, match="create"):
             metered(ctx, TEAM, client.create)
         return str(ctx.step("ask", metered(ctx, TEAM, client.ask, **estimate), "tides")["text"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flowfabric import App, Blocking, Context, Execution, ExecutionFailed, First, Signal, Suspension
+from flowfabric import App, Context, Execution, ExecutionFailed, First, Signal, Suspension, SyncContext
 from flowfabric.engine import waits
 from flowfabric.handler.journal import Places
 from flowfabric.model import JournalEntry
@@ -282,7 +282,7 @@ async def test_any_of_takes_waits_and_nothing_else(app: App, given: list[Any], w
 
 async def test_a_synchronous_handler_can_wait_for_several(app: App, given: Given) -> None:
     @app.task
-    def order(ctx: Blocking[Context]) -> str:
+    def order(ctx: SyncContext) -> str:
         first = ctx.any_of(ctx.unwaited.wait_for_signal("go"), ctx.unwaited.sleep("1h"))
         both = ctx.all_of(ctx.unwaited.sleep("1h"), ctx.unwaited.wait_for_signal("paid", timeout="1h"))
         return f"{first.index} {both}"

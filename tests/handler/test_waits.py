@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Blocking, Context, Execution, ExecutionFailed, Suspension, Verdict
+from flowfabric import App, Context, Execution, ExecutionFailed, Suspension, SyncContext, Verdict
 from flowfabric.engine import attempts, waits
 from flowfabric.errors import ApprovalDigestMismatch
 from flowfabric.model import CreatedWaitpoint, SignalToSend
@@ -405,7 +405,7 @@ async def attempts_of(app: App, execution: Execution[Any]) -> Any:
 
 async def test_a_synchronous_handler_waits_in_the_same_way(app: App, given: Given) -> None:
     @app.task
-    def report(ctx: Blocking[Context]) -> str:
+    def report(ctx: SyncContext) -> str:
         ctx.sleep("1h")
         verdict = ctx.approval("publish")
         return "published" if verdict.approved else "withdrawn"

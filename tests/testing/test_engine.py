@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Blocking, Context, Execution, ExecutionFailed, PermanentError
+from flowfabric import App, Context, Execution, ExecutionFailed, PermanentError, SyncApp, SyncContext
 from flowfabric.engine import lanes
 from flowfabric.errors import InvalidLane, WaitpointNotFound
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine, StillWaiting
-from flowfabric.testing.sync import BlockingEngine
+from flowfabric.testing.sync import SyncClock, SyncEngine
 
 app = App(url="postgresql://nobody@nowhere.invalid/nothing")
 tries: list[int] = []
@@ -32,7 +32,7 @@ async def double(n: int) -> int:
 
 
 @app.task(retries=2, backoff="1h")
-def flaky(ctx: Blocking[Context], works_at: int) -> int:
+def flaky(ctx: SyncContext, works_at: int) -> int:
     tries.append(ctx.attempt)
     if ctx.attempt < works_at:
         raise ConnectionError("down")
@@ -278,9 +278,9 @@ async def test_an_engine_is_closed_after_its_test_and_belongs_to_one_loop(flowfa
 
 
 def test_a_synchronous_test_has_the_same_fixtures(
-    engine: BlockingEngine,
-    app_worker: Callable[..., Blocking[App]],
-    clock: Blocking[Clock],
+    engine: SyncEngine,
+    app_worker: Callable[..., SyncApp],
+    clock: SyncClock,
     run_now: Callable[..., Any],
 ) -> None:
     assert run_now(flaky, 2) == 2

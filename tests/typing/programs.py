@@ -8,7 +8,6 @@ import asyncpg
 
 from flowfabric import (
     App,
-    Blocking,
     Child,
     Context,
     Execution,
@@ -17,6 +16,10 @@ from flowfabric import (
     Node,
     Signal,
     SubmitOptions,
+    SyncApp,
+    SyncChild,
+    SyncContext,
+    SyncExecution,
     Usage,
     Verdict,
     Worker,
@@ -24,9 +27,10 @@ from flowfabric import (
 )
 from flowfabric.engine import events, executions, lanes
 from flowfabric.errors import LaneNotFound
-from flowfabric.model import Event, EventFilter, FlowState, LaneChange, Options, Page, Submission, Summary
+from flowfabric.model import Event, EventFilter, FlowState, LaneChange, Options, Outcome, Page, Submission, Summary
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine
+from flowfabric.testing.sync import SyncClock, SyncEngine
 
 app = App(
     budgets={"team-a": {"tokens": 1_000}, "team-b": {"hard_limits": {"tokens": 5}, "reset_interval": "1d"}},
@@ -72,9 +76,18 @@ def plain(n: int) -> float:
 
 
 @app.task
-def blocked(ctx: Blocking[Context], n: int) -> bytes:
+def blocked(ctx: SyncContext, n: int) -> bytes:
     assert_type(search(ctx, "tides"), dict[str, int])
     assert_type(metered(ctx, "team-a", len)("tides"), int)
+    assert_type(ctx.step("count", count, "tides"), int)
+    assert_type(ctx.step("length", len, "tides"), int)
+    assert_type(ctx.approval("publish").approved, bool)
+    assert_type(ctx.wait_for_signal("go"), Signal | None)
+    child = ctx.submit(plain, 3)
+    assert_type(child, SyncChild[float])
+    assert_type(child.result(), float)
+    assert_type(ctx.all_of(child.unwaited.result()), list[float])
+    assert_type(ctx.any_of(ctx.unwaited.sleep("1h"), child.unwaited.result()).value, float | None)
     with ctx.reserve("team-a", tokens=5) as held:
         held.settle(tokens=3)
     return b""
@@ -142,9 +155,26 @@ async def follow_the_log(cursor: str) -> None:
 
 def use_it_without_await() -> None:
     with app.sync() as sync:
-        assert_type(sync, Blocking[App])
-        execution = sync(report).submit("tides", pages=2)
-        print(execution.result(timeout="10m"))
+        assert_type(sync, SyncApp)
+        execution = sync(report).with_options(key="tides").submit("tides", pages=2)
+        assert_type(execution, SyncExecution[list[str]])
+        assert_type(execution.result(timeout="10m"), list[str])
+        assert_type(sync(plain).submit_many([(1,)]), list[SyncExecution[float]])
+        assert_type(execution.describe().task, str)
+        for event in execution.events():
+            assert_type(event, Event)
+        flow = sync.flow("report")
+        half = flow.add(plain, 3)
+        assert_type(flow.submit()[half].result(), float)
+        assert_type(app.sync()(report).submit("tides").wait(), Outcome)
+
+
+def check_without_await(engine: SyncEngine, clock: SyncClock) -> None:
+    sync = engine.work(app, concurrency=5)
+    assert_type(sync, SyncApp)
+    assert_type(engine.run_now(plain, 3), float)
+    engine.approve(sync(report).submit("tides"), "publish", by="ann")
+    clock.advance("2d")
 
 
 async def operate(conn: asyncpg.Connection) -> None:

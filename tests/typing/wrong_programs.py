@@ -4,7 +4,7 @@
 
 import asyncpg
 
-from flowfabric import App, Context, Execution, SubmitOptions, Worker, metered
+from flowfabric import App, Context, Execution, SubmitOptions, SyncApp, SyncContext, Worker, metered
 from flowfabric.engine import executions, lanes
 from flowfabric.model import EventFilter, Options, PublicState, Submission
 from flowfabric.testing import Clock
@@ -47,6 +47,24 @@ async def use_results(ctx: Context, execution: Execution[list[str]]) -> None:
     handle: Execution[float] = plain.submit(3)  # wrong: Maybe you forgot to use "await"
     half: str = await (await ctx.submit(plain, 3)).result()  # wrong: has type "float", variable has type "str"
     text: str = (await ctx.wait_for_signal("go")).name  # wrong: Item "None" of "Signal | None" has no attribute "name"
+
+
+def use_sync_results(ctx: SyncContext, sync: SyncApp) -> None:
+    sync(report).submit(3)  # wrong: incompatible type "int"; expected "str"
+    sync(report).submt("tides")  # wrong: has no attribute "submt"
+    sync(report).with_options(prio=5)  # wrong: Unexpected keyword argument "prio"
+    sync("report")  # wrong: No overload variant
+    sync.submt("report")  # wrong: has no attribute "submt"
+    a: int = sync(report).submit("tides").result()  # wrong: has type "list[str]", variable has type "int"
+    b: Execution[float] = sync(plain).submit(3)  # wrong: has type "SyncExecution[float]", variable has type
+    c: str = ctx.step("count", count, "tides")  # wrong: has type "int", variable has type "str"
+    d: str = ctx.approval("x").approved  # wrong: has type "bool", variable has type "str"
+    e: str = ctx.submit(plain, 3).result()  # wrong: has type "float", variable has type "str"
+    f: str = search(ctx, "tides")  # wrong: has type "dict[str, int]", variable has type "str"
+    ctx.any_of(ctx.sleep("1h"))  # wrong: No overload variant
+    ctx.slep("1h")  # wrong: has no attribute "slep"
+    ctx.submit(plain, "three")  # wrong: No overload variant
+    app.sync().submit("plain").approve("publish")  # wrong: Missing named argument "by"
 
 
 async def write_handlers(ctx: Context) -> None:

@@ -1,12 +1,14 @@
 """The application: holds the tasks, and the connections through which they are submitted."""
 
+import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
-from flowfabric import blocking, payloads
+from flowfabric import payloads
 from flowfabric.app import declarations, schedules
 from flowfabric.app.client import Client
 from flowfabric.app.declarations import Budgets, Quotas
@@ -15,9 +17,9 @@ from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
 from flowfabric.app.subscriptions import EventLog
+from flowfabric.app.sync import SyncApp
 from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, read_policy, submission
 from flowfabric.app.waiters import Waiters
-from flowfabric.blocking import Blocking
 from flowfabric.config import Config
 from flowfabric.engine import executions, routes
 from flowfabric.errors import SchemaBehind
@@ -41,6 +43,7 @@ class Connections(NamedTuple):
     waiters: Waiters
     client: Client
     close: AsyncExitStack
+    loop: asyncio.AbstractEventLoop
 
 
 class App:
@@ -58,6 +61,7 @@ class App:
         self._declared = declarations.read(budgets, quotas)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[tuple[str, str], Declaration] = {}
+        self.opening = threading.Lock()  # held by a thread that opens the app for sync code
         self._opening = False
         self._connections: Connections | None = None
 
@@ -146,7 +150,7 @@ class App:
         opening.push_async_callback(waiters.close)
         client = Client(database, notifier)
         opening.push_async_callback(client.close)
-        return Connections(database, notifier, log, waiters, client, opening.pop_all())
+        return Connections(database, notifier, log, waiters, client, opening.pop_all(), asyncio.get_running_loop())
 
     async def _prepare(self, database: Database, conn: Connection) -> None:
         """Migrate an embedded database that is behind this release; your own database is only checked."""
@@ -166,12 +170,24 @@ class App:
         finally:
             self._connections = None
 
-    def sync(self) -> "AbstractContextManager[Blocking[App]]":
-        """The same app for programs that do not use `await`: `with app.sync() as sync: sync.submit("report", …)`.
+    def sync(self) -> SyncApp:
+        """The same app for code that does not use `await`: `with app.sync() as sync: sync(report).submit("tides")`.
 
-        The app is opened on an event loop in its own thread. `sync(report)` gives a task in the same way.
+        The block opens the app on an event loop in its own thread. If the app is open already, for example in the
+        lifespan of an async web server, threads of this process use it as it is, also without a block:
+        `app.sync()(report).submit("tides")`.
         """
-        return blocking.opened(self)
+        return SyncApp(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the app is open."""
+        return self._connections is not None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop on which the app is open."""
+        return self._opened.loop
 
     @property
     def database(self) -> Database:
@@ -201,7 +217,7 @@ class App:
     @property
     def _opened(self) -> Connections:
         if self._connections is None:
-            raise RuntimeError("this app is not open; use it inside `async with app:`")
+            raise RuntimeError("this app is not open; use it inside `async with app:`, or `with app.sync():`")
         return self._connections
 
     async def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> Execution[Any]:

@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from flowfabric.app.tasks import Step, TaskFunction
-from flowfabric.blocking import Blocking
 from flowfabric.handler.context import Context
+from flowfabric.handler.sync import SyncContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -25,8 +25,8 @@ class Decorator(Protocol):
     ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
     @overload
     def __call__(
-        self, handler: Callable[Concatenate[Blocking[Context], P], R], /
-    ) -> TaskFunction[P, R, Concatenate[Blocking[Context], P], R]: ...
+        self, handler: Callable[Concatenate[SyncContext, P], R], /
+    ) -> TaskFunction[P, R, Concatenate[SyncContext, P], R]: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[Context, P], R], /
@@ -48,8 +48,8 @@ class TaskDecorator(Protocol):
     ) -> TaskFunction[P, R, P, Coroutine[Any, Any, R]]: ...
     @overload
     def __call__(
-        self, handler: Callable[Concatenate[Blocking[Context], P], R], /
-    ) -> TaskFunction[P, R, Concatenate[Blocking[Context], P], R]: ...
+        self, handler: Callable[Concatenate[SyncContext, P], R], /
+    ) -> TaskFunction[P, R, Concatenate[SyncContext, P], R]: ...
     @overload
     def __call__(
         self, handler: Callable[Concatenate[Context, P], R], /

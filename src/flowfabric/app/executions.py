@@ -7,7 +7,6 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from flowfabric import durations, payloads
-from flowfabric.blocking import Wrapped
 from flowfabric.engine import attempts, events, executions, waits
 from flowfabric.errors import (
     ExecutionCancelled,
@@ -41,7 +40,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Execution(Wrapped, Generic[R]):
+class Execution(Generic[R]):
     """The handle of a submitted execution."""
 
     __slots__ = ("__weakref__", "_app", "_fresh", "_returns", "execution_id")  # many are held at once

@@ -3,12 +3,11 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from flowfabric import durations, payloads
 from flowfabric.app.executions import Execution
 from flowfabric.app.tasks import Task
-from flowfabric.blocking import Wrapped
 from flowfabric.engine import flows
 from flowfabric.ids import ExecutionId, FlowId, mint_flow_id, shown
 from flowfabric.model import (
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Node(Wrapped, Generic[R]):
+class Node(Generic[R]):
     """A task in a flow that is being built. As an argument of another task it means its result."""
 
     def __init__(self, flow: "Flow", name: str, submission: Submission, returns: Any) -> None:
@@ -73,7 +72,7 @@ class Node(Wrapped, Generic[R]):
         self.upstreams[node.name] = pass_as
 
 
-class Flow(Wrapped):
+class Flow:
     """Tasks that depend on each other, submitted in one call: all of them, or none.
 
     flow = app.flow("report")
@@ -156,12 +155,12 @@ class Flow(Wrapped):
         )
 
 
-class FlowHandle(Wrapped):
+class FlowHandle:
     """The handle of a submitted flow, with the executions of its nodes."""
 
     def __init__(self, app: "App", submitted: SubmittedFlow, nodes: Mapping[str, Node[Any]]) -> None:
         self.flow_id: FlowId = submitted.flow_id
-        self.outcome = submitted.outcome
+        self.outcome: Literal["created", "duplicate"] = submitted.outcome
         self._app = app
         self._returns = {name: node.returns for name, node in nodes.items()}
         self._ids: Mapping[str, ExecutionId] = submitted.executions

@@ -10,10 +10,10 @@ import msgspec
 
 from flowfabric import durations, payloads
 from flowfabric.app.executions import Execution
-from flowfabric.blocking import Blocking, Wrapped
 from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.handler.context import Context
+from flowfabric.handler.sync import SyncContext
 from flowfabric.ids import ExecutionId
 from flowfabric.model import OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
@@ -55,7 +55,7 @@ class ChildCall(msgspec.Struct, frozen=True):
 OF_TASK = ("lane", "namespace", "budgets", "quotas")
 
 
-class Task(Wrapped, Generic[P, R]):
+class Task(Generic[P, R]):
     """A function that runs durably: call it as before, or submit it. `P` are the arguments of a submission."""
 
     def __init__(
@@ -199,7 +199,7 @@ class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
         return called
 
 
-class Step(Wrapped, Generic[P, R]):
+class Step(Generic[P, R]):
     """A function that runs as a step when a handler calls it with its context: `notes = await search(ctx, topic)`."""
 
     def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
@@ -214,10 +214,10 @@ class Step(Wrapped, Generic[P, R]):
     @overload
     def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
     @overload
-    def __call__(self, ctx: Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def __call__(self, ctx: Context | Blocking[Context], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, ctx: SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def __call__(self, ctx: Context | SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function as a step of the handler that has this context."""
-        if not isinstance(ctx, Context | Blocking):
+        if not isinstance(ctx, Context | SyncContext):
             raise TypeError(
                 f"step {self.name} got {type(ctx).__name__} as its first argument, not the context; outside a handler "
                 f"call {self.name}.function"
@@ -299,7 +299,7 @@ def read_policy(options: dict[str, Any]) -> Mapping[str, object]:
 def injected_parameter(handler: Callable[..., object]) -> str | None:
     """Return the name of the parameter annotated with the context, which the worker passes."""
     types = payloads.hints(handler)
-    wanted = (Context, Blocking[Context])
+    wanted = (Context, SyncContext)
     found = [name for name in inspect.signature(handler).parameters if types.get(name) in wanted]
     if len(found) > 1:
         raise TypeError(f"{handler.__qualname__} takes the context twice, as {' and '.join(found)}; annotate one only")

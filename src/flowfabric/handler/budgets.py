@@ -12,7 +12,6 @@ from uuid import UUID, uuid4
 from msgspec.structs import replace
 
 from flowfabric import ids
-from flowfabric.blocking import Wrapped
 from flowfabric.engine import budgets
 from flowfabric.errors import FlowFabricError, ReservationNotFound
 from flowfabric.handler.journal import LONGEST_NAME, Place
@@ -61,7 +60,7 @@ class Spender(NamedTuple):
         raise Stop
 
 
-class Reservation(Wrapped):
+class Reservation:
     """An amount of a budget that is reserved before it is spent: `async with ctx.reserve("team-a", tokens=4_000)`.
 
     At the end of the block the amounts passed to `settle` are spent, or the whole estimate if `settle` was not called.

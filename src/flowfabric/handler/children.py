@@ -8,7 +8,6 @@ from uuid import UUID
 import msgspec
 
 from flowfabric import payloads
-from flowfabric.blocking import Wrapped
 from flowfabric.errors import ChildFailed
 from flowfabric.handler.waits import Waiting
 from flowfabric.ids import ExecutionId, FlowId
@@ -17,7 +16,7 @@ from flowfabric.model import Failure, Signal
 R = TypeVar("R")
 
 
-class Child(Wrapped, Generic[R]):
+class Child(Generic[R]):
     """The handle of an execution submitted by a handler."""
 
     def __init__(

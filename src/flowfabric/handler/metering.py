@@ -6,9 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, overload
 
-from flowfabric.blocking import Blocking
 from flowfabric.errors import InvalidUsage
 from flowfabric.handler.context import Context
+from flowfabric.handler.sync import SyncContext
 
 log = logging.getLogger("flowfabric.handler")
 
@@ -48,10 +48,10 @@ def metered(
 ) -> Callable[P, Awaitable[R]]: ...
 @overload
 def metered(
-    ctx: Blocking[Context], budget: str, call: Callable[P, R], /, *, read: Read = ..., **estimate: int
+    ctx: SyncContext, budget: str, call: Callable[P, R], /, *, read: Read = ..., **estimate: int
 ) -> Callable[P, R]: ...
 def metered(
-    ctx: Context | Blocking[Context],
+    ctx: Context | SyncContext,
     budget: str,
     call: Callable[..., Any],
     /,
@@ -67,7 +67,7 @@ def metered(
     a response that has no `usage` with token counts.
     """
     amounts: dict[str, Any] = dict(estimate)
-    if isinstance(ctx, Blocking):
+    if isinstance(ctx, SyncContext):
         return _metered_sync(ctx, budget, call, read, amounts)
 
     @functools.wraps(call)
@@ -85,7 +85,7 @@ def metered(
 
 
 def _metered_sync(
-    ctx: Blocking[Context], budget: str, call: Callable[..., Any], read: Read, amounts: Mapping[str, Any]
+    ctx: SyncContext, budget: str, call: Callable[..., Any], read: Read, amounts: Mapping[str, Any]
 ) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(call):
         raise TypeError(f"{call!r} is async, but this handler is not; use a sync function")
@@ -104,7 +104,7 @@ def _metered_sync(
     return charged
 
 
-def _read_or_nothing(read: Read, response: object, ctx: Context | Blocking[Context], budget: str) -> Mapping[str, int]:
+def _read_or_nothing(read: Read, response: object, ctx: Context | SyncContext, budget: str) -> Mapping[str, int]:
     """Read the cost of a response, or nothing if it has no counts: `settle` then charges the estimate."""
     try:
         return read(response)

@@ -10,10 +10,10 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app.tasks import Task
-from flowfabric.blocking import Blocking
 from flowfabric.errors import Fenced, FlowFabricError, ShapeChanged
 from flowfabric.handler.context import Context
 from flowfabric.handler.retries import NEVER_RETRIED
+from flowfabric.handler.sync import SyncContext
 from flowfabric.handler.waits import Stop, Unwind
 from flowfabric.model import Claim, FailureClass, Wish
 from flowfabric.worker.threads import Threads
@@ -94,7 +94,8 @@ async def _call(
             arguments[task.injected] = context
         return await task.handler(**arguments)
     if task.injected is not None:
-        arguments[task.injected] = Blocking(context, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        arguments[task.injected] = SyncContext(context, lambda: loop)
     return await threads.call(f"{claim.task} {claim.execution_id}", lambda: task.handler(**arguments))
 
 

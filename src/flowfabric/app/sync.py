@@ -1,0 +1,390 @@
+"""The sync classes of an app, and of what it returns. Written by `make sync`; do not edit.
+
+A method does what the method of the async class does, and waits for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+
+from flowfabric.app.opening import Opening
+from flowfabric.app.subscriptions import EVERYTHING
+from flowfabric.blocking import Sync
+from flowfabric.engine import events
+from flowfabric.model import CancelPolicy
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from flowfabric.app.app import App
+    from flowfabric.app.executions import Execution
+    from flowfabric.app.flows import Flow, FlowHandle, Node
+    from flowfabric.app.schedules import TimingOptions
+    from flowfabric.app.subscriptions import EventLog, Subscription
+    from flowfabric.app.tasks import SubmitOptions, Task
+    from flowfabric.ids import ExecutionId, FlowId
+    from flowfabric.model import (
+        CancelledFlow,
+        Delivered,
+        Description,
+        Event,
+        EventFilter,
+        Explanation,
+        FlowDescription,
+        FlowState,
+        Outcome,
+        PublicState,
+        ScheduleChange,
+        SignalToSend,
+    )
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SyncExecution(Sync, Generic[R]):
+    """The handle of a submitted execution.
+
+    The sync version of `Execution`.
+    """
+
+    __slots__ = ()
+    _thing: Execution[R]
+
+    @property
+    def execution_id(self) -> ExecutionId:
+        answer: ExecutionId = self._thing.execution_id
+        return answer
+
+    def result(self, timeout: str | float | timedelta | None = None) -> R:
+        """Wait for the end and return the result; `timeout` is in seconds, or a duration such as `"10m"`.
+
+        Returns as soon as the end has committed. Raises `ExecutionFailed`, or its subclass `ExecutionCancelled`,
+        `ExecutionExpired` or `ExecutionSkipped`, with the remote traceback in a note. Raises `TimeoutError` if the
+        execution has not ended in time; the execution continues.
+        """
+        answer: R = self._wait(self._thing.result, timeout)
+        return answer
+
+    def wait(self) -> Outcome:
+        """Wait until the execution has ended and return its outcome."""
+        answer: Outcome = self._wait(self._thing.wait)
+        return answer
+
+    def state(self) -> PublicState:
+        """Return the public state, such as `suspended`."""
+        answer: PublicState = self._wait(self._thing.state)
+        return answer
+
+    def describe(self) -> Description:
+        """Return everything the engine knows about the execution."""
+        answer: Description = self._wait(self._thing.describe)
+        return answer
+
+    def explain(self) -> Explanation:
+        """Say in one sentence what the execution waits for and what would release it."""
+        answer: Explanation = self._wait(self._thing.explain)
+        return answer
+
+    def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
+        """Cancel the execution; a worker that is running it is notified and cancels the handler."""
+        answer: PublicState = self._wait(self._thing.cancel, reason, by=by)
+        return answer
+
+    def override(
+        self, outcome: Literal["success", "failed"], result: object = None, *, reason: str, by: str
+    ) -> PublicState:
+        """Complete the execution with a result, or fail it for good, without its lease: an act of an operator.
+
+        Works in every unfinished state; a worker that is running it is notified and cancels the handler. The result is
+        not checked against the task's return type. Safe to repeat. Raises `ExecutionEnded`, `InvalidBody`.
+        """
+        answer: PublicState = self._wait(self._thing.override, outcome, result, reason=reason, by=by)
+        return answer
+
+    def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
+        """Run an ended execution again; without `keep_steps`, its saved steps run again too.
+
+        Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
+        """
+        answer: PublicState = self._wait(self._thing.replay, by=by, keep_steps=keep_steps)
+        return answer
+
+    def signal(
+        self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"
+    ) -> Delivered:
+        """Send a signal to the open waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
+
+        Raises `WaitpointNotFound` if no waitpoint with this key is open, and the errors of `App.signal`.
+        """
+        answer: Delivered = self._wait(self._thing.signal, waitpoint, payload, token=token, name=name, source=source)
+        return answer
+
+    def approve(self, name: str, *, by: str, subject: object = None, note: str | None = None) -> Delivered:
+        """Approve, as a person whom you have authenticated (`by`); each person counts once.
+
+        `subject` is what the person was shown. Raises `ApprovalDigestMismatch` if the handler asks about another
+        subject, `WaitpointNotFound`, `TargetNotSignalable`, `WaitpointClosed`.
+        """
+        answer: Delivered = self._wait(self._thing.approve, name, by=by, subject=subject, note=note)
+        return answer
+
+    def reject(self, name: str, *, by: str, subject: object = None, note: str | None = None) -> Delivered:
+        """Reject, as a person whom you have authenticated (`by`); one rejection is enough. Raises as `approve` does."""
+        answer: Delivered = self._wait(self._thing.reject, name, by=by, subject=subject, note=note)
+        return answer
+
+    def events(self, cursor: str = events.OLDEST) -> Iterator[Event]:
+        """Yield the events of the execution, past and new, until it has ended."""
+        return self._iterate(self._thing.events, cursor)
+
+
+class SyncFlowHandle(Sync):
+    """The handle of a submitted flow, with the executions of its nodes.
+
+    The sync version of `FlowHandle`.
+    """
+
+    __slots__ = ()
+    _thing: FlowHandle
+
+    @property
+    def flow_id(self) -> FlowId:
+        answer: FlowId = self._thing.flow_id
+        return answer
+
+    @property
+    def outcome(self) -> Literal["created", "duplicate"]:
+        answer: Literal["created", "duplicate"] = self._thing.outcome
+        return answer
+
+    def __getitem__(self, node: Node[R]) -> SyncExecution[R]:
+        """Return the execution of a node: `handle[notes].result()`."""
+        return SyncExecution(self._thing[node], self._loop)
+
+    def execution(self, name: str) -> SyncExecution[Any]:
+        """Return the execution of a node by name, which must be one of the flow's."""
+        return SyncExecution(self._thing.execution(name), self._loop)
+
+    def wait(self, timeout: str | float | timedelta | None = None) -> FlowState:
+        """Wait until every execution submitted with the flow has ended, and return the state of the flow.
+
+        Raises `TimeoutError` if they have not ended in time; the executions continue.
+        """
+        answer: FlowState = self._wait(self._thing.wait, timeout)
+        return answer
+
+    def state(self) -> FlowState:
+        """Return the state of the flow."""
+        answer: FlowState = self._wait(self._thing.state)
+        return answer
+
+    def describe(self, *, cursor: str | None = None, limit: int = 50) -> FlowDescription:
+        """Return the state of the flow, the number of members per state, and a page of members with their edges."""
+        answer: FlowDescription = self._wait(self._thing.describe, cursor=cursor, limit=limit)
+        return answer
+
+    def cancel(
+        self, reason: str | None = None, *, by: str | None = None, policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL
+    ) -> CancelledFlow:
+        """Cancel the flow and its unfinished members; `cancel_pending` spares running members, `flow_only` all."""
+        answer: CancelledFlow = self._wait(self._thing.cancel, reason, by=by, policy=policy)
+        return answer
+
+
+class SyncFlow(Sync):
+    """Tasks that depend on each other, submitted in one call: all of them, or none.
+
+    The sync version of `Flow`.
+    """
+
+    __slots__ = ()
+    _thing: Flow
+
+    @property
+    def kind(self) -> str:
+        answer: str = self._thing.kind
+        return answer
+
+    def add(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Node[R]:
+        """Add a task with its arguments. A node as an argument means its result, and the task waits for it.
+
+        Give options with `task.with_options(...)`. Raises `TypeError` as a call would.
+        """
+        answer: Node[R] = self._thing.add(task, *args, **kwargs)
+        return answer
+
+    def feed(self, task: Task[..., R], node: Node[Any], /) -> Node[R]:
+        """Add a task that takes all its arguments from the result of a node: a mapping from name to value."""
+        answer: Node[R] = self._thing.feed(task, node)
+        return answer
+
+    def submit(self) -> SyncFlowHandle:
+        """Submit all tasks; each runs after its upstream tasks have succeeded. Returns when the flow is stored durably.
+
+        On your own connection, it joins the transaction that is open there. Safe to repeat: a repeated call returns
+        the same executions, also from another process if the flow has a key. Raises the errors of `submit_flow`.
+        """
+        return SyncFlowHandle(self._wait(self._thing.submit), self._loop)
+
+
+class SyncSubscription(Sync):
+    """An endless iterator over events. `cursor` is the position after the last event it returned.
+
+    The sync version of `Subscription`.
+    """
+
+    __slots__ = ()
+    _thing: Subscription
+
+    @property
+    def cursor(self) -> str:
+        answer: str = self._thing.cursor
+        return answer
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event. Raises `StreamDisconnected`, with the cursor, if the database stays unavailable."""
+        answer: Event = self._wait(self._thing.__anext__)
+        return answer
+
+
+class SyncEventLog(Sync):
+    """Reads the event log for all subscribers of a process, over one connection.
+
+    The sync version of `EventLog`.
+    """
+
+    __slots__ = ()
+    _thing: EventLog
+
+    def subscribe(self, cursor: str = "", filter: EventFilter = EVERYTHING) -> SyncSubscription:
+        """Follow the log from a cursor; an empty cursor means from the moment of this call.
+
+        Raises `InvalidCursor`, `CursorExpired`, and `StreamDisconnected` if the database is unavailable for longer
+        than the setting `subscription_timeout`.
+        """
+        return SyncSubscription(self._wait(self._thing.subscribe, cursor, filter), self._loop)
+
+
+class SyncTask(Sync, Generic[P, R]):
+    """A function that runs durably: call it as before, or submit it. `P` are the arguments of a submission.
+
+    The sync version of `Task`.
+    """
+
+    __slots__ = ()
+    _thing: Task[P, R]
+
+    @property
+    def name(self) -> str:
+        """The stored name: the one given to `@app.task`, or the function's."""
+        answer: str = self._thing.name
+        return answer
+
+    def with_options(self, **options: Unpack[SubmitOptions]) -> Self:
+        """Return the same task with other options for its submissions. Raises `TypeError` for an unknown option."""
+        return type(self)(self._thing.with_options(**options), self._loop)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> SyncExecution[R]:
+        """Submit the task with these arguments; returns when the execution is stored durably.
+
+        Raises the errors of `executions.submit`, such as `PayloadTooLarge`; then nothing is submitted.
+        """
+        return SyncExecution(self._wait(self._thing.submit, *args, **kwargs), self._loop)
+
+    def submit_many(self, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]]) -> list[SyncExecution[R]]:
+        """Submit many: each call is a tuple of arguments, or a mapping of them by name.
+
+        If some are refused, raises an exception group of those errors; the others are submitted.
+        """
+        return [SyncExecution(each, self._loop) for each in self._wait(self._thing.submit_many, calls)]
+
+
+class SyncApp(Opening):
+    """A set of tasks and, inside `with`, the connections of this process.
+
+    The sync version of `App`.
+    """
+
+    __slots__ = ()
+    _thing: App
+
+    @property
+    def log(self) -> SyncEventLog:
+        """The event log, to subscribe to."""
+        return SyncEventLog(self._thing.log, self._loop)
+
+    def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> SyncExecution[Any]:
+        """Submit a task by name, without its code; `options` may include the decorator's options, such as the lane."""
+        return SyncExecution(self._wait(self._thing.submit, name, options, **arguments), self._loop)
+
+    def signal(self, signal: SignalToSend) -> Delivered:
+        """Send a signal to a waitpoint by its id; concurrent signals share a round trip.
+
+        Raises the errors of `deliver_signal`, such as `InvalidToken` and `WaitpointClosed`.
+        """
+        answer: Delivered = self._wait(self._thing.signal, signal)
+        return answer
+
+    def execution(self, execution_id: str | ExecutionId) -> SyncExecution[Any]:
+        """The handle of an execution submitted elsewhere. Raises `InvalidId`."""
+        return SyncExecution(self._thing.execution(execution_id), self._loop)
+
+    def flow(
+        self, kind: str, *, key: str | None = None, namespace: str = "default", tags: Mapping[str, str] | None = None
+    ) -> SyncFlow:
+        """Start building a flow (DAG): add tasks that depend on each other, then submit them together.
+
+        With a key the flow is submitted once: submitting another flow with that key returns the same executions.
+        """
+        return SyncFlow(self._thing.flow(kind, key=key, namespace=namespace, tags=tags), self._loop)
+
+    def create_schedule(
+        self,
+        name: str,
+        task: Task[..., Any] | str,
+        arguments: Mapping[str, object] | None = None,
+        *,
+        by: str | None = None,
+        paused: bool = False,
+        **timing: Unpack[TimingOptions],
+    ) -> ScheduleChange:
+        """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
+
+        Safe to repeat: an identical schedule answers `NOOP`. Raises `InvalidSchedule`, `ScheduleAlreadyExists`.
+        """
+        answer: ScheduleChange = self._wait(
+            self._thing.create_schedule, name, task, arguments, by=by, paused=paused, **timing
+        )
+        return answer
+
+    def wake(self, lane: str) -> None:
+        """Notify the workers of a lane; call it after you commit a transaction in which you submitted work."""
+        self._wait(self._thing.wake, lane)
+
+    @overload
+    def __call__(self, thing: Task[P, R], /) -> SyncTask[P, R]: ...
+    @overload
+    def __call__(self, thing: Execution[R], /) -> SyncExecution[R]: ...
+    @overload
+    def __call__(self, thing: Flow, /) -> SyncFlow: ...
+    @overload
+    def __call__(self, thing: FlowHandle, /) -> SyncFlowHandle: ...
+    def __call__(self, thing: Any, /) -> Any:
+        """Return the sync version of a task, an execution or a flow: `sync(report).submit("tides").result()`."""
+        for kind in type(thing).__mro__:
+            if (sync := SYNC.get(kind.__name__)) is not None:
+                return sync(thing, self._loop)
+        raise TypeError(f"{thing!r} has no sync version; pass a task, an execution or a flow")
+
+
+# By name, because the modules of the async classes import this one.
+SYNC: dict[str, Callable[..., Any]] = {
+    "Task": SyncTask,
+    "Execution": SyncExecution,
+    "Flow": SyncFlow,
+    "FlowHandle": SyncFlowHandle,
+}

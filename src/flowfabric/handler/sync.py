@@ -1,0 +1,283 @@
+"""The sync classes of what a handler holds while it runs. Written by `make sync`; do not edit.
+
+A method does what the method of the async class does, and waits for the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
+
+from flowfabric.blocking import Sync
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from flowfabric.app.tasks import SubmitOptions, Task
+    from flowfabric.handler.approvals import Verdict
+    from flowfabric.handler.budgets import Reservation
+    from flowfabric.handler.children import Child
+    from flowfabric.handler.context import Context
+    from flowfabric.handler.runtime import Amounts
+    from flowfabric.handler.waits import First, Waiting
+    from flowfabric.ids import ExecutionId
+    from flowfabric.model import CreatedWaitpoint, Settled, Signal, Suspension, Usage
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class SyncReservation(Sync):
+    """An amount of a budget that is reserved before it is spent: `with ctx.reserve("team-a", tokens=4_000)`.
+
+    The sync version of `Reservation`.
+    """
+
+    __slots__ = ()
+    _thing: Reservation
+
+    @property
+    def budget(self) -> str:
+        answer: str = self._thing.budget
+        return answer
+
+    @property
+    def estimate(self) -> Amounts:
+        answer: Amounts = self._thing.estimate
+        return answer
+
+    @property
+    def expires_at(self) -> datetime | None:
+        answer: datetime | None = self._thing.expires_at
+        return answer
+
+    def __enter__(self) -> Self:
+        self._wait(self._thing.__aenter__)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._wait(self._thing.__aexit__, kind, error, _)
+
+    def settle(self, **actual: int) -> Settled:
+        """Spend the actual amounts, or the estimate if none are given; the unspent rest is released immediately.
+
+        More than the estimate counts if it fits under the hard limit. If it does not, the estimate is spent, the rest
+        is counted as the budget's `overrun`, and the answer is `hard_breach`. Nothing is raised, because the handler
+        already has what it paid for.
+        """
+        answer: Settled = self._wait(self._thing.settle, **actual)
+        return answer
+
+    def release(self) -> None:
+        """Release the whole reservation, because nothing was spent. Safe to repeat."""
+        self._wait(self._thing.release)
+
+
+class SyncChild(Sync, Generic[R]):
+    """The handle of an execution submitted by a handler.
+
+    The sync version of `Child`.
+    """
+
+    __slots__ = ()
+    _thing: Child[R]
+
+    @property
+    def execution_id(self) -> ExecutionId:
+        answer: ExecutionId = self._thing.execution_id
+        return answer
+
+    def result(self) -> R:
+        """Wait for the end of the child and return its result; the run suspends meanwhile, as in any wait.
+
+        Raises `ChildFailed` if the child failed, was cancelled or expired.
+        """
+        answer: R = self._wait(self._thing.result)
+        return answer
+
+    @property
+    def unwaited(self) -> Child[R]:
+        """The same object, whose methods return waits, to wait for several together: `ctx.any_of(ctx.unwaited...)`."""
+        unwaited: Child[R] = self._unwaited()
+        return unwaited
+
+
+class SyncContext(Sync):
+    """One run of a handler: its steps and waits, and the execution it belongs to.
+
+    The sync version of `Context`.
+    """
+
+    __slots__ = ()
+    _thing: Context
+
+    @property
+    def execution_id(self) -> ExecutionId:
+        """The id of the execution."""
+        answer: ExecutionId = self._thing.execution_id
+        return answer
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt, from 1."""
+        answer: int = self._thing.attempt
+        return answer
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags of the execution."""
+        answer: Mapping[str, str] = self._thing.tags
+        return answer
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> T: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> T: ...
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> Any:
+        """Run a function once and save its result; once saved, it never runs again, whatever crashes.
+
+        The result is saved as JSON and read as the type that the function is annotated to return. Retries run
+        immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
+        one fails, so does the run.
+        """
+        answer: Any = self._wait(self._thing.step, name, function, *args, retries=retries, backoff=backoff, **kwargs)
+        return answer
+
+    @overload
+    def submit(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncChild[R]: ...
+    @overload
+    def submit(self, task: str, options: SubmitOptions | None = None, /, **arguments: object) -> SyncChild[Any]: ...
+    def submit(self, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> SyncChild[Any]:
+        """Submit another task as a child of this execution: `child = ctx.submit(search, topic)`, or by name.
+
+        Saved like a step: a later run finds the same child. Give options with `task.with_options(...)`, or after the
+        name. If this execution does not complete, the child is cancelled, unless it has `on_parent_end="let_run"`.
+        """
+        return SyncChild(self._wait(self._thing.submit, task, *args, **kwargs), self._loop)
+
+    def sleep(self, span: str | timedelta, *, name: str = "sleep") -> None:
+        """Suspend for a duration. A sleeping execution holds no lease, no slot and no connection."""
+        self._wait(self._thing.sleep, span, name=name)
+
+    def sleep_until(self, moment: datetime, *, name: str = "sleep") -> None:
+        """Suspend until a moment; return at once if it has passed."""
+        self._wait(self._thing.sleep_until, moment, name=name)
+
+    def wait_for_signal(self, name: str, *, timeout: str | timedelta | datetime | None = None) -> Signal | None:
+        """Suspend until a signal arrives at the waitpoint of this name; return `None` if the wait times out."""
+        answer: Signal | None = self._wait(self._thing.wait_for_signal, name, timeout=timeout)
+        return answer
+
+    def suspend(self, name: str, wish: Suspension) -> Sequence[Signal]:
+        """Suspend until a condition of your own is satisfied; return the signals that satisfied it."""
+        answer: Sequence[Signal] = self._wait(self._thing.suspend, name, wish)
+        return answer
+
+    def approval(
+        self,
+        title: str,
+        *,
+        subject: object = None,
+        approvers: int = 1,
+        timeout: str | timedelta | datetime | None = None,
+        bind: bool = True,
+    ) -> Verdict:
+        """Suspend until `approvers` different people approve, or one rejects. `subject` is what they are shown.
+
+        With `bind`, a decision counts only if it is about this subject.
+        """
+        answer: Verdict = self._wait(
+            self._thing.approval, title, subject=subject, approvers=approvers, timeout=timeout, bind=bind
+        )
+        return answer
+
+    @overload
+    def any_of(self, first: Waiting[A], /) -> First[A]: ...
+    @overload
+    def any_of(self, first: Waiting[A], second: Waiting[B], /) -> First[A | B]: ...
+    @overload
+    def any_of(self, first: Waiting[A], second: Waiting[B], third: Waiting[C], /) -> First[A | B | C]: ...
+    @overload
+    def any_of(self, /, *waits: Waiting[T]) -> First[T]: ...
+    def any_of(self, /, *waits: Waiting[Any]) -> First[Any]:
+        """Suspend until the first of several waits completes; return its index and value, the same in every run.
+
+        The other waits are withdrawn. Their waitpoints stay open, and signals that arrive there are kept for the next
+        wait of that name. Takes only waits of this context, which include the results of children.
+        """
+        answer: First[Any] = self._wait(self._thing.any_of, *waits)
+        return answer
+
+    def all_of(self, /, *waits: Waiting[T]) -> list[T]:
+        """Suspend until several waits have all completed, and return their values, as `asyncio.gather` does."""
+        answer: list[T] = self._wait(self._thing.all_of, *waits)
+        return answer
+
+    def report_usage(self, budget: str, /, **amounts: int) -> Usage:
+        """Charge a budget with usage: `ctx.report_usage("team-a", tokens=1_900)`. Returns `ok` or `soft_breach`.
+
+        Saved like a step, so it counts once however often the handler runs. Inside a step, it counts each time that
+        step runs. Beyond the hard limit nothing is counted. Then `on_hard_limit` of the budget decides: raise
+        `BudgetExhausted`, end the run, or suspend it until there is room.
+        """
+        answer: Usage = self._wait(self._thing.report_usage, budget, **amounts)
+        return answer
+
+    def reserve(self, budget: str, /, *, ttl: str | timedelta = "1h", **estimate: int) -> SyncReservation:
+        """Reserve an estimate before the work begins: `with ctx.reserve("team-a", tokens=4_000)`.
+
+        Refused as `report_usage` is. The reservation expires after `ttl`, at most a day, and is released when its
+        attempt ends.
+        """
+        return SyncReservation(self._wait(self._thing.reserve, budget, ttl=ttl, **estimate), self._loop)
+
+    def create_waitpoint(self, key: str, *, expires_in: str | timedelta = "1d") -> CreatedWaitpoint:
+        """Create a waitpoint whose token can be given away before the run waits for it; saved like a step."""
+        answer: CreatedWaitpoint = self._wait(self._thing.create_waitpoint, key, expires_in=expires_in)
+        return answer
+
+    def now(self) -> datetime:
+        """Return the current time and save it: a later run gets the same."""
+        answer: datetime = self._wait(self._thing.now)
+        return answer
+
+    def random(self) -> float:
+        """Return a random number from 0 to 1 and save it: a later run gets the same."""
+        answer: float = self._wait(self._thing.random)
+        return answer
+
+    @property
+    def unwaited(self) -> Context:
+        """The same object, whose methods return waits, to wait for several together: `ctx.any_of(ctx.unwaited...)`."""
+        unwaited: Context = self._unwaited()
+        return unwaited
