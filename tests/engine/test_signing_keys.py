@@ -467,6 +467,7 @@ async def test_a_secret_in_its_grace_cannot_sign_for_a_younger_waitpoint(conn: C
     await signing_keys.rotate_key(conn, "leaked", SECRET)
     await signing_keys.rotate_key(conn, "k3", OTHER, grace=timedelta(hours=1))
     young = await waitpoint(conn, given)
+    assert young.waitpoint_id is not None
     message = signing.waitpoint_message(str(young.execution_id), young.waitpoint_id)
     forged = signing.sign(bytes.fromhex(SECRET), "leaked", message)
 

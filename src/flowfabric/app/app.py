@@ -229,7 +229,7 @@ class App:
         return Execution.of(self, await self.client.submit(asked))
 
     async def signal(self, signal: SignalToSend) -> Delivered:
-        """Send a signal to a waitpoint by its id; concurrent signals share a round trip.
+        """Send a signal to a waitpoint by its id or key; concurrent signals share a round trip.
 
         Raises the errors of `deliver_signal`, such as `InvalidToken` and `WaitpointClosed`.
         """

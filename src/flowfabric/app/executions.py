@@ -14,9 +14,8 @@ from flowfabric.errors import (
     ExecutionFailed,
     ExecutionNotFound,
     ExecutionSkipped,
-    WaitpointNotFound,
 )
-from flowfabric.ids import ExecutionId, shown
+from flowfabric.ids import ExecutionId
 from flowfabric.model import (
     Delivered,
     Description,
@@ -29,7 +28,6 @@ from flowfabric.model import (
     SignalToSend,
     SubmitOutcome,
     Submitted,
-    Waitpoint,
 )
 from flowfabric.postgres.driver import Connection
 
@@ -127,14 +125,13 @@ class Execution(Generic[R]):
     async def signal(
         self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"
     ) -> Delivered:
-        """Send a signal to the open waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
+        """Send a signal to the waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
 
-        Raises `WaitpointNotFound` if no waitpoint with this key is open, and the errors of `App.signal`.
+        Raises the errors of `App.signal`, such as `InvalidToken`, also if no waitpoint has this key.
         """
-        found = await self._run(lambda conn: self._open_waitpoint(conn, waitpoint))
         signal = SignalToSend(
             execution_id=self.execution_id,
-            waitpoint_id=found.waitpoint_id,
+            waitpoint=waitpoint,
             token=token,
             name=waitpoint if name is None else name,
             source_identity=source,
@@ -211,20 +208,6 @@ class Execution(Generic[R]):
         tried = await attempts.list_attempts(conn, self.execution_id, cursor=str(max(count - 1, 0)))
         last = tried.items[-1].failure if tried.items else None
         return last.traceback if last else None
-
-    async def _open_waitpoint(self, conn: Connection, key: str) -> Waitpoint:
-        for state in ("active", "pending"):
-            cursor: str | None = None
-            while True:
-                page = await waits.list_waitpoints(conn, self.execution_id, state=state, cursor=cursor)
-                if found := next((waitpoint for waitpoint in page.items if waitpoint.key == key), None):
-                    return found
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
-        raise WaitpointNotFound(
-            f"execution {self.execution_id} has no open waitpoint {shown(key)}; use explain() to see what it waits for"
-        )
 
 
 FAILURES = {

@@ -113,9 +113,9 @@ class SyncExecution(Sync, Generic[R]):
     def signal(
         self, waitpoint: str, payload: object = None, *, token: str, name: str | None = None, source: str = "unknown"
     ) -> Delivered:
-        """Send a signal to the open waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
+        """Send a signal to the waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
 
-        Raises `WaitpointNotFound` if no waitpoint with this key is open, and the errors of `App.signal`.
+        Raises the errors of `App.signal`, such as `InvalidToken`, also if no waitpoint has this key.
         """
         answer: Delivered = self._wait(self._thing.signal, waitpoint, payload, token=token, name=name, source=source)
         return answer
@@ -322,7 +322,7 @@ class SyncApp(Opening):
         return SyncExecution(self._wait(self._thing.submit, name, options, **arguments), self._loop)
 
     def signal(self, signal: SignalToSend) -> Delivered:
-        """Send a signal to a waitpoint by its id; concurrent signals share a round trip.
+        """Send a signal to a waitpoint by its id or key; concurrent signals share a round trip.
 
         Raises the errors of `deliver_signal`, such as `InvalidToken` and `WaitpointClosed`.
         """

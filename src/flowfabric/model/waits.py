@@ -121,7 +121,10 @@ class SignalToSend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A message to a waitpoint, with the token that allows it."""
 
     execution_id: ExecutionId
-    waitpoint_id: UUID
+    waitpoint_id: UUID | None = None
+    """The waitpoint by its id; without it, by its key."""
+    waitpoint: str | None = None
+    """The key of the waitpoint: of the open one with this key, else of the newest."""
     token: str
     name: str
     source_type: str = "external"
@@ -136,10 +139,11 @@ class SignalToSend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The SHA-256 of the `about` of the request; a bound request counts no signal without it."""
 
     def __repr__(self) -> str:
-        return f"SignalToSend({self.name!r} to waitpoint {self.waitpoint_id} of {self.execution_id})"
+        return f"SignalToSend({self.name!r} to waitpoint {self.waitpoint_id or self.waitpoint} of {self.execution_id})"
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
-        return [("name", self.name), ("waitpoint_id", self.waitpoint_id), ("execution_id", str(self.execution_id))]
+        waitpoint = self.waitpoint_id or self.waitpoint
+        return [("name", self.name), ("waitpoint", waitpoint), ("execution_id", str(self.execution_id))]
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -30,7 +30,7 @@ from flowfabric.model import Delivered, SignalToSend
 from flowfabric.postgres.driver import Connection
 from flowfabric.signing import Verification
 from tests.conftest import SOAK, Connect
-from tests.engine.waits.scene import ANY, OPERATOR_ONLY, Waiting, state, to, waiting
+from tests.engine.waits.scene import ANY, APPROVE, OPERATOR_ONLY, Waiting, state, to, waiting, wish
 from tests.given import Given
 
 FORGED = 1_000_000 if SOAK else 50_000
@@ -343,6 +343,33 @@ async def test_signals_to_a_wait_for_an_operator_or_a_timeout_are_recorded_witho
     assert await effects(conn, operated.signal(), timed.signal()) == ["no_op", "no_op"]
     assert await given.count("signals") == 2
     assert await state(conn, operated.execution_id) == "suspended"
+
+
+async def test_a_signal_finds_its_waitpoint_by_the_key(conn: Connection, given: Given) -> None:
+    both = {"kind": "all_of", "members": [APPROVE, {"kind": "single", "waitpoint": "other"}]}
+    suspended = await waiting(given, both, ["w", "other"])
+    by_key = msgspec.structs.replace(suspended.signal(), waitpoint_id=None, waitpoint="w")
+    by_id = suspended.signal("x", key="other")
+
+    refused = await waits.deliver_signals(
+        conn, [msgspec.structs.replace(by_key, waitpoint=key) for key in ("other", "none", None)]
+    )
+    assert [type(refusal) for refusal in refused] == [InvalidToken] * 3
+    done = [told for told in await waits.deliver_signals(conn, [by_id, by_key]) if isinstance(told, Delivered)]
+    assert [told.effect for told in done] == ["appended_to_waitpoint", "resume_condition_satisfied"]
+    with pytest.raises(WaitpointClosed):
+        await waits.deliver_signal(conn, by_key)
+
+
+async def test_an_open_waitpoint_has_precedence_over_a_closed_one_with_its_key(conn: Connection, given: Given) -> None:
+    first = await waiting(given)
+    await waits.deliver_signal(conn, first.signal())
+    [claim] = await given.claim()
+    again = Waiting(claim, await waits.suspend(conn, claim.fence, wish()))
+
+    done = await waits.deliver_signal(conn, msgspec.structs.replace(again.signal(), waitpoint_id=None, waitpoint="w"))
+
+    assert done.effect == "resume_condition_satisfied"
 
 
 async def test_many_signals_behave_as_if_sent_one_after_the_other(conn: Connection, given: Given) -> None:

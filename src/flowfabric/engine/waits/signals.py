@@ -60,7 +60,7 @@ def _checked(signal: SignalToSend) -> SignalToSend:
         if not isinstance(given, UUID | None):
             raise InvalidId(f"id {shown(str(given))} is invalid; use a UUID", cause="invalid_uuid")
     texts = (signal.token, signal.name, signal.source_type, signal.source_identity, signal.category, signal.encoding)
-    for text in (*texts, signal.correlation_id, signal.idempotency_key):
+    for text in (*texts, signal.waitpoint, signal.correlation_id, signal.idempotency_key):
         if text is not None:
             check_text(text, "signal")
     return signal
@@ -89,6 +89,9 @@ async def _send(conn: Connection, signals: Sequence[SignalToSend], wait: bool) -
         correlation_ids=[signal.correlation_id for signal in signals],
         idempotency_keys=[signal.idempotency_key for signal in signals],
         digests=[signal.digest for signal in signals],
+        keys=[signal.waitpoint for signal in signals]
+        if any(signal.waitpoint_id is None for signal in signals)
+        else None,
         wait=wait,
     )
     return calls.read_answers(answered, Delivered)

@@ -251,8 +251,29 @@ begin
     end if;
 end $$;
 
--- Deliver signals to waitpoints, each with the token of its waitpoint, as if one after the other. A refused signal does
--- not affect the others. Without a valid token nothing is written and nothing is revealed.
+-- Find the waitpoints that signals name by their keys: the open one, else the newest one that is closed.
+--
+--   returns  the waitpoints in the order given; null if there is none with the key
+create or replace function flowfabric._waitpoints_of_keys(
+    partitions int[], executions uuid[], waitpoints uuid[], keys text[])
+returns uuid[]
+language sql stable as $$
+    select array_agg(coalesce(x.waitpoint, o.id, c.id) order by x.item)
+    from unnest(_waitpoints_of_keys.partitions, _waitpoints_of_keys.executions, _waitpoints_of_keys.waitpoints,
+                _waitpoints_of_keys.keys) with ordinality as x (partition, execution, waitpoint, key, item)
+    left join lateral (
+        select w.id from flowfabric.waitpoints w
+        where w.partition = x.partition and w.execution = x.execution and w.key = x.key and w.state <> 'closed'
+        offset 0) o on x.waitpoint is null
+    left join lateral (
+        select w.id from flowfabric.waitpoints w
+        where w.partition = x.partition and w.execution = x.execution and w.key = x.key
+        order by w.created_at desc limit 1) c on x.waitpoint is null and o.id is null
+$$;
+
+-- Deliver signals to waitpoints, each with the token of its waitpoint, as if one after the other. A signal names its
+-- waitpoint by its id, or if that is null, by its key. A refused signal does not affect the others. Without a valid
+-- token nothing is written and nothing is revealed.
 --
 --   moves    suspended → runnable, if the condition now holds
 --   locks    the tickets, in key order
@@ -264,7 +285,7 @@ create or replace function flowfabric.deliver_signal(
     partitions int[], executions uuid[], waitpoints uuid[], tokens text[], names text[], ids uuid[],
     source_types text[], source_identities text[], categories text[] default null, payloads bytea[] default null,
     encodings text[] default null, correlation_ids text[] default null, idempotency_keys text[] default null,
-    digests bytea[] default null, wait boolean default true)
+    digests bytea[] default null, wait boolean default true, keys text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_memoize = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
@@ -275,6 +296,10 @@ declare
     done record;
 begin
     perform flowfabric._limit_waits(deliver_signal.wait);
+    if deliver_signal.keys is not null then
+        deliver_signal.waitpoints := flowfabric._waitpoints_of_keys(
+            deliver_signal.partitions, deliver_signal.executions, deliver_signal.waitpoints, deliver_signal.keys);
+    end if;
     select array_agg(x.item) filter (where x.fault is null) as good,
            array_agg(x.item) filter (where x.fault is not null) as bad,
            array_agg(x.fault) filter (where x.fault is not null) as faults
@@ -293,7 +318,7 @@ begin
                            flowfabric._shown(deliver_signal.source_types[i.item])), '{"field": "source_type"}') end,
                    flowfabric._token_fault(
                        flowfabric._id(deliver_signal.partitions[i.item], deliver_signal.executions[i.item]) || ':'
-                           || deliver_signal.waitpoints[i.item]::text,
+                           || coalesce(deliver_signal.waitpoints[i.item]::text, ''),
                        deliver_signal.tokens[i.item], w.kid, k, now)) as fault
         from generate_series(1, cardinality(deliver_signal.ids)) as i (item)
         left join lateral (
