@@ -27,6 +27,10 @@ TABLES += ["quotas", "quota_slots", "quota_entries"]
 TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps"]
 TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 
+# Every ended attempt, as SQL: those that another followed, and the last one of each record.
+ENDED_ATTEMPTS = """(select a.* from flowfabric.attempts a union all
+    select a.* from flowfabric.executions e cross join lateral flowfabric._last_attempt(e) a)"""
+
 
 def submission(**options: object) -> Submission:
     """A submission with these options, whether they are options of the task or of the submission itself."""

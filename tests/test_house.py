@@ -62,6 +62,7 @@ RENAMED = {
 # Tables without data of executions: few rows, or, like the log, ordered by one number.
 REFERENCE_TABLES = {
     *("consumers", "deployment", "events", "horizon", "keys", "lanes", "routes", "schedules", "turns", "workers"),
+    "removals",  # an entry is about executions of many partitions
 }
 
 SQL_IN_PYTHON = {

@@ -26,24 +26,23 @@ MOST_PER_SECOND = 20_000
 KEEPING = {"FLOWFABRIC_RETENTION": "3650d"}
 LEAST = 0.9  # of the rate without removal
 
-# Executions that ended long ago, as a worker leaves them: the record, the attempt and the removal entry.
+# Executions that ended long ago, as a worker leaves them: the record, and a removal entry for every 100.
 FILL = """
 with ended as (
-    select (hashtext(n::text) & 255)::smallint as partition, at,
+    select (hashtext(n::text) & 255)::smallint as partition, at, date_trunc('second', at) as ended_at,
            (lpad(to_hex(extract(epoch from at)::bigint * 1000), 12, '0')
             || '7' || lpad(to_hex(n & 4095), 3, '0') || '8' || substr(md5(n::text), 1, 15))::uuid as id
     from (select n, '2024-01-01'::timestamptz + n * interval '10 ms' as at from generate_series(1, $1::int) n) n
 ), recorded as (
     insert into flowfabric.executions (partition, id, route, task, encoding, payload, created_at, started_at, ended_at,
-                                       epoch, attempt, retries, reclaims, outcome, result_encoding, result)
-    select e.partition, e.id, r.id, 'nothing', 'json', '[1]', e.at, e.at, e.at, 1, 1, 0, 0, 'success', 'json', '1'
+                                       epoch, attempt, retries, reclaims, outcome, result_encoding, result,
+                                       attempt_epoch, attempt_started_at, attempt_type, worker, instance)
+    select e.partition, e.id, r.id, 'nothing', 'json', '[1]', e.at, e.at, e.ended_at, 1, 1, 0, 0, 'success', 'json',
+           '1', 1, e.at, 'initial', 'worker', 'instance'
     from ended e, (select r.id from flowfabric.routes r limit 1) r
-), tried as (
-    insert into flowfabric.attempts (partition, execution, number, first_epoch, last_epoch, started_at, ended_at, type,
-                                     lifecycle, worker, instance)
-    select e.partition, e.id, 1, 1, 1, e.at, e.at, 'initial', 'ended_success', 'worker', 'instance' from ended e
 )
-insert into flowfabric.removals (partition, execution, ended_at) select e.partition, e.id, e.at from ended e
+insert into flowfabric.removals (ended_at, amount, partitions, executions)
+select e.ended_at, count(*), array_agg(e.partition), array_agg(e.id) from ended e group by e.ended_at
 """
 # The oldest are removed first; those that run meanwhile are far behind them.
 REMOVED = """

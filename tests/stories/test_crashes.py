@@ -9,7 +9,7 @@ import asyncpg
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.model import Claim, Completion
 from tests.conftest import SOAK, Connect
-from tests.given import Given, submission
+from tests.given import ENDED_ATTEMPTS, Given, submission
 
 EXECUTIONS = 20_000 if SOAK else 1_000
 WORKERS = 8
@@ -65,15 +65,15 @@ async def sweep(conn: asyncpg.Connection, given: Given) -> None:
         await claims.expire_leases(conn)
 
 
-LEFT_OVER = """
+LEFT_OVER = f"""
 select (select count(*) from flowfabric.tickets) as tickets,
-       (select count(*) from flowfabric.executions where outcome = 'success' and result = '{}') as completed,
+       (select count(*) from flowfabric.executions where outcome = 'success' and result = '{{}}') as completed,
        (select count(*) from flowfabric.executions where outcome is distinct from 'success') as others,
-       (select count(*) from flowfabric.attempts where lifecycle = 'ended_success') as successes
+       (select count(*) from {ENDED_ATTEMPTS} where lifecycle = 'ended_success') as successes
 """
 
 # Executions whose claims, expired leases, attempts and end do not add up.
-ODD = """
+ODD = f"""
 select e.id from flowfabric.executions e
 cross join lateral (
     select array_agg((v.detail ->> 'epoch')::bigint order by v.id) filter (where v.kind = 'lease_acquired') as epochs,
@@ -83,7 +83,7 @@ cross join lateral (
            (array_agg(v.kind order by v.id desc))[1] as last_kind
     from flowfabric.events v where v.execution = e.id) h
 cross join lateral (
-    select count(*) as attempts, array_agg(a.number order by a.number) as numbers from flowfabric.attempts a
+    select count(*) as attempts, array_agg(a.number order by a.number) as numbers from {ENDED_ATTEMPTS} a
     where a.partition = e.partition and a.execution = e.id) a
 where h.ends <> 1 or h.last_kind <> 'execution_completed'
    or h.epochs <> array(select generate_series(1, e.epoch)) or h.numbers <> a.numbers

@@ -17,7 +17,7 @@ PUBLISH = "create publication everything for tables in schema flowfabric"
 SLOT = "select pg_create_logical_replication_slot('reader', 'pgoutput')"
 READ = """select count(*) from pg_logical_slot_get_binary_changes('reader', null, null, 'proto_version', '1',
           'publication_names', 'everything') where get_byte(data, 0) = ascii($1)"""
-LEFT = """select count(*) from (select execution from flowfabric.removals union all
+LEFT = """select count(*) from (select unnest(executions) from flowfabric.removals union all
           select execution from flowfabric.child_ends union all select id from flowfabric.executions) x"""
 
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import asyncpg
 
+from tests.given import ENDED_ATTEMPTS
+
 Check = Callable[[], str]
 
 ENDS = "('execution_completed','execution_failed','execution_cancelled','execution_expired','execution_skipped')"
@@ -33,7 +35,7 @@ def an_active_ticket_has_a_lease_and_a_running_attempt() -> str:
 
 
 def the_attempts_of_an_execution_are_numbered_without_a_gap() -> str:
-    return """
+    return f"""
     select e.id, e.outcome, t.attempt_state, coalesce(t.attempt, e.attempt) as attempt, a.*
     from flowfabric.executions e left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
     cross join lateral (
@@ -41,7 +43,7 @@ def the_attempts_of_an_execution_are_numbered_without_a_gap() -> str:
                coalesce(bool_and(a.follows), true) as in_order from (
             select a.number, a.first_epoch <= a.last_epoch and a.first_epoch > coalesce(
                        lag(a.last_epoch) over (order by a.number), 0) as follows
-            from flowfabric.attempts a where a.partition = e.partition and a.execution = e.id) a) a
+            from {ENDED_ATTEMPTS} a where a.partition = e.partition and a.execution = e.id) a) a
     where a.ended <> a.last or not a.in_order
        or a.ended + coalesce(t.attempt_state in ('running_attempt', 'attempt_interrupted'), false)::int
           <> coalesce(t.attempt, e.attempt, 0)"""

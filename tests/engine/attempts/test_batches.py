@@ -18,16 +18,16 @@ from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Claim, Completion, Delay, FailureClass, FailureReport, Fence
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
-from tests.given import Given, submission
+from tests.given import ENDED_ATTEMPTS, Given, submission
 
 Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 RETRY = {"retry": {"max_retries": 2, "backoff": {"type": "fixed", "delay_ms": 60_000}}}
-STATE = """
+STATE = f"""
 select e.id::text, e.outcome::text, e.failure::text, e.result, t.phase::text, t.eligibility::text, t.reason::text,
        t.attempt_state::text, t.attempt, t.epoch, t.retries, t.due_at is null as is_due,
        t.attempt_left is null as is_new,
-       (select count(*) from flowfabric.attempts a where a.execution = e.id) as attempts,
+       (select count(*) from {ENDED_ATTEMPTS} a where a.execution = e.id) as attempts,
        (select string_agg(v.kind, ',' order by v.id) from flowfabric.events v where v.execution = e.id) as events
 from flowfabric.executions e left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
 order by e.created_at

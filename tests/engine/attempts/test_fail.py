@@ -9,7 +9,7 @@ from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, InvalidBody, InvalidTime, LeaseLost
 from flowfabric.model import Failed, FailureClass, FailureReport, PublicState
 from flowfabric.postgres.driver import Connection
-from tests.given import Given, submission
+from tests.given import ENDED_ATTEMPTS, Given, submission
 
 RETRY = {"retry": {"max_retries": 3, "backoff": {"type": "fixed", "delay_ms": 1_000}}}
 
@@ -147,5 +147,5 @@ async def test_a_batch_returns_one_result_per_item_in_order(conn: Connection, gi
     assert [answer.outcome if isinstance(answer, Failed) else type(answer) for answer in answers] == [
         "retry_scheduled", InvalidBody, "failed", LeaseLost, ExecutionNotActive, InvalidTime, "retry_scheduled",
     ]  # fmt: skip
-    reasons = await given.rows("select failure ->> 'reason' as reason from flowfabric.attempts order by 1")
+    reasons = await given.rows(f"select failure ->> 'reason' as reason from {ENDED_ATTEMPTS} order by 1")
     assert [row["reason"] for row in reasons] == ["1", "3", "6"]

@@ -7,6 +7,7 @@ import pytest
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import ExecutionNotFound, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id
+from flowfabric.model import FailureClass
 from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
@@ -49,6 +50,35 @@ async def test_a_resumed_attempt_has_several_epochs_and_its_last_worker(conn: Co
     assert (attempt.started_at, attempt.lifecycle) == (claim.attempt.started_at, "ended_success")
     assert attempt.ended_at is not None
     assert attempt.ended_at > attempt.started_at
+
+
+async def test_the_last_attempt_stays_listed_when_a_replay_adds_another(conn: Connection, given: Given) -> None:
+    claim = await given.claimed()
+    await attempts.fail(conn, claim.fence, "no", class_=FailureClass.PERMANENT, traceback="line 7")
+    before = (await attempts.list_attempts(conn, claim.execution_id)).items
+    assert await given.count("attempts") == 0
+
+    await executions.replay(conn, claim.execution_id, by="ops")
+    assert (await attempts.list_attempts(conn, claim.execution_id)).items == before
+    [again] = await given.claim()
+    await attempts.complete(conn, again.fence)
+
+    first, second = (await attempts.list_attempts(conn, claim.execution_id)).items
+    assert [first] == before
+    assert (first.lifecycle, first.failure and first.failure.traceback) == ("ended_failure", "line 7")
+    assert (second.number, second.type, second.lifecycle, second.failure) == (2, "replay", "ended_success", None)
+
+
+async def test_an_end_between_two_attempts_adds_no_attempt(conn: Connection, given: Given) -> None:
+    claim = await given.claimed(policy=RETRY)
+    await attempts.fail(conn, claim.fence, "no")
+    before = (await attempts.list_attempts(conn, claim.execution_id)).items
+
+    await executions.cancel(conn, claim.execution_id, by="ops")
+    assert (await attempts.list_attempts(conn, claim.execution_id)).items == before
+    await executions.replay(conn, claim.execution_id, by="ops")
+    await executions.cancel(conn, claim.execution_id, by="ops")
+    assert (await attempts.list_attempts(conn, claim.execution_id)).items == before
 
 
 async def test_every_lifecycle_of_an_ended_attempt_is_listed(conn: Connection, given: Given) -> None:

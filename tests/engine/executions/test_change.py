@@ -7,7 +7,7 @@ from uuid import uuid4
 import msgspec
 import pytest
 
-from flowfabric.engine import executions
+from flowfabric.engine import attempts, executions
 from flowfabric.errors import (
     ExecutionEnded,
     ExecutionNotFound,
@@ -80,8 +80,8 @@ async def test_cancelling_ends_the_current_attempt(conn: Connection, given: Give
     execution_id = await in_state(given, "active")
     await executions.cancel(conn, execution_id)
 
-    [attempt] = await given.rows("select number, lifecycle, worker from flowfabric.attempts")
-    assert [*attempt.values()] == [1, "ended_cancelled", "pool"]
+    [attempt] = (await attempts.list_attempts(conn, execution_id)).items
+    assert (attempt.number, attempt.lifecycle, attempt.worker) == (1, "ended_cancelled", "pool")
 
 
 @pytest.mark.parametrize("outcome", ["success", "failed", "expired", "skipped"])

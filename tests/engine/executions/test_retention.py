@@ -7,7 +7,7 @@ import pytest
 from flowfabric.engine import attempts, executions
 from flowfabric.errors import ExecutionNotActive, ExecutionNotFound
 from flowfabric.ids import ExecutionId
-from flowfabric.model import SubmitOutcome
+from flowfabric.model import Completion, SubmitOutcome
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given, submission
@@ -85,7 +85,7 @@ async def test_the_retention_of_a_replayed_execution_starts_at_its_new_end(conn:
     await attempts.complete(conn, claim.fence)
     await executions.remove_ended(conn)
     assert await is_there(given, execution_id)
-    assert (await given.count("attempts"), await given.count("tags")) == (2, 1)
+    assert (len((await attempts.list_attempts(conn, execution_id)).items), await given.count("tags")) == (2, 1)
 
     await given.time_passes(days=7)
     await executions.remove_ended(conn)
@@ -116,6 +116,23 @@ async def test_the_sweep_removes_the_oldest_first_up_to_its_limit(conn: Connecti
     assert [await is_there(given, one) for one in ids] == [True, False, False, True, True, True]
     assert (await executions.remove_ended(conn, limit=2)).moved == 2
     assert (await executions.remove_ended(conn, limit=5)).moved == 2
+
+
+async def test_executions_that_ended_in_one_call_share_an_entry_and_are_removed_together(
+    conn: Connection, given: Given
+) -> None:
+    for _ in range(4):
+        await given.submitted()
+    claimed = await given.claim(take=4)
+    await attempts.complete_many(conn, [Completion(fence=claim.fence) for claim in claimed])
+    replayed = claimed[2].execution_id
+    await executions.replay(conn, replayed, by="ops")
+    assert await given.count("removals") == 1
+    await given.time_passes(days=7)
+
+    assert (await executions.remove_ended(conn, limit=1)).moved == 4
+    assert [row["id"] for row in await given.rows("select id from flowfabric.executions")] == [replayed.uuid]
+    assert await given.count("removals") == 0
 
 
 async def test_two_concurrent_sweeps_do_not_wait_for_each_other(given: Given, connect: Connect) -> None:

@@ -47,24 +47,20 @@ begin
                             as x (place, result, encoding, failure)
             limit cardinality(_end.places)) x
         where t.ctid = x.place
-        returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.attempt_state, t.worker, t.instance,
-                  t.attempt_epoch, t.epoch, t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays,
-                  t.suspension, t.ties, x.result, x.encoding, x.failure,
+        returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.worker, t.instance, t.epoch,
+                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.suspension, t.ties, x.result,
+                  x.encoding, x.failure,
+                  case when t.attempt_state in ('running_attempt', 'attempt_interrupted') then t.attempt_epoch
+                      end as attempt_epoch,
                   case when t.phase = 'active' and (_end.outcome <> 'success' or _end.by is not null) then
                      jsonb_build_object('lease_id', t.lease_id, 'worker', t.worker, 'instance', t.instance) end as lease
-    ), closed as (
-        insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,
-                                         last_epoch, started_at, ended_at, failure)
-        select g.partition, g.id, g.attempt, g.attempt_type,
-               case _end.outcome when 'success' then 'ended_success' when 'cancelled' then 'ended_cancelled'
-                                 when 'skipped' then 'ended_cancelled' else 'ended_failure' end::flowfabric.lifecycle,
-               g.worker, g.instance, g.attempt_epoch, g.epoch, g.attempt_started_at, now, g.failure
-        from gone g where g.attempt_state in ('running_attempt', 'attempt_interrupted')
     ), written as (
         update flowfabric.executions e
         set outcome = _end.outcome, result = g.result, result_encoding = g.encoding, failure = g.failure - 'traceback',
             started_at = g.started_at, ended_at = now, priority = g.priority, attempt = g.attempt, epoch = g.epoch,
-            retries = g.retries, reclaims = g.reclaims, replays = g.replays
+            retries = g.retries, reclaims = g.reclaims, replays = g.replays, attempt_type = g.attempt_type,
+            attempt_epoch = g.attempt_epoch, attempt_started_at = g.attempt_started_at, worker = g.worker,
+            instance = g.instance, traceback = g.failure -> 'traceback'
         from gone g
         -- With `=` the planner may read a whole index in order for a merge join. With `any` on both columns Postgres 15
         -- may use only one of them as an index condition.
@@ -73,8 +69,9 @@ begin
                   e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, g.lease,
                   (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
-        insert into flowfabric.removals (partition, execution, ended_at, remove_at)
-        select w.partition, w.id, now, now + w.retention from written w
+        insert into flowfabric.removals (ended_at, remove_at, amount, partitions, executions)
+        select now, now + w.retention, count(*), array_agg(w.partition), array_agg(w.id) from written w
+        group by w.retention
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, event, w.partition, w.id, w.route, w.tags, w.flow, _end.by,

@@ -50,9 +50,12 @@ begin
            'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at,
            flowfabric._large(octet_length(e.payload)), e.flow
     from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
+    insert into flowfabric.attempts
+    select a.* from flowfabric.executions e cross join lateral flowfabric._last_attempt(e) a
+    where e.partition = replay.partition and e.id = replay.id;
     update flowfabric.executions e
     set outcome = null, result = null, result_encoding = null, failure = null, overridden = null, ended_at = null,
-        replays = e.replays + 1
+        attempt_epoch = null, traceback = null, replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
     perform flowfabric._forget_open_waits(replay.partition, replay.id);
     perform flowfabric._forget_orphans(replay.partition, replay.id, ended.ended_at);

@@ -2,11 +2,11 @@
 
 -- Sweep: remove ended executions after their retention, with everything that belongs to them. The policy's retention
 -- takes precedence over the deployment's. The members of a flow are removed together with the flow, once the retention
--- of all of them has passed. The entries of a flow that is locked are retried a minute later, so that they do not fill
--- the next pass.
+-- of all of them has passed. Members of a flow that is locked are retried a minute later, so that they do not fill the
+-- next pass. A removal entry is processed as a whole, so a pass may exceed `take` by the executions of one entry.
 --
 --   locks    the removal entries and the flows, skipping locked ones
---   returns  how many removal entries were processed
+--   returns  how many ended executions were processed
 create or replace function flowfabric.remove_ended(
     take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[],
     out ended text[])
@@ -16,29 +16,39 @@ declare
     now timestamptz := flowfabric.clock();
     retention interval := remove_ended.retention_ms * interval '1 ms';
     entries record;
+    items record;
     flows record;
 begin
     with defaults as (
-        select r.ctid as place, r.partition, r.execution, r.ended_at + retention as at from flowfabric.removals r
+        select r.ctid as place, r.amount, r.ended_at + retention as at from flowfabric.removals r
         where r.remove_at is null and r.ended_at <= now - retention
         order by r.ended_at limit remove_ended.take + remove_ended.passing for update skip locked
     ), dated as (
-        select r.ctid as place, r.partition, r.execution, r.remove_at as at from flowfabric.removals r
+        select r.ctid as place, r.amount, r.remove_at as at from flowfabric.removals r
         where r.remove_at <= now
         order by r.remove_at limit remove_ended.take + remove_ended.passing for update skip locked
     )
-    select array_agg(d.place) as places, array_agg(d.partition) as partitions, array_agg(d.execution) as ids
-    into entries from (
-        select d.* from (select d.* from defaults d union all select d.* from dated d) d
-        order by d.at limit remove_ended.take offset remove_ended.passing) d;
-    flows := flowfabric._remove_flows(entries.partitions, entries.ids, retention, now);
-    update flowfabric.removals r set remove_at = now + interval '1 minute'
-    where r.ctid = any (entries.places) and r.execution = any (flows.busy);
+    select array_agg(d.place) filter (where d.before < remove_ended.take) as places into entries from (
+        select d.place, sum(d.amount) over (order by d.at, d.place) - d.amount as before from (
+            select d.* from (select d.* from defaults d union all select d.* from dated d) d
+            order by d.at limit remove_ended.take offset remove_ended.passing) d) d;
+    select array_agg(x.partition) as partitions, array_agg(x.execution) as ids, array_agg(x.ended_at) as ends
+    into items from (
+        select x.partition, x.execution, r.ended_at
+        from flowfabric.removals r cross join lateral unnest(r.partitions, r.executions) as x (partition, execution)
+        where r.ctid = any (entries.places)) x;
+    flows := flowfabric._remove_flows(items.partitions, items.ids, retention, now);
+    insert into flowfabric.removals (ended_at, remove_at, amount, partitions, executions)
+    select x.ended_at, now + interval '1 minute', 1, array[x.partition], array[x.id]
+    from unnest(items.partitions, items.ids, items.ends) as x (partition, id, ended_at) where x.id = any (flows.busy);
+    delete from flowfabric.removals r where r.ctid = any (entries.places);
+    moved := coalesce(cardinality(items.ids), 0);
     -- No `=` between two tables: a generic plan made while they were empty might be a merge join that reads a whole
     -- index.
     with taken as (
-        delete from flowfabric.removals r where r.ctid = any (entries.places) and not r.execution = any (flows.busy)
-        returning r.partition, r.execution, r.ended_at
+        select x.partition, x.id as execution, x.ended_at
+        from unnest(items.partitions, items.ids, items.ends) as x (partition, id, ended_at)
+        where not x.id = any (flows.busy)
     ), removed as (
         -- An execution that was replayed has another ended_at, or none, and is kept.
         delete from flowfabric.executions e using taken k
@@ -69,11 +79,9 @@ begin
     ), spending_removed as (
         delete from flowfabric.spending s using gone r
         where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
-    ), tags_removed as (
-        delete from flowfabric.tags g using gone r
-        where g.partition = any (array[r.partition]) and g.execution between r.id and r.id
     )
-    select count(*) + cardinality(flows.busy) into moved from taken;
+    delete from flowfabric.tags g using gone r
+    where g.partition = any (array[r.partition]) and g.execution between r.id and r.id;
 end $$;
 
 -- Sweep: delete idempotency keys (not signing keys) whose window has expired and whose execution has ended, and the

@@ -73,8 +73,8 @@ begin
         return;
     end if;
     -- Retention finds a flow that stays empty through this row.
-    insert into flowfabric.removals (partition, execution, ended_at)
-    values (create_flow.partition, create_flow.id, now);
+    insert into flowfabric.removals (ended_at, amount, partitions, executions)
+    values (now, 1, array[create_flow.partition], array[create_flow.id]);
     perform flowfabric._append_flow('flow_created', create_flow.partition, create_flow.id,
                                     detail => jsonb_build_object('kind', create_flow.kind));
     outcome := 'created';

@@ -56,39 +56,49 @@ create index routes_limited on flowfabric.routes (id) where budgets <> '{}' or q
 
 create type flowfabric.outcome as enum ('success', 'failed', 'cancelled', 'expired', 'skipped');
 
+create type flowfabric.attempt_type as enum ('initial', 'retry', 'reclaim', 'replay');
+
 -- The record: what was submitted, and how it ended. The columns that an end writes are not indexed, so that the
--- update is HOT.
+-- update is HOT: a page is filled to a third, because a record grows when it ends. `attempt_…`, `worker`, `instance`
+-- and `traceback` are about the attempt that ended with the execution: see _last_attempt. `attempt_epoch` is null if
+-- the execution ended between two attempts, or before the first.
 create table flowfabric.executions (
-    partition        smallint not null,
-    priority         smallint,
-    parent_partition smallint,
-    route            int not null,
-    created_at       timestamptz not null,
-    started_at       timestamptz,
-    ended_at         timestamptz,
-    epoch            bigint,
-    attempt          int,
-    retries          int,
-    reclaims         int,
-    replays          int not null default 0,
-    outcome          flowfabric.outcome,
-    has_children     boolean not null default false,
-    id               uuid not null,
-    flow             uuid,
-    parent           uuid,
-    task             text collate "C" not null,
-    creator          text,
-    on_parent_end    text, -- what becomes of it when its parent ends without success
-    tags             jsonb,
-    policy           jsonb,
-    encoding         text,
-    payload          bytea,
-    result_encoding  text,
-    result           bytea,
-    failure          jsonb,
-    overridden       jsonb, -- who ended it by override, and why
+    partition          smallint not null,
+    priority           smallint,
+    parent_partition   smallint,
+    route              int not null,
+    created_at         timestamptz not null,
+    started_at         timestamptz,
+    ended_at           timestamptz,
+    attempt_started_at timestamptz,
+    epoch              bigint,
+    attempt_epoch      bigint,
+    attempt            int,
+    retries            int,
+    reclaims           int,
+    replays            int not null default 0,
+    outcome            flowfabric.outcome,
+    attempt_type       flowfabric.attempt_type,
+    has_children       boolean not null default false,
+    id                 uuid not null,
+    flow               uuid,
+    parent             uuid,
+    task               text collate "C" not null,
+    creator            text,
+    on_parent_end      text, -- what becomes of it when its parent ends without success
+    tags               jsonb,
+    policy             jsonb,
+    encoding           text,
+    payload            bytea,
+    result_encoding    text,
+    result             bytea,
+    failure            jsonb,
+    worker             text,
+    instance           text collate "C",
+    traceback          jsonb, -- kept apart from the failure, because only a list of attempts shows it
+    overridden         jsonb, -- who ended it by override, and why
     primary key (partition, id)
-) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
+) with (fillfactor = 35, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
         autovacuum_analyze_scale_factor = 0.02);
 
 create index executions_newest on flowfabric.executions (created_at);
@@ -111,8 +121,6 @@ create type flowfabric.reason as enum (
 create type flowfabric.attempt_state as enum (
     'pending_first_attempt', 'running_attempt', 'attempt_interrupted', 'pending_retry_attempt',
     'pending_reclaim_attempt', 'pending_replay_attempt');
-
-create type flowfabric.attempt_type as enum ('initial', 'retry', 'reclaim', 'replay');
 
 create type flowfabric.lease_end as enum ('expired', 'revoked');
 
@@ -232,7 +240,8 @@ create table flowfabric.workers (
 create type flowfabric.lifecycle as enum (
     'ended_success', 'ended_failure', 'ended_cancelled', 'interrupted_reclaimed');
 
--- Finished attempts. The current attempt is part of the ticket.
+-- Ended attempts that another may follow: failed ones that are retried, and those before a replay. The current attempt
+-- is part of the ticket, and the one that ended with the execution is part of the record.
 create table flowfabric.attempts (
     partition   smallint not null,
     number      int not null,
@@ -731,13 +740,15 @@ create table flowfabric.consumers (
 
 -- Retention and sweeps.
 
--- When each ended execution is removed. A separate table, because the update that ends a record must not touch an
--- index. If the execution has been replayed since, the entry is ignored, because its end time differs.
+-- When ended executions are removed: one entry for all that ended in the same call and are kept for the same time. A
+-- separate table, because the update that ends a record must not touch an index. An execution that has been replayed
+-- since is not removed, because its end time differs.
 create table flowfabric.removals (
-    partition smallint not null,
-    execution uuid not null,
-    ended_at  timestamptz not null,
-    remove_at timestamptz -- its own retention; null: the default retention, counted from ended_at
+    amount     int not null,
+    ended_at   timestamptz not null,
+    remove_at  timestamptz, -- their own retention; null: the default retention, counted from ended_at
+    partitions smallint[] not null,
+    executions uuid[] not null
 );
 
 -- For a publication: without a key, logical replication identifies a row by all its columns. A key would cost every end
