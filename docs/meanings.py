@@ -250,6 +250,7 @@ PARAMETERS = {
     "claims.claim.partitions": "only executions in these partitions",
     "claims.claim.request": "names this claim, so that it can be repeated; random by default",
     "claims.claim.repeated": "whether a claim with this request was sent before and its reply was lost",
+    "claims.claim.slots": "how many executions can run at once; the others are claimed ahead",
     "claims.issue_grant.partitions": "only executions in these partitions",
     "events.acknowledge.cursor": "the cursor of the last page that was handled",
     "events.read_events.cursor": "where to start",

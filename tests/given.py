@@ -39,9 +39,9 @@ def submission(**options: object) -> Submission:
     return Submission(options=msgspec.structs.replace(OPTIONS, **shared) if shared else OPTIONS, **own)  # type: ignore[arg-type]
 
 
-async def until(holds: Callable[[], Awaitable[object]] | Callable[[], object]) -> None:
+async def until(holds: Callable[[], Awaitable[object]] | Callable[[], object], *, seconds: float = 30) -> None:
     """Return when the condition holds; for what other threads, processes and sessions do, which takes real time."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(seconds):
         while True:
             found = holds()
             if await found if isinstance(found, Awaitable) else found:

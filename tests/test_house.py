@@ -77,6 +77,7 @@ OPENS_A_TRANSACTION = {
 }
 
 MAY_SLEEP = {
+    "tests/stories/workload.py": "an innocent run must still be running when its neighbour kills the process",
     "tests/given.py": "polls for what other sessions, threads and processes do, which takes real time",
     "tests/postgres/test_embedded.py": "polls for the processes and files of a server, which take real time",
     "tests/worker/test_outages.py": "handlers that take a while, so that an outage interrupts some of them",

@@ -49,7 +49,13 @@ async def live(conn: asyncpg.Connection, costs: Costs, lives: int, size: int) ->
             await submit(conn, size)
         async with costs.of("claim"):
             taken = await claims.claim(
-                conn, "bench", instance="bench-1", lanes=["default"], take=size, last=last if size > 1 else None
+                conn,
+                "bench",
+                instance="bench-1",
+                lanes=["default"],
+                take=size,
+                slots=size,
+                last=last if size > 1 else None,
             )
         last = taken[-1]
         async with costs.of("complete"):

@@ -147,6 +147,8 @@ async def of_claims(conn: asyncpg.Connection, claim: Claim, running_id: Executio
     print("until", renewed.expires_at)
     # claims.renew_many
     await claims.renew_many(conn, [claim.fence])
+    # claims.mark_begun_many
+    await claims.mark_begun_many(conn, [claim.fence])
     # claims.revoke
     revoked = await claims.revoke(conn, running_id, by="ops", reason="the host is gone")
     # claims.issue_grant

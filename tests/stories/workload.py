@@ -58,6 +58,19 @@ async def poison(path: str) -> None:
     os._exit(9)
 
 
+@app.task(policy={"max_reclaim_count": int(os.environ.get("CAP", "2"))})
+async def killer() -> None:
+    """Kill the process that runs it, whatever else runs there."""
+    await asyncio.sleep(0.01)
+    os._exit(9)
+
+
+@app.task(policy={"max_reclaim_count": int(os.environ.get("CAP", "2"))})
+async def innocent(number: int) -> int:
+    await asyncio.sleep(0.1)
+    return number
+
+
 @app.task
 async def harmless(number: int) -> int:
     return number

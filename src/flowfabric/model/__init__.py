@@ -25,7 +25,18 @@ from flowfabric.model.budgets import (
     UsageReport,
 )
 from flowfabric.model.children import ChildToSubmit, FoundChild, OnParentEnd
-from flowfabric.model.claims import Claim, CurrentAttempt, Fence, Grant, Input, Lease, Renewed, Revoked, VerifiedGrant
+from flowfabric.model.claims import (
+    Begun,
+    Claim,
+    CurrentAttempt,
+    Fence,
+    Grant,
+    Input,
+    Lease,
+    Renewed,
+    Revoked,
+    VerifiedGrant,
+)
 from flowfabric.model.doctor import ConsumerFacts, Diagnosis, Finding, Level, Overdue, WorkFacts
 from flowfabric.model.events import Event, EventFilter, EventKind, EventPage
 from flowfabric.model.executions import (
@@ -106,6 +117,7 @@ __all__ = [
     "Ages",
     "Attempt",
     "Beat",
+    "Begun",
     "BoundWaitpoint",
     "Breach",
     "Budget",

@@ -75,6 +75,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The results of upstreams, by name; the one named `payload` replaces the payload instead."""
     more_inputs: bool = False
     """The inputs do not fit into the answer: `inputs` is empty, and `read_inputs` returns all of them."""
+    must_mark: bool = False
+    """Call `mark_begun_many` before the handler: an earlier lease expired, or the execution must not lose any."""
+    alone: bool = False
+    """It may have ended two workers before, so it should run when nothing else does."""
 
     def handed(self, inputs: Mapping[str, Input]) -> "Claim":
         """Return the claim with the inputs that upstreams pass on."""
@@ -118,6 +122,12 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
     outcome: Literal["renewed", "locked"] = "renewed"
     """`locked`: another transaction has locked the execution, so the lease was not extended; ask again soon."""
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a recorded begin of a run."""
+
+    outcome: Literal["begun"] = "begun"
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):

@@ -100,6 +100,10 @@ class Prefetched:
         claim, _ = self._waiting.pop(next(iter(self._waiting)))
         return claim
 
+    def next(self) -> Claim | None:
+        """The claim that `take` would take."""
+        return next((claim for claim, _ in self._waiting.values()), None)
+
     def drop(self, fence: Fence) -> None:
         """Forget a claim whose lease is lost."""
         self._waiting.pop(fence.lease_id, None)
@@ -116,9 +120,9 @@ class Prefetched:
         return min(self._most, max(self._ended, self._ended_before))
 
     def stale(self) -> list[Claim]:
-        """Take out the claims that have waited for twice as long as expected."""
+        """Take out the claims that have waited for twice as long as expected; those that run alone wait for longer."""
         now = time.monotonic()
-        stale = [claim for claim, came_at in self._waiting.values() if now - came_at > 2 * WINDOW]
+        stale = [claim for claim, came_at in self._waiting.values() if now - came_at > 2 * WINDOW and not claim.alone]
         for claim in stale:
             self.drop(claim.fence)
         return stale

@@ -73,6 +73,7 @@ class Reports:
         self._complete = self._batch(partial(attempts.complete_many, result_limit=limit, wait=False))
         self._fail = self._batch(partial(attempts.fail_many, wait=False))
         self._delay = self._batch(partial(attempts.delay_many, wait=False))
+        self._mark_begun = self._batch(partial(claims.mark_begun_many, wait=False))
         self._save = self._batch(partial(steps.save_step_many, result_limit=limit, wait=False))
         self._leased = leased
         self._children = Children(app, self._leased)
@@ -82,7 +83,7 @@ class Reports:
 
     async def close(self) -> None:
         """Return when every report has been answered."""
-        for batch in (self._complete, self._fail, self._delay, self._save):
+        for batch in (self._complete, self._fail, self._delay, self._mark_begun, self._save):
             await batch.close()
         await self._children.close()
         await self._budgets.close()
@@ -271,6 +272,10 @@ class Reports:
     async def renew(self, claim: Claim, lease: timedelta) -> None:
         """Renew the lease of a claim. Raises `LeaseLost`."""
         await self._leased.run(claim, lambda conn: claims.renew(conn, claim.fence, lease=lease))
+
+    async def mark_begun(self, claim: Claim) -> None:
+        """Record that the run begins, so that it counts if it ends this worker. Raises `LeaseLost`."""
+        await self._leased.persist(claim, lambda: self._mark_begun(claim.fence))
 
     async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
         """Read the journal of earlier runs; empty in the first run."""

@@ -25,6 +25,7 @@ from flowfabric.postgres.notify import Notification
 from flowfabric.sweeps import run_sweeps, sweeps
 from flowfabric.worker.claiming import Pauses, Position, Prefetched
 from flowfabric.worker.heartbeat import Heartbeat, Registration
+from flowfabric.worker.isolation import Isolation
 from flowfabric.worker.leased import LeasedCalls
 from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.reports import Reports
@@ -86,6 +87,7 @@ class Worker:
         self._context = copy_context()
         self._threads = Threads()
         self._limits = Limits(app.tasks.values())
+        self._isolation = Isolation()
         self._position = Position()
         self._pauses = Pauses()
         self._full = False
@@ -183,6 +185,8 @@ class Worker:
         while not self._stopping.is_set():
             self._pauses.begin()
             self._prefetched.add(await self._requeue(self._prefetched.stale()))
+            if self._isolation.is_held:
+                self._fill()  # it does not wait for ever
             room = self._room()
             taken = await self._claim(room) if room else 0
             self._full = taken == room
@@ -193,11 +197,18 @@ class Worker:
 
     def _room(self) -> int:
         """How many to claim now. While prefetched claims are left, a few free places are not worth a call."""
-        idle = self.concurrency - len(self._running) - len(self._prefetched)
+        idle = self._idle()
         ahead = self._prefetched.room()
-        if len(self._reporting) > MOST_REPORTING or (idle <= 0 and idle + ahead < max(ahead // 2, 1)):
+        if (
+            self._isolation.is_closed
+            or len(self._reporting) > MOST_REPORTING
+            or (idle <= 0 and idle + ahead < max(ahead // 2, 1))
+        ):
             return 0
         return min(idle + ahead, 1_000)
+
+    def _idle(self) -> int:
+        return self.concurrency - len(self._running) - len(self._prefetched)
 
     async def _claim(self, room: int) -> int:
         """Claim up to `room` executions; none if the database is unavailable.
@@ -220,6 +231,7 @@ class Worker:
             last=last,
             request=self._unanswered,
             repeated=request is not None,
+            slots=max(self._idle(), 0),
         )
         try:
             try:
@@ -239,6 +251,8 @@ class Worker:
         if taken:
             self._heartbeat.add((claim.fence for claim in taken), asked_at)
             self._prefetched.add(taken)
+            if taken[-1].alone:
+                self._isolation.wait(taken[-1])
             self._fill()
         return len(taken)
 
@@ -248,7 +262,7 @@ class Worker:
         One task is enough as long as handlers do not await: it runs all claims, one after the other.
         """
         startable = min(self.concurrency - len(self._running), len(self._prefetched), most)
-        for _ in range(0 if self._stopping.is_set() else startable - len(self._starting)):
+        for _ in range(startable - len(self._starting) if self._may_start() else 0):
             # Not in the context of the caller, which may be that of another run.
             starting = asyncio.create_task(self._run_prefetched(), context=self._context.copy())
             self._starting.add(starting)
@@ -267,8 +281,7 @@ class Worker:
         self._starting.discard(running)
         shared = Shared(running, awaits=partial(self._fill, self.concurrency))
         for _ in range(self.concurrency):  # then other tasks have their turn
-            is_free = len(self._running) < self.concurrency and not self._stopping.is_set()
-            claim = self._prefetched.take() if is_free else None
+            claim = self._prefetched.take() if self._may_start() else None
             if claim is None:
                 break
             await self._run_and_report(claim, running)
@@ -277,12 +290,19 @@ class Worker:
         shared.close()
         self._fill()
 
+    def _may_start(self) -> bool:
+        claim = self._prefetched.next()
+        is_free = len(self._running) < self.concurrency and not self._stopping.is_set()
+        others = len(self._running) + len(self._reporting)
+        return claim is not None and is_free and self._isolation.may_start(claim, others)
+
     async def _run_and_report(self, claim: Claim, running: asyncio.Task[None]) -> None:
         """Run an execution and report its outcome. The slot is free as soon as the handler has ended."""
         name = str(claim.execution_id)
         running.set_name(f"{claim.task} {name}")
         self._running[claim.fence.lease_id] = claim, running
         self._names.add(name)
+        self._isolation.start(claim)
         outcome: Outcome = Lost()
         try:
             with suppress(Fenced, asyncio.CancelledError):  # before the handler was called
@@ -304,9 +324,12 @@ class Worker:
         """The run has ended, and its outcome is reported."""
         self._heartbeat.release(claim.fence)
         self._reporting.discard(claim.fence.lease_id)
+        self._isolation.end(claim.fence)
         self._any_ended.set()
         if self._full:
             self._pauses.wake()
+        if self._isolation.is_held:
+            self._fill()
 
     async def _run(self, claim: Claim) -> Outcome:
         task = self._app.tasks.get(claim.task)
@@ -331,6 +354,8 @@ class Worker:
             await self._renew(claim)
         journal = await self._reports.read_journal(claim)
         complete = await self._reports.read_inputs(claim, task.arguments.names)
+        if claim.must_mark:
+            await self._reports.mark_begun(claim)
         return await run(task, complete, Context(self._reports, claim, journal), self._threads)
 
     async def _renew(self, claim: Claim) -> None:
@@ -342,6 +367,7 @@ class Worker:
     def _lose(self, fence: Fence) -> None:
         """Cancel a run whose lease is lost. If it has already ended, the engine refuses its report."""
         self._prefetched.drop(fence)
+        self._isolation.end(fence)
         claim, running = self._running.get(fence.lease_id, (None, None))
         if claim is not None and running is not None:
             log.warning("lost the lease of %s %s; its run is cancelled", claim.task, claim.execution_id)

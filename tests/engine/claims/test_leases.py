@@ -132,7 +132,7 @@ async def test_an_expired_lease_is_recorded(conn: Connection, given: Given) -> N
     assert (ticket["lease_id"], ticket["epoch"], ticket["attempt"]) == (claim.fence.lease_id, 1, 1)
     assert await given.event("lease_expired") == {
         "lease_id": str(claim.fence.lease_id), "worker": given.worker, "instance": given.instance, "epoch": 1,
-        "attempt": 1,
+        "attempt": 1, "counted": True,
     }  # fmt: skip
     state = (await executions.describe(conn, claim.execution_id)).state
     assert (state.ownership_state, state.public_state) == ("lease_expired_reclaimable", PublicState.WAITING)
@@ -159,6 +159,7 @@ async def test_an_execution_is_reclaimed_as_often_as_its_policy_allows(
     claim = await given.claimed(policy={"max_reclaim_count": cap})
     for _ in range(cap):
         await lease_expires(given)
+        await given.time_passes(minutes=1)
         [claim] = await given.claim()
     await given.time_passes(minutes=1)
 

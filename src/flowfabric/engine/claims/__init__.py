@@ -2,7 +2,7 @@
 
 from flowfabric.engine.claims.claim import claim
 from flowfabric.engine.claims.grants import claim_granted, expire_grants, issue_grant, verify_grant
-from flowfabric.engine.claims.leases import expire_leases, renew, renew_many, revoke
+from flowfabric.engine.claims.leases import expire_leases, mark_begun_many, renew, renew_many, revoke
 
 __all__ = [
     "claim",
@@ -10,6 +10,7 @@ __all__ = [
     "expire_grants",
     "expire_leases",
     "issue_grant",
+    "mark_begun_many",
     "renew",
     "renew_many",
     "revoke",

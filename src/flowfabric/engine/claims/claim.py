@@ -29,6 +29,7 @@ async def claim(
     request: UUID | None = None,
     repeated: bool = False,
     wait: bool = True,
+    slots: int | None = None,
 ) -> list[Claim]:
     """Take up to `take` executions under a lease; an empty list when nothing is open to this worker.
 
@@ -38,8 +39,12 @@ async def claim(
 
     Give each claim a new `request`. If its reply is lost, repeat it with the same request and `repeated=True`: the
     instance gets the same leases again, without `journal` and `inputs`, or new ones if the first call took none.
-    Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that another
-    transaction has locked admits nothing, instead of delaying the claim. Raises `InvalidWorker`,
+    Without a repeat those leases expire and the executions are claimed again. Without `wait`, a quota that
+    another transaction has locked admits nothing, instead of delaying the claim.
+
+    With `slots`, the number of executions that can run at once, the others are claimed ahead, and no claim counts as
+    the begin of a run: call `mark_begun_many` before you run a claim with `must_mark`. If a lease expires before that,
+    no reclaim is counted. A claim with `alone` comes last; run it when nothing else runs. Raises `InvalidWorker`,
     `InvalidCapabilities`, `InvalidLane`, `InvalidLease`, `InvalidLimit`.
     """
     taken = await call.rows(
@@ -59,6 +64,7 @@ async def claim(
         request=request or uuid4(),
         repeated=repeated,
         wait=wait,
+        slots=slots,
     )
     return [read_claim(row) for row in taken]
 
@@ -93,6 +99,8 @@ def read_claim(row: Row) -> Claim:
         deadline_at=row["deadline_at"],
         flow_id=row["flow"] and FlowId(row["partition"], row["flow"]),
         more_inputs=row["more_inputs"],
+        must_mark=row["must_mark"],
+        alone=row["alone"],
     )
     if row["input_names"] is None:
         return claim

@@ -8,11 +8,15 @@
 -- A lease id is the id of the request with the position of the ticket as its last 12 digits, so that a repeated request
 -- finds its leases without an index or a column for it.
 --
+-- With `slots`, the lease does not yet count as the begin of the run, and `_startable` limits what is leased. An
+-- execution of which a lease expired before, or that must not lose any lease, then comes with `must_mark`.
+--
 --   moves    runnable → active: running_attempt, epoch + 1, attempt + 1 unless it resumes after a wait
 --   emits    lease_acquired
 --   returns  what a worker needs to run them, in the order of the tickets
 create or replace function flowfabric._lease(
-    places tid[], worker text, instance text, lease interval, now timestamptz, request uuid default gen_random_uuid())
+    places tid[], worker text, instance text, lease interval, now timestamptz, request uuid default gen_random_uuid(),
+    slots int default null)
 returns setof flowfabric.claimed
 language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -30,7 +34,7 @@ begin
                                                          where r.id = t.route and r.quotas <> '{}') as is_counted
         from flowfabric.tickets t where t.ctid = p.place offset 0) t;
     if rare.has_more then
-        _lease.places := flowfabric._first_bytes(_lease.places, 16777216);
+        _lease.places := flowfabric._first_bytes(flowfabric._startable(_lease.places, _lease.slots), 16777216);
         journals := flowfabric._read_journals(_lease.places);
     end if;
     if rare.in_flow then
@@ -52,16 +56,18 @@ begin
             started_at = coalesce(t.started_at, leased_at), attempt = t.attempt + (not c.resumed)::int,
             attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
             attempt_started_at = case when c.resumed then t.attempt_started_at else leased_at end,
-            attempt_deadline = c.attempt_deadline, attempt_left = null,
+            attempt_deadline = c.attempt_deadline, attempt_left = null, begun = nullif(_lease.slots is null, false),
             attempt_type = case t.attempt_state
                 when 'pending_first_attempt' then 'initial' when 'pending_retry_attempt' then 'retry'
                 when 'pending_reclaim_attempt' then 'reclaim' when 'pending_replay_attempt' then 'replay'
                 else t.attempt_type end::flowfabric.attempt_type,
             reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt'
-                                     and t.lease_end is distinct from 'revoked')::int
+                                     and t.lease_end is distinct from 'revoked' and t.begun is true)::int
         from (
             select p.place, p.number, t.instance, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy, r.namespace,
                    t.attempt_state = 'attempt_interrupted' as resumed,
+                   _lease.slots is not null and flowfabric._must_mark(t.crashes, e.policy) as must_mark,
+                   flowfabric._runs_alone(t.crashes, t.attempt_state) as alone,
                    -- The remaining time in seconds: an interval with days in it changes its length at a clock change.
                    leased_at + case
                        when t.attempt_state = 'attempt_interrupted'
@@ -69,19 +75,18 @@ begin
                        else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
             from unnest(_lease.places) with ordinality as p (place, number)
             cross join lateral (
-                select t.partition, t.id, t.route, t.instance, t.attempt_state, t.attempt_left
+                select t.partition, t.id, t.route, t.instance, t.attempt_state, t.attempt_left, t.crashes
                 from flowfabric.tickets t
                 where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now) offset 0) t
             cross join lateral (
                 select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy
                 from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
-            cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r
-            offset 0) c
+            cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r offset 0) c
         where t.ctid = c.place
         returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt,
                   t.attempt_type::text, t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at,
                   t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding, c.policy, c.namespace, c.resumed,
-                  c.instance as previous_instance
+                  c.instance as previous_instance, c.must_mark, c.alone
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
@@ -95,7 +100,7 @@ begin
            coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at,
            l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route, l.created_at,
            journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results, (inputs[l.number]).encodings,
-           coalesce((inputs[l.number]).more, false)
+           coalesce((inputs[l.number]).more, false), l.must_mark, l.alone
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
@@ -123,6 +128,38 @@ begin
     end if;
 end $$;
 
+-- Whether a worker must call mark_begun before it runs an execution: a lease of it has expired before, or must not.
+--
+--   returns  true or false
+create or replace function flowfabric._must_mark(crashes int, policy jsonb)
+returns boolean
+language sql immutable as $$
+    select (_must_mark.crashes > 0 or _must_mark.policy ->> 'max_reclaim_count' = '0') is true
+$$;
+
+-- The first of these tickets that a worker with so many free slots may lease. A ticket of which a lease has expired is
+-- not leased ahead: it gets a free slot, or is left with all tickets behind it, so that others do not overtake it for
+-- ever. A ticket that runs alone is the last one leased.
+--
+--   returns  the ctids of the tickets
+create or replace function flowfabric._startable(places tid[], slots int)
+returns tid[]
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    most bigint;
+begin
+    if _startable.slots is null then
+        return _startable.places;
+    end if;
+    select min(case when p.number > _startable.slots then p.number - 1
+                    when flowfabric._runs_alone(t.crashes, t.attempt_state) then p.number end) into most
+    from unnest(_startable.places) with ordinality as p (place, number)
+    cross join lateral (select t.crashes, t.attempt_state from flowfabric.tickets t
+                        where t.ctid = p.place and t.crashes > 0 offset 0) t;
+    return _startable.places[: coalesce(most, cardinality(_startable.places))];
+end $$;
+
 -- The first of these tickets whose large payloads fit into `most` bytes together; at least one.
 --
 --   returns  the ctids of the tickets
@@ -145,6 +182,11 @@ end $$;
 -- priority and creation time of its last execution, it gets executions created after that one, if there are any. It
 -- must omit them from time to time, to get executions that committed late.
 --
+-- With `slots`, the number of executions that the worker can run at once, a claim does not count as the begin of a run:
+-- a lease that expires is a reclaim only if the worker has called mark_begun, as it must for rows with `must_mark`. The
+-- rest is claimed ahead; executions of which a lease has expired are not. An execution that may have ended two workers
+-- comes as the last one, with `alone`: it should run when nothing else does.
+--
 -- A worker that got no answer repeats the claim with the same request and `repeated`: it gets the leases of the first
 -- call again, and only if there are none, new ones. Without `wait`, a quota that another transaction has locked admits
 -- nothing, instead of delaying the claim.
@@ -160,7 +202,8 @@ create or replace function flowfabric.claim(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
     lease_ms bigint default 30000, after_route int default 0, namespace text default null,
     partitions int[] default null, last_priority int default null, last_created timestamptz default null,
-    request uuid default gen_random_uuid(), repeated boolean default false, wait boolean default true)
+    request uuid default gen_random_uuid(), repeated boolean default false, wait boolean default true,
+    slots int default null)
 returns setof flowfabric.claimed
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -168,6 +211,9 @@ declare
     chosen tid[];
 begin
     perform flowfabric._check_lease(claim.lease_ms);
+    if claim.slots < 0 then
+        perform flowfabric._refuse('invalid_limit', format('slots %s is invalid; use 0 or more', claim.slots));
+    end if;
     if claim.repeated then
         return query
         select l.* from flowfabric._lease_again(claim.request, claim.instance, claim.lanes,
@@ -182,7 +228,7 @@ begin
     if cardinality(chosen) > 0 then
         return query
         select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms',
-                                          flowfabric.clock(), claim.request) l;
+                                          flowfabric.clock(), claim.request, claim.slots) l;
     end if;
 end $$;
 
@@ -215,7 +261,9 @@ begin
     select x.partition::int, x.id, e.flow, e.task, r.namespace, x.lane, x.priority::int, e.tags::text, e.payload,
            coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text, x.attempt_started_at,
            x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at, e.policy::text, x.route,
-           x.created_at, null::text, null::text[], null::bytea[], null::text[], e.flow is not null
+           x.created_at, null::text, null::text[], null::bytea[], null::text[], e.flow is not null,
+           x.begun is null and flowfabric._must_mark(x.crashes, e.policy),
+           x.crashes > 1 is true and x.attempt_type = 'reclaim' and x.attempt_epoch = x.epoch
     from extended x
     cross join lateral (
         select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy

@@ -9,7 +9,7 @@ import msgspec
 from flowfabric import calls
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, check_text, kept_text
-from flowfabric.model import Fence, Renewed, Revoked, Swept
+from flowfabric.model import Begun, Fence, Renewed, Revoked, Swept
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -32,6 +32,17 @@ async def renew_many(
     Raises `InvalidLease`.
     """
     return await calls.each_fenced(conn, "renew", fences, calls.Act, Renewed, lease_ms=calls.span(lease, "lease"))
+
+
+async def mark_begun_many(
+    conn: Connection, fences: Sequence[Fence], *, wait: bool = True
+) -> list[Begun | FlowFabricError]:
+    """Record that these runs begin; if their leases expire, that counts as a reclaim. Safe to repeat.
+
+    Call this before the handlers of claims with `must_mark`. Without `wait`, executions that other transactions have
+    locked are refused with `RowLocked`. Per fence `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`.
+    """
+    return await calls.each_fenced(conn, "mark_begun", fences, calls.Act, Begun, wait=wait)
 
 
 async def revoke(

@@ -64,10 +64,63 @@ begin
     end loop;
 end $$;
 
--- End leases that expired or were revoked. Their executions are claimable immediately, as a reclaim. The caller has
--- locked the tickets.
+-- Record that these runs begin: if their leases expire, that counts as a reclaim. A worker calls this before it calls a
+-- handler, for what it claimed with `must_mark`. `wait` is as for complete.
 --
---   moves    active → runnable: eligible_now, pending_reclaim_attempt
+--   locks    the tickets, in key order; without `wait`, skips locked ones
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, row_locked
+--   returns  per item 'begun', or its refusal
+create or replace function flowfabric.mark_begun(
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], wait boolean default true)
+returns table (item int, outcome text, refusal text, detail text)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    rounds int[] := flowfabric._rounds(mark_begun.partitions, mark_begun.ids);
+    checked record;
+begin
+    perform flowfabric._limit_waits(mark_begun.wait);
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
+        select array_agg(f.item) filter (where f.fault is null) as items,
+               array_agg(f.place) filter (where f.fault is null) as places,
+               array_agg(f.item) filter (where f.fault is not null) as refused,
+               array_agg(f.fault) filter (where f.fault is not null) as faults
+        into checked
+        from flowfabric._fenced(mark_begun.partitions, mark_begun.ids, mark_begun.lease_ids, mark_begun.epochs,
+                                mark_begun.attempts, rounds, round, mark_begun.wait) f;
+
+        return query
+        with marked as (
+            update flowfabric.tickets t set begun = true
+            from (select x.* from unnest(checked.items, checked.places) as x (item, place)
+                  limit cardinality(checked.items)) x
+            where t.ctid = x.place
+            returning x.item
+        )
+        select m.item, 'begun', null, null from marked m
+        union all
+        select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
+        from unnest(checked.refused, checked.faults) as x (item, fault);
+    end loop;
+end $$;
+
+-- Whether an execution runs alone in its worker: for the second time, a lease of it has expired while its handler may
+-- have been running, and it may be what ended those workers.
+--
+--   returns  true or false
+create or replace function flowfabric._runs_alone(crashes int, attempt_state flowfabric.attempt_state)
+returns boolean
+language sql immutable as $$
+    select coalesce(_runs_alone.crashes > 1, false) and _runs_alone.attempt_state = 'pending_reclaim_attempt'
+$$;
+
+-- End leases that expired or were revoked. Their executions are claimable as a reclaim: immediately, or if the run had
+-- begun and it is not the first lease to expire, after a pause that grows by a second each time, to a minute. A first
+-- lease counts as a possible crash even if it is unknown whether the run had begun. The caller has locked the tickets.
+--
+--   moves    active → runnable: pending_reclaim_attempt, eligible_now or not_eligible_until_time /
+--            waiting_for_retry_backoff
 --   emits    lease_expired, lease_revoked
 create or replace function flowfabric._end_leases(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
@@ -75,19 +128,33 @@ returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    now timestamptz := flowfabric.clock();
     lost record;
 begin
     perform flowfabric._close_attempts(_end_leases.partitions, _end_leases.ids, 'interrupted_reclaimed', null);
     with released as (
         update flowfabric.tickets t
-        set phase = 'runnable', eligibility = 'eligible_now', reason = 'waiting_for_worker',
-            attempt_state = 'pending_reclaim_attempt', lease_end = _end_leases.how, attempt_deadline = null
+        set phase = 'runnable', attempt_state = 'pending_reclaim_attempt', lease_end = _end_leases.how,
+            attempt_deadline = null, crashes = x.crashes, due_at = x.due_at,
+            eligibility = case when x.due_at is null then 'eligible_now'
+                               else 'not_eligible_until_time' end::flowfabric.eligibility,
+            reason = case when x.due_at is null then 'waiting_for_worker'
+                          else 'waiting_for_retry_backoff' end::flowfabric.reason
         from (
-            select t.place from (
+            select t.place, t.crashes,
+                   case when t.is_crash and t.begun and t.crashes > 1
+                        then now + least(t.crashes - 1, 60) * interval '1 second' end as due_at
+            from (
                 select x.* from unnest(_end_leases.partitions, _end_leases.ids) as x (partition, id)
                 limit cardinality(_end_leases.ids)) x
-            cross join lateral (select t.ctid as place from flowfabric.tickets t
-                                where t.partition = x.partition and t.id = x.id offset 0) t) x
+            cross join lateral (
+                select t.ctid as place, t.begun, c.is_crash,
+                       case when c.is_crash then least(coalesce(t.crashes, 0) + 1, 32767)
+                            else t.crashes end::smallint as crashes
+                from flowfabric.tickets t
+                cross join lateral (
+                    select _end_leases.how = 'expired' and (t.begun is true or t.crashes is null) as is_crash) c
+                where t.partition = x.partition and t.id = x.id offset 0) t) x
         where t.ctid = x.place
         returning t.*
     )
@@ -95,7 +162,8 @@ begin
            array_agg(e.tags) as tags, array_agg(e.flow) as flows,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'lease_id', r.lease_id, 'worker', r.worker, 'instance', r.instance, 'epoch', r.epoch,
-               'attempt', r.attempt, 'reason', _end_leases.reason))) as details
+               'attempt', r.attempt, 'reason', _end_leases.reason, 'due_at', r.due_at,
+               'counted', case when _end_leases.how = 'expired' then coalesce(r.begun, false) end))) as details
     into lost from released r
     cross join lateral (select e.tags, e.flow from flowfabric.executions e
                         where e.partition = r.partition and e.id = r.id offset 0) e;
@@ -104,7 +172,7 @@ begin
                                     lost.flows);
 end $$;
 
--- Whether an execution was reclaimed as often as its policy allows: the end of its lease ends it.
+-- Whether an execution was reclaimed as often as its policy allows: the end of its lease ends it, if the run had begun.
 --
 --   returns  true or false
 create or replace function flowfabric._is_last_reclaim(ticket flowfabric.tickets)
@@ -112,7 +180,7 @@ returns boolean
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    return (select ticket.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)
+    return (select ticket.begun is true and ticket.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)
             from flowfabric.executions e where e.partition = ticket.partition and e.id = ticket.id);
 end $$;
 

@@ -167,6 +167,12 @@ declare
     policy jsonb;
     reason text;
 begin
+    if ticket.attempt_state = 'pending_reclaim_attempt' then
+        return flowfabric._explanation(
+            format('%s leases expired while it ran, so it may be what ended its workers; it runs again at %s, alone',
+                   ticket.crashes, until),
+            'time', ticket.attempt_started_at, 'time', ticket.due_at);
+    end if;
     if ticket.reason = 'waiting_for_retry_backoff' then
         select a.failure, a.ended_at into last_failure, last_end from flowfabric.attempts a
         where a.partition = ticket.partition and a.execution = ticket.id and a.number = ticket.attempt;

@@ -150,6 +150,8 @@ create table flowfabric.tickets (
     reclaims           int not null default 0,
     replays            int not null default 0,
     bytes              int, -- the length of a payload above 16 KiB; 1,000 smaller ones stay below 16 MiB
+    crashes            smallint, -- how many leases expired while its handler may have been running
+    begun              boolean, -- whether the handler may have been called under the last lease; unknown when null
     ties               boolean, -- whether the end may have a wait, a waitpoint or a reservation to close; never reset
     id                 uuid not null,
     lease_id           uuid,
@@ -508,7 +510,9 @@ create type flowfabric.claimed as (
     input_names        text[],
     inputs             bytea[],
     input_encodings    text[],
-    more_inputs        boolean
+    more_inputs        boolean,
+    must_mark          boolean,
+    alone              boolean
 );
 
 create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
