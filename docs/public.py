@@ -37,6 +37,7 @@ INTERNAL = {
     "App.loop",
     "App.notifier",
     "App.notify",
+    "App.wake_from_anywhere",
     "App.waiters",
     "Clock.pass_until",
     "Context.asked",

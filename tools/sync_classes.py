@@ -58,7 +58,7 @@ MODULE_OF = {name: file.module for file in FILES for names in file.classes.value
 # What a sync program does not need, or does with the async class.
 EXCLUDED = {
     *("App.client", "App.config", "App.database", "App.declare_schedules", "App.is_open", "App.loop"),
-    *("App.notifier", "App.notify"),
+    *("App.notifier", "App.notify", "App.wake_from_anywhere"),
     *("App.schedule", "App.schedules", "App.step", "App.sync", "App.task", "App.tasks", "App.waiters"),
     *("Clock.pass_until", "Context.asked", "Context.unasked", "Engine.close", "Engine.give_back", "Execution.of"),
     *("EventLog.call", "EventLog.wait_beyond", "EventLog.waiting_count", "Flow.nodes"),
@@ -164,6 +164,7 @@ def _text(file: File) -> str:
         variables |= {line for name, line in source.variables.items() if name in used}
         imports |= {line for name, line in source.imports.items() if name in used and line not in IMPORTED}
         imports |= {f"from {module} import {name}" for name in source.classes if name in used}
+        imports = {line for line in imports if not line.startswith(f"from {file.module} ")}
         if "from flowfabric.app.app import App" in imports:
             imports.discard("from flowfabric.app import App")
         imports |= {f"from {module} import {name}" for name in source.constants if name in used}

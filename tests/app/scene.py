@@ -7,6 +7,7 @@ from typing import Any
 
 from flowfabric import App, Execution
 from flowfabric.engine import waits
+from flowfabric.postgres.notify import Notification
 from flowfabric.worker import Worker
 from tests.given import Given
 
@@ -34,6 +35,27 @@ async def happens(execution: Execution[Any], kind: str, times: int = 1) -> None:
         if seen == times:
             return
     raise AssertionError(f"{execution} ended with {seen} of {times} {kind}")
+
+
+class Heard:
+    """The lanes that this process is notified of, in order."""
+
+    def __init__(self, app: App) -> None:
+        self.lanes: list[str] = []
+        self._more = asyncio.Event()
+        app.notifier.listen(self._receive)
+
+    def _receive(self, notification: Notification) -> None:
+        self.lanes += notification.lanes
+        self._more.set()
+
+    async def first(self) -> str:
+        """Wait for the next notification of a lane, and take it."""
+        async with asyncio.timeout(TIMEOUT):
+            while not self.lanes:
+                self._more.clear()
+                await self._more.wait()
+        return self.lanes.pop(0)
 
 
 async def later(app: App, given: Given, execution: Execution[Any], **span: float) -> None:

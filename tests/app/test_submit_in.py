@@ -81,7 +81,7 @@ async def test_a_refused_submission_leaves_the_callers_transaction_usable(app: A
         with pytest.raises(PayloadTooLarge):
             await ship.submit_in(given.conn, "x" * 1_048_577)
         with pytest.raises(TypeError, match="order"):
-            await ship.submit_in(given.conn)  # type: ignore[call-arg]
+            await ship.submit_in(given.conn)  # type: ignore[call-overload]
         await ship.submit_in(given.conn, "ada")
 
     assert [row["name"] for row in await given.rows("select name from orders")] == ["ada"]

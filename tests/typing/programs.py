@@ -5,6 +5,11 @@ from datetime import timedelta
 from typing import Any, assert_type
 
 import asyncpg
+import django.db
+import psycopg
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session, scoped_session
 
 from flowfabric import (
     App,
@@ -121,13 +126,35 @@ async def main() -> None:
         await Worker(app, concurrency=10).run()
 
 
-async def submit_in_a_transaction(conn: asyncpg.Connection, topic: str) -> None:
+async def submit_in_a_transaction(topic: str) -> None:
     urgent: SubmitOptions = {"priority": 100, "deadline": timedelta(hours=1)}
-    async with conn.transaction():
+    async with app.database.transaction() as conn:
         execution = await report.with_options(**urgent).submit_in(conn, topic, pages=2)
         assert_type(execution, Execution[list[str]])
         many = await plain.submit_many_in(conn, [(1,), {"n": 2}])
         assert_type(many, list[Execution[float]])
+
+
+async def submit_with_async_drivers(
+    raw: asyncpg.Connection, pg: psycopg.AsyncConnection, session: AsyncSession, conn: AsyncConnection
+) -> None:
+    await report.submit_in(raw, "tides", pages=2)  # mypy cannot know more: asyncpg has no types
+    assert_type(await report.submit_in(pg, "tides", pages=2), Execution[list[str]])
+    assert_type(await report.submit_in(session, "tides", pages=2), Execution[list[str]])
+    assert_type(await report.submit_in(conn, "tides", pages=2), Execution[list[str]])
+    assert_type(await plain.submit_many_in(session, [(1,)]), list[Execution[float]])
+
+
+def submit_with_sync_drivers(
+    pg: psycopg.Connection, session: Session, scoped: scoped_session[Session], conn: Connection
+) -> None:
+    assert_type(report.submit_in(pg, "tides", pages=2), SyncExecution[list[str]])
+    assert_type(report.submit_in(session, "tides", pages=2), SyncExecution[list[str]])
+    assert_type(report.submit_in(scoped, "tides", pages=2), SyncExecution[list[str]])
+    assert_type(report.submit_in(conn, "tides", pages=2), SyncExecution[list[str]])
+    assert_type(plain.submit_many_in(session, [(1,)]), list[SyncExecution[float]])
+    report.submit_in(django.db.connection, "tides", pages=2)
+    report.submit_in(django.db.connections["default"], "tides", pages=2)
 
 
 async def build_a_flow() -> None:

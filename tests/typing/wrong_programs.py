@@ -2,9 +2,15 @@
 `# wrong: ...`; the rest of the comment is part of what mypy says. No test runs this code.
 """
 
-import asyncpg
+import sqlite3
 
-from flowfabric import App, Context, Execution, SubmitOptions, SyncApp, SyncContext, Worker, metered
+import asyncpg
+import psycopg
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from flowfabric import App, Context, Execution, SubmitOptions, SyncApp, SyncContext, SyncExecution, Worker, metered
 from flowfabric.engine import executions, lanes
 from flowfabric.model import EventFilter, Options, PublicState, Submission
 from flowfabric.testing import Clock
@@ -65,6 +71,25 @@ def use_sync_results(ctx: SyncContext, sync: SyncApp) -> None:
     ctx.slep("1h")  # wrong: has no attribute "slep"
     ctx.submit(plain, "three")  # wrong: No overload variant
     app.sync().submit("plain").approve("publish")  # wrong: Missing named argument "by"
+
+
+async def submit_with_async_drivers(pg: psycopg.AsyncConnection, session: AsyncSession, conn: AsyncConnection) -> None:
+    await report.submit_in(pg, 3)  # wrong: No overload variant
+    await report.submit_in(session)  # wrong: No overload variant
+    await report.submit_in(conn, "tides", colour=1)  # wrong: No overload variant
+    a: Execution[list[str]] = report.submit_in(session, "tides")  # wrong: Maybe you forgot to use "await"
+    b: SyncExecution[list[str]] = await report.submit_in(session, "tides")  # wrong: has type "Execution[list[str]]"
+    c: int = await (await report.submit_in(conn, "tides")).result()  # wrong: has type "list[str]", variable has type
+
+
+def submit_with_sync_drivers(pg: psycopg.Connection, session: Session, conn: Connection) -> None:
+    report.submit_in(pg, 3)  # wrong: No overload variant
+    report.submit_in(session)  # wrong: No overload variant
+    report.submit_in("postgresql://localhost", "tides")  # wrong: No overload variant
+    report.submit_in(sqlite3.connect(":memory:"), "tides")  # wrong: No overload variant
+    a: Execution[list[str]] = report.submit_in(session, "tides")  # wrong: has type "SyncExecution[list[str]]"
+    b: int = report.submit_in(conn, "tides").result()  # wrong: has type "list[str]", variable has type "int"
+    plain.submit_many_in(session, 3)  # wrong: No overload variant
 
 
 async def write_handlers(ctx: Context) -> None:

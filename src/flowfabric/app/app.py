@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -272,6 +272,12 @@ class App:
     async def wake(self, lane: str) -> None:
         """Notify the workers of a lane; call it after you commit a transaction in which you submitted work."""
         self.notifier.send(lanes=[lane])
+
+    def wake_from_anywhere(self, lane: str) -> None:
+        """Notify the workers of a lane, from any thread. Does nothing if the app is not open; workers poll."""
+        if (opened := self._connections) is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                opened.loop.call_soon_threadsafe(lambda: opened.notifier.send(lanes=[lane]))
 
     def notify(self, *, lanes: Iterable[str] = (), ended: Iterable[ExecutionId] = ()) -> None:
         """Notify the workers of these lanes and the callers that wait for these executions, in all processes."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, Type
 
 import msgspec
 
-from flowfabric import durations, payloads
+from flowfabric import calls, durations, payloads
 from flowfabric.app.executions import Execution
+from flowfabric.app.sync import SyncExecution
 from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.handler.context import Context
@@ -17,7 +18,8 @@ from flowfabric.handler.sync import SyncContext
 from flowfabric.ids import ExecutionId
 from flowfabric.model import OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
-from flowfabric.postgres.driver import Connection
+from flowfabric.postgres import callers
+from flowfabric.postgres.callers import AsyncCaller, SyncCaller
 
 if TYPE_CHECKING:
     from flowfabric.app import App
@@ -124,38 +126,67 @@ class Task(Generic[P, R]):
         """
         return self._executions(await self.app.client.submit_many(self._submissions(calls)))
 
-    async def submit_in(self, conn: Connection, /, *args: P.args, **kwargs: P.kwargs) -> "Execution[R]":
-        """Submit inside your own open transaction, on your asyncpg connection: with your rows, or not at all.
+    @overload
+    def submit_in(
+        self, conn: AsyncCaller, /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Coroutine[Any, Any, Execution[R]]": ...
+    @overload
+    def submit_in(self, conn: SyncCaller, /, *args: P.args, **kwargs: P.kwargs) -> SyncExecution[R]: ...
+    def submit_in(self, conn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Submit inside your own open transaction, on your connection or session: with your rows, or not at all.
 
-        Workers find the execution by polling, within a second of your commit; `await app.wake(lane)` after the commit
-        notifies them at once. Raises the same errors as `submit`, and your transaction stays usable; raises
-        `RuntimeError` if no transaction is open.
+        Takes a connection of asyncpg, psycopg 3 or Django, or a session or connection of SQLAlchemy 2. Await the call
+        if the connection is async. Workers are notified after the commit of a SQLAlchemy session or of Django; with
+        other connections they find the execution by polling, within a second, or at once after `await app.wake(lane)`.
+        Raises the same errors as `submit`, and your transaction stays usable; raises `RuntimeError` if no transaction
+        is open.
         """
-        _check_transaction(conn)
-        submitted = await executions.submit(
-            conn,
-            self.submission(*args, **kwargs),
-            partitions=self.app.config.execution_partitions,
-            payload_limit=self.app.config.payload_limit,
+        return self._join(
+            conn, lambda: [self.submission(*args, **kwargs)], lambda answers: self._execution(calls.only(answers))
         )
-        return Execution.of(self.app, submitted, self.returns)
 
-    async def submit_many_in(
-        self, conn: Connection, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]], /
-    ) -> "list[Execution[R]]":
+    @overload
+    def submit_many_in(
+        self, conn: AsyncCaller, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]], /
+    ) -> "Coroutine[Any, Any, list[Execution[R]]]": ...
+    @overload
+    def submit_many_in(
+        self, conn: SyncCaller, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]], /
+    ) -> list[SyncExecution[R]]: ...
+    def submit_many_in(self, conn: Any, calls: Sequence[tuple[Any, ...] | Mapping[str, Any]], /) -> Any:
         """Submit many inside your own open transaction, in one statement per thousand.
 
         If some are refused, raises an exception group of those errors; the others are part of your transaction, so roll
         it back unless you want them.
         """
-        _check_transaction(conn)
-        answers = await executions.submit_many(
-            conn,
-            self._submissions(calls),
-            partitions=self.app.config.execution_partitions,
-            payload_limit=self.app.config.payload_limit,
-        )
-        return self._executions(answers)
+        return self._join(conn, lambda: self._submissions(calls), self._executions)
+
+    def _join(
+        self,
+        conn: object,
+        submissions: Callable[[], Sequence[Submission]],
+        read: Callable[[Sequence[Submitted | FlowFabricError]], Any],
+    ) -> Any:
+        """Submit in the transaction of a caller; on a sync connection, return sync handles."""
+        caller, app = callers.caller(conn), self.app
+
+        async def submit() -> Any:
+            answers = await executions.submit_many(
+                caller.joined(),
+                submissions(),
+                partitions=app.config.execution_partitions,
+                payload_limit=app.config.payload_limit,
+            )
+            if any(isinstance(answer, Submitted) for answer in answers):
+                caller.after_commit((app.wake_from_anywhere, self._template.options.lane))
+            return read(answers)
+
+        if caller.is_async:
+            return submit()
+        made = callers.finish(submit())
+        if isinstance(made, list):
+            return [SyncExecution(each, lambda: app.loop) for each in made]
+        return SyncExecution(made, lambda: app.loop)
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """Build the submission that `submit` would send, for `flowfabric.engine.executions.submit`."""
@@ -174,7 +205,10 @@ class Task(Generic[P, R]):
         refused = [answer for answer in answers if isinstance(answer, FlowFabricError)]
         if refused:
             raise ExceptionGroup(f"{len(refused)} of {len(answers)} submissions were refused", refused)
-        return [Execution.of(self.app, answer, self.returns) for answer in cast(Sequence[Submitted], answers)]
+        return [self._execution(answer) for answer in cast(Sequence[Submitted], answers)]
+
+    def _execution(self, answer: Submitted) -> "Execution[R]":
+        return Execution.of(self.app, answer, self.returns)
 
     def _payload(self, call: Sequence[Any] | Mapping[str, Any]) -> bytes:
         return self.arguments.encode((), call) if isinstance(call, Mapping) else self.arguments.encode(tuple(call), {})
@@ -227,15 +261,6 @@ class Step(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
-
-
-def _check_transaction(conn: Connection) -> None:
-    """Refuse to submit at once where the caller expects its own commit to decide."""
-    if not conn.is_in_transaction():
-        raise RuntimeError(
-            "no transaction is open on this connection, so the submission could not be rolled back; "
-            "use `async with conn.transaction():`, or call submit"
-        )
 
 
 def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Submission:

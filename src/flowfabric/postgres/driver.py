@@ -258,12 +258,15 @@ def message(error: Exception) -> str:
     return str(error.args[0] if is_drivers else error) or type(error).__name__
 
 
+def behind(said: str) -> errors.SchemaBehind:
+    """The error for a database without the function that a call needs."""
+    return errors.SchemaBehind(f"{said}; the schema is missing or older than this version: run `ff migrate`")
+
+
 def refused(error: Any) -> errors.FlowFabricError | None:
     """The error that SQL raised by its code, or that the driver raised before anything was sent."""
     if isinstance(error, asyncpg.InvalidSchemaNameError | asyncpg.UndefinedFunctionError):
-        return errors.SchemaBehind(
-            f"{message(error)}; the schema is missing or older than this version: run `ff migrate`"
-        )
+        return behind(message(error))
     if isinstance(error, asyncpg.CharacterNotInRepertoireError | asyncpg.UntranslatableCharacterError):
         return errors.InvalidText(f"{message(error)}; remove the characters that Postgres cannot store")
     if type(error) is asyncpg.DataError:  # the driver's own, before anything is sent
