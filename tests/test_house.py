@@ -136,6 +136,7 @@ def test_no_function_hides_from_these_tests() -> None:
         "_refuse",
         "_append_about",
         "_append_budget",
+        "_append_all",
         "_append_each",
         "_append_flow",
     }

@@ -51,7 +51,7 @@ LOCKED_BY = {
     "set_tag": RECORD,
     "unhold": TICKET,
 }
-ABOUT = re.compile(r"flowfabric\._append_(?:each|about)\(|insert into flowfabric\.events \([^)]*\bexecution\b")
+ABOUT = re.compile(r"flowfabric\._append_(?:each|all|about)\(|insert into flowfabric\.events \([^)]*\bexecution\b")
 
 
 def test_every_append_about_an_execution_names_the_lock_that_orders_it() -> None:

@@ -249,22 +249,18 @@ begin
                 select greatest(now, coalesce(
                     delay.delays_until[x.item], now + delay.delays_ms[x.item] * interval '1 ms', now))) d (due_at)
             where t.ctid = x.place
-            returning x.item, t.partition, t.id, t.route, t.attempt, t.epoch, d.due_at
+            returning x.item, t.partition, t.id, t.attempt, t.epoch, d.due_at
         ), journalled as (
             insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, due_at)
             select d.partition, d.id, delay.names[d.item], delay.occurrences[d.item], 'sleep', now, d.due_at
             from delayed d where delay.names[d.item] is not null
             on conflict do nothing
         ), noted as (
-            select flowfabric._append_each(
-                'execution_delayed', array_agg(d.partition), array_agg(d.id), array_agg(d.route), array_agg(e.tags),
+            select flowfabric._append_all(
+                'execution_delayed', array_agg(d.partition), array_agg(d.id),
                 array_agg(jsonb_strip_nulls(jsonb_build_object(
-                    'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch, 'reason', delay.reasons[d.item]))),
-                flows => array_agg(e.flow))
-            from delayed d
-            cross join lateral (select e.tags, e.flow from flowfabric.executions e
-                                where e.partition = d.partition and e.id = d.id offset 0) e
-            having count(*) > 0
+                    'due_at', d.due_at, 'attempt', d.attempt, 'epoch', d.epoch, 'reason', delay.reasons[d.item]))))
+            from delayed d having count(*) > 0
         )
         select d.item, 'delayed', null, jsonb_build_object('due_at', d.due_at)::text from delayed d
         left join noted n on true

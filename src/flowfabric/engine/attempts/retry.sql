@@ -80,17 +80,13 @@ begin
             cross join lateral (select t.ctid as place from flowfabric.tickets t
                                 where t.partition = x.partition and t.id = x.id offset 0) t) x
         where t.ctid = x.place
-        returning t.partition, t.id, t.route, t.attempt, t.epoch, x.due_at, x.failure
+        returning t.partition, t.id, t.attempt, t.epoch, x.due_at, x.failure
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids,
            array_agg((m.failure - 'traceback')
                      || jsonb_build_object('due_at', m.due_at, 'attempt', m.attempt, 'epoch', m.epoch)) as details
-    into failed from moved m
-    cross join lateral (select e.tags, e.flow from flowfabric.executions e
-                        where e.partition = m.partition and e.id = m.id offset 0) e;
-    perform flowfabric._append_each('attempt_failed', failed.partitions, failed.ids, failed.routes, failed.tags,
-                                    failed.details, flows => failed.flows);
+    into failed from moved m;
+    perform flowfabric._append_all('attempt_failed', failed.partitions, failed.ids, failed.details);
 end $$;
 
 -- Settle failed attempts: schedule a retry if one is left, else end the execution. The caller has locked the tickets.

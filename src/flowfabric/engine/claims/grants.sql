@@ -26,14 +26,11 @@ begin
             _grant.expires_at) end
         from granted g join flowfabric.routes r on r.id = g.route where r.quotas <> '{}'
     ), noted as (
-        select flowfabric._append_each(
+        select flowfabric._append_all(
             'grant_issued', array_agg(g.partition order by g.number), array_agg(g.id order by g.number),
-            array_agg(g.route order by g.number), array_agg(e.tags order by g.number),
             array_agg(jsonb_build_object('worker', _grant.worker, 'instance', _grant.instance,
-                                         'expires_at', _grant.expires_at, 'kid', _grant.kid)),
-            flows => array_agg(e.flow order by g.number))
-        from granted g join flowfabric.executions e on e.partition = g.partition and e.id = g.id
-        having count(*) > 0
+                                         'expires_at', _grant.expires_at, 'kid', _grant.kid)))
+        from granted g having count(*) > 0
     )
     select g.partition::int, g.id, g.route from granted g cross join noted cross join admitted order by g.number;
 end $$;
@@ -255,15 +252,11 @@ begin
     ), moved as (
         update flowfabric.tickets t set eligibility = 'eligible_now', grant_kid = null
         where t.ctid = any (array(select l.place from late l))
-        returning t.partition, t.id, t.route, t.lane, t.grant_worker, t.grant_instance
+        returning t.partition, t.id, t.lane, t.grant_worker, t.grant_instance
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows, array_agg(m.lane) as lanes,
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.lane) as lanes,
            array_agg(jsonb_build_object('worker', m.grant_worker, 'instance', m.grant_instance)) as details
-    into expired from moved m join flowfabric.executions e on e.partition = m.partition and e.id = m.id;
-    if expired.ids is not null then
-        perform flowfabric._append_each('grant_expired', expired.partitions, expired.ids, expired.routes, expired.tags,
-                                        expired.details, flows => expired.flows);
-    end if;
+    into expired from moved m;
+    perform flowfabric._append_all('grant_expired', expired.partitions, expired.ids, expired.details);
     return expired.lanes;
 end $$;

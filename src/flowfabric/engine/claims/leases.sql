@@ -37,17 +37,14 @@ begin
             from (select x.* from unnest(checked.items, checked.places) as x (item, place)
                   limit cardinality(checked.items)) x
             where t.ctid = x.place
-            returning x.item, t.partition, t.id, t.route, t.lane, t.expires_at, t.worker, t.instance, t.lease_id,
-                      t.epoch, t.attempt
+            returning x.item, t.partition, t.id, t.lane, t.expires_at, t.worker, t.instance, t.lease_id, t.epoch,
+                      t.attempt
         ), noted as (
-            select flowfabric._append_each(
-                'lease_renewed', array_agg(r.partition), array_agg(r.id), array_agg(r.route), array_agg(e.tags),
+            select flowfabric._append_all(
+                'lease_renewed', array_agg(r.partition), array_agg(r.id),
                 array_agg(jsonb_build_object('worker', r.worker, 'instance', r.instance, 'lease_id', r.lease_id,
-                                             'epoch', r.epoch, 'attempt', r.attempt, 'expires_at', r.expires_at)),
-                flows => array_agg(e.flow))
+                                             'epoch', r.epoch, 'attempt', r.attempt, 'expires_at', r.expires_at)))
             from renewed r
-            cross join lateral (select e.tags, e.flow from flowfabric.executions e
-                                where e.partition = r.partition and e.id = r.id offset 0) e
             where r.lane in (select l.name from flowfabric.lanes l where l.keep_renewals)
             having count(*) > 0
         )
@@ -158,18 +155,14 @@ begin
         where t.ctid = x.place
         returning t.*
     )
-    select array_agg(r.partition) as partitions, array_agg(r.id) as ids, array_agg(r.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+    select array_agg(r.partition) as partitions, array_agg(r.id) as ids,
            array_agg(jsonb_strip_nulls(jsonb_build_object(
                'lease_id', r.lease_id, 'worker', r.worker, 'instance', r.instance, 'epoch', r.epoch,
                'attempt', r.attempt, 'reason', _end_leases.reason, 'due_at', r.due_at,
                'counted', case when _end_leases.how = 'expired' then coalesce(r.begun, false) end))) as details
-    into lost from released r
-    cross join lateral (select e.tags, e.flow from flowfabric.executions e
-                        where e.partition = r.partition and e.id = r.id offset 0) e;
-    perform flowfabric._append_each(case _end_leases.how when 'expired' then 'lease_expired' else 'lease_revoked' end,
-                                    lost.partitions, lost.ids, lost.routes, lost.tags, lost.details, _end_leases.by,
-                                    lost.flows);
+    into lost from released r;
+    perform flowfabric._append_all(case _end_leases.how when 'expired' then 'lease_expired' else 'lease_revoked' end,
+                                   lost.partitions, lost.ids, lost.details, _end_leases.by);
 end $$;
 
 -- Whether an execution was reclaimed as often as its policy allows: the end of its lease ends it, if the run had begun.

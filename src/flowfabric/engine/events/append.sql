@@ -106,6 +106,27 @@ begin
                 _append_each.details, _append_each.flows) as x (partition, execution, route, tags, detail, flow);
 end $$;
 
+-- Append one event for each of these executions, in the order given, whatever their states; nothing for null.
+--
+--   locks    the log, as _lock_log does
+--   emits    kind
+create or replace function flowfabric._append_all(
+    kind text, partitions smallint[], executions uuid[], details jsonb[] default null, by text default null)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    now constant timestamptz := flowfabric.clock();
+begin
+    perform flowfabric._lock_log();
+    insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
+    select now, _append_all.kind, x.partition, x.execution, e.route, e.tags, x.detail, _append_all.by, e.flow
+    from unnest(_append_all.partitions, _append_all.executions, _append_all.details)
+         as x (partition, execution, detail)
+    cross join lateral (select e.route, e.tags, e.flow from flowfabric.executions e
+                        where e.partition = x.partition and e.id = x.execution offset 0) e;
+end $$;
+
 -- Append an event about one execution, whatever its state.
 --
 --   locks    the log, as _lock_log does
@@ -114,9 +135,7 @@ create or replace function flowfabric._append_about(
     kind text, partition int, execution uuid, by text default null, detail jsonb default null)
 returns void
 language sql as $$
-    select flowfabric._append_each(
-        _append_about.kind, array[e.partition], array[e.id], array[e.route], array[e.tags],
-        array[jsonb_strip_nulls(_append_about.detail)], _append_about.by, array[e.flow])
-    from flowfabric.executions e
-    where e.partition = _append_about.partition and e.id = _append_about.execution
+    select flowfabric._append_all(
+        _append_about.kind, array[_append_about.partition]::smallint[], array[_append_about.execution],
+        array[jsonb_strip_nulls(_append_about.detail)], _append_about.by)
 $$;

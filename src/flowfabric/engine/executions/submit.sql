@@ -159,7 +159,9 @@ declare
     total constant int := cardinality(_write_submissions.ids);
     ages timestamptz[];
     made boolean[];
-    fresh record;
+    clock constant timestamptz := flowfabric.clock();
+    details constant jsonb[] := array(
+        select jsonb_build_object('task', t) from unnest(_write_submissions.tasks) t);
 begin
     with recorded as (
         insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, tags, policy,
@@ -205,24 +207,13 @@ begin
         where made is null or made[i];
     end if;
 
-    if made is null and cardinality(_write_submissions.tasks) = 1 then
-        perform flowfabric._append_each(
-            'execution_submitted', _write_submissions.partitions::smallint[], _write_submissions.ids,
-            array_fill(_write_submissions.routes[1], array[total]), _write_submissions.tags,
-            array_fill(jsonb_build_object('task', _write_submissions.tasks[1]), array[total]),
-            flows => _write_submissions.flows);
-    elsif ages is not null then
-        select array_agg(_write_submissions.partitions[i]::smallint) as partitions,
-               array_agg(_write_submissions.ids[i]) as ids,
-               array_agg(_write_submissions.routes[_write_submissions.options_of[i]]) as routes,
-               array_agg(_write_submissions.tags[i]) as tags,
-               array_agg(jsonb_build_object(
-                   'task', _write_submissions.tasks[_write_submissions.options_of[i]])) as details,
-               array_agg(_write_submissions.flows[i]) as flows
-        into fresh from generate_series(1, total) i where made is null or made[i];
-        perform flowfabric._append_each('execution_submitted', fresh.partitions, fresh.ids, fresh.routes, fresh.tags,
-                                        fresh.details, flows => fresh.flows);
-    end if;
+    perform flowfabric._lock_log();
+    insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, flow)
+    select clock, 'execution_submitted', _write_submissions.partitions[x.item], _write_submissions.ids[x.item],
+           _write_submissions.routes[x.option], _write_submissions.tags[x.item], details[x.option],
+           _write_submissions.flows[x.item]
+    from (select i as item, _write_submissions.options_of[i] as option
+          from generate_series(1, total) i where made is null or made[i]) x;
     return made;
 end $$;
 

@@ -183,14 +183,12 @@ begin
                 select e.ctid as place from flowfabric.executions e
                 where e.partition = _join_flow.partition and e.id = x.id offset 0) e) x
         where e.ctid = x.place
-        returning e.partition, e.id, e.route, e.tags, e.flow
+        returning e.partition, e.id
     )
-    select array_agg(c.partition) as partitions, array_agg(c.id) as ids, array_agg(c.route) as routes,
-           array_agg(c.tags) as tags, array_agg(c.flow) as flows,
+    select array_agg(c.partition) as partitions, array_agg(c.id) as ids,
            array_agg(jsonb_build_object('node_count', home.node_count, 'revision', home.revision)) as details
     into joined from changed c;
-    perform flowfabric._append_each('flow_member_added', joined.partitions, joined.ids, joined.routes, joined.tags,
-                                    joined.details, flows => joined.flows);
+    perform flowfabric._append_all('flow_member_added', joined.partitions, joined.ids, joined.details);
     return home;
 end $$;
 

@@ -266,18 +266,14 @@ language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     open_ones record;
 begin
-    select array_agg(e.partition) as partitions, array_agg(e.id) as ids, array_agg(e.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows, array_agg(jsonb_build_object(
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(jsonb_build_object(
                'kind', g.kind, 'total', g.total, 'succeeded', g.succeeded, 'failed', g.failed,
                'skipped', g.skipped)) as details
     into open_ones from unnest(_note_groups.groups) g
     cross join lateral (
-        select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
-        where e.partition = g.partition and e.id = g.downstream and e.outcome is null offset 0) e;
-    if open_ones.ids is not null then
-        perform flowfabric._append_each(_note_groups.kind, open_ones.partitions, open_ones.ids, open_ones.routes,
-                                        open_ones.tags, open_ones.details, flows => open_ones.flows);
-    end if;
+        select t.partition, t.id from flowfabric.tickets t
+        where t.partition = g.partition and t.id = g.downstream offset 0) t;
+    perform flowfabric._append_all(_note_groups.kind, open_ones.partitions, open_ones.ids, open_ones.details);
 end $$;
 
 -- The reason why members are skipped: an upstream that failed, or else an upstream that was skipped itself.

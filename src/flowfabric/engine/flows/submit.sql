@@ -146,20 +146,12 @@ begin
         from unnest(_link_members.upstreams, _link_members.downstreams, _link_members.names)
              as e (upstream, downstream, name)
         returning partition, upstream, downstream, id, pass_as
-    ), lines as (
-        select 'edge_added' as kind, m.downstream as id, jsonb_strip_nulls(jsonb_build_object(
-            'edge_id', m.id, 'upstream', flowfabric._id(m.partition, m.upstream), 'pass_as', m.pass_as)) as detail
-        from made m
     )
-    select array_agg(e.partition) as partitions, array_agg(e.id) as ids, array_agg(e.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows, array_agg(l.detail) as details
-    into added from lines l
-    cross join lateral (
-        select e.* from flowfabric.executions e where e.partition = flow.partition and e.id = l.id offset 0) e;
-    if added.ids is not null then
-        perform flowfabric._append_each('edge_added', added.partitions, added.ids, added.routes, added.tags,
-                                        added.details, flows => added.flows);
-    end if;
+    select array_agg(m.partition) as partitions, array_agg(m.downstream) as ids,
+           array_agg(jsonb_strip_nulls(jsonb_build_object(
+               'edge_id', m.id, 'upstream', flowfabric._id(m.partition, m.upstream), 'pass_as', m.pass_as))) as details
+    into added from made m;
+    perform flowfabric._append_all('edge_added', added.partitions, added.ids, added.details);
     perform flowfabric._append_about('edge_group_set', flow.partition, _link_members.ids[p.number],
                                      detail => jsonb_build_object('policy', p.policy))
     from unnest(_link_members.grouped, _link_members.policies) as p (number, policy);
