@@ -1,6 +1,8 @@
 """The context of a handler: steps that run once, and the shape of the journal."""
 
 import asyncio
+import threading
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -376,3 +378,68 @@ async def test_a_replay_runs_saved_steps_again_only_when_they_are_not_kept(app: 
         await execution.replay(by="ops", keep_steps=keep)
         await happens(execution, "execution_completed", times=2)
     assert calls == (["a", "b"] if keep else ["a", "b", "a", "b"])
+
+
+async def test_a_sync_function_in_a_step_runs_in_a_thread_and_other_runs_go_on(app: App) -> None:
+    free = threading.Event()
+
+    def fetch(topic: str) -> str:
+        assert free.wait(TIMEOUT)
+        return f"{topic} in {threading.current_thread().name}"
+
+    @app.task
+    async def blocking(ctx: Context) -> str:
+        return await ctx.step("fetch", fetch, "tides")
+
+    @app.task
+    async def other() -> None:
+        free.set()
+
+    async with working(app):
+        first = await blocking.submit()
+        await (await other.submit()).result(TIMEOUT)
+        assert await first.result(TIMEOUT) == f"tides in blocking {first.execution_id} fetch"
+
+
+async def test_a_hundred_blocking_steps_wait_at_the_same_time(app: App) -> None:
+    together = threading.Barrier(100)
+
+    @app.task
+    async def blocking(ctx: Context) -> None:
+        await ctx.step("meet", lambda: together.wait(TIMEOUT) and None)
+
+    async with working(app, concurrency=100):
+        for execution in await blocking.submit_many([()] * 100):
+            await execution.result(TIMEOUT)
+
+
+async def test_a_sync_function_that_returns_an_awaitable_is_awaited_on_the_event_loop(app: App) -> None:
+    async def fetch() -> str:
+        return threading.current_thread().name
+
+    @app.task
+    async def report(ctx: Context) -> bool:
+        return await ctx.step("fetch", lambda: fetch()) == threading.current_thread().name
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT)
+
+
+async def test_a_step_in_a_thread_has_the_context_variables_of_its_handler_and_is_retried(app: App) -> None:
+    tenant: ContextVar[str] = ContextVar("tenant")
+    calls: list[str] = []
+
+    def fetch() -> str:
+        calls.append(tenant.get())
+        if len(calls) < 3:
+            raise ConnectionError("down")
+        return calls[-1]
+
+    @app.task
+    async def report(ctx: Context) -> str:
+        tenant.set("acme")
+        return await ctx.step("fetch", fetch, retries=2, backoff="1ms")
+
+    async with working(app):
+        assert await (await report.submit()).result(TIMEOUT) == "acme"
+    assert calls == ["acme"] * 3

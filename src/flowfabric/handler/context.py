@@ -6,10 +6,12 @@ called, not when they are awaited.
 """
 
 import asyncio
+import inspect
 import random as randomness
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from flowfabric import durations, payloads
@@ -103,14 +105,15 @@ class Context:
 
         The result is saved as JSON and read as the type that the function is annotated to return. Retries run
         immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
-        one fails, so does the run.
+        one fails, so does the run. A function that is not async runs in a thread.
         """
         if retries < 0:
             raise ValueError(f"retries {retries} is invalid; use a whole number from 0")
         pause = durations.read_duration(backoff)
         returns = payloads.returned(function)
         place = self._ask("step", name)
-        return self._step(place, lambda: with_retries(lambda: function(*args, **kwargs), retries, pause), returns)
+        call = partial(function, *args, **kwargs)
+        return self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), returns)
 
     @overload
     def submit(self, task: "Task[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]: ...
@@ -228,7 +231,11 @@ class Context:
 
     def random(self) -> Coroutine[Any, Any, float]:
         """Return a random number from 0 to 1 and save it: a later run gets the same."""
-        return self.step("random", randomness.random)
+
+        async def draw() -> float:
+            return randomness.random()  # noqa: S311 - not for secrets
+
+        return self.step("random", draw)
 
     def unasked(self) -> list[str]:
         """List the saved names that this run never asked for; if a handler completes with any, it has changed shape."""
@@ -266,6 +273,13 @@ class Context:
                 _step_running.reset(within)
             saved = await self._runtime.save_step(self._claim, place.name, place.occurrence, encoded)
         return result if saved == encoded else place.read(saved, returns)
+
+    async def _call(self, name: str, call: "partial[Any]") -> Any:
+        """Call the function of a step; in a thread if it is not async, because it may block."""
+        if inspect.iscoroutinefunction(call):
+            return await call()
+        answer = await self._runtime.call_in_thread(self._claim, name, call)
+        return await answer if inspect.isawaitable(answer) else answer
 
     async def _submit(self, place: Place, call: "ChildCall") -> Child[Any]:
         if place.entry is not None:

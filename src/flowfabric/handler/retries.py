@@ -1,7 +1,6 @@
 """Retries: the errors that are never retried, and the retries of a step within its run."""
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,13 +13,12 @@ NEVER_RETRIED = (PermanentError, Invalid, ShapeChanged, TooManySteps, ChildFaile
 """Errors that would occur again, however often a handler is retried."""
 
 
-async def with_retries(call: Callable[[], Any], retries: int, pause: timedelta) -> Any:
+async def with_retries(call: Callable[[], Awaitable[Any]], retries: int, pause: timedelta) -> Any:
     """Call a function; while it fails and retries are left, call it again after a pause that doubles each time."""
     backoff = Backoff(pause.total_seconds(), max(LONGEST_PAUSE, pause.total_seconds()))
     for made in range(retries + 1):
         try:
-            result = call()
-            return await result if inspect.isawaitable(result) else result
+            return await call()
         except (*NEVER_RETRIED, Fenced):
             raise
         except Exception:

@@ -168,7 +168,7 @@ class SyncContext(Sync):
 
         The result is saved as JSON and read as the type that the function is annotated to return. Retries run
         immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
-        one fails, so does the run.
+        one fails, so does the run. A function that is not async runs in a thread.
         """
         answer: Any = self._wait(self._thing.step, name, function, *args, retries=retries, backoff=backoff, **kwargs)
         return answer

@@ -50,6 +50,7 @@ from flowfabric.worker.budgets import Budgets
 from flowfabric.worker.children import Children
 from flowfabric.worker.leased import PAUSE, LeasedCalls
 from flowfabric.worker.run import Completed, Failed, Lost, Outcome, Postponed, Suspended
+from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -65,8 +66,9 @@ SOON = timedelta(seconds=5)
 class Reports:
     """The calls a worker makes under its leases. If the database is unavailable, they retry while the lease lasts."""
 
-    def __init__(self, app: App, leased: LeasedCalls, *, due: Callable[[datetime], None]) -> None:
+    def __init__(self, app: App, leased: LeasedCalls, *, threads: Threads, due: Callable[[datetime], None]) -> None:
         self._app = app
+        self._threads = threads
         self._due = due
         limit = app.config.payload_limit
         # No batch waits for a lock; only the report of the execution that is locked is sent again.
@@ -238,6 +240,10 @@ class Reports:
         step = Step(fence=claim.fence, name=name, occurrence=occurrence, result=result)
         answer = await self._leased.persist(claim, lambda: self._save(step))
         return result if answer.outcome == "saved" else answer.result or b"null"
+
+    async def call_in_thread(self, claim: Claim, name: str, function: Callable[[], Any]) -> Any:
+        """Call a step's function in a thread, so that it does not block the other runs."""
+        return await self._threads.call(f"{claim.task} {claim.execution_id} {name}", function)
 
     def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
         """Build the child that a handler submits, by its task or by name."""

@@ -1,4 +1,4 @@
-"""Threads for sync handlers. A thread cannot be stopped: an abandoned one keeps running, and its result is dropped."""
+"""Threads for sync handlers and steps. A thread cannot be stopped: an abandoned one runs on; its result is dropped."""
 
 import asyncio
 import contextvars

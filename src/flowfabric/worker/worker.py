@@ -125,7 +125,7 @@ class Worker:
         self._heartbeat = Heartbeat(self._app.database, about, self._lose)
         lease = self.lease.total_seconds()
         self._leased = LeasedCalls(self._app, self._heartbeat, lease=lease, lose=self._lose)
-        self._reports = Reports(self._app, self._leased, due=self._pauses.due)
+        self._reports = Reports(self._app, self._leased, threads=self._threads, due=self._pauses.due)
         stop_listening = self._app.notifier.listen(self._notified)
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
