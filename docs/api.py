@@ -26,6 +26,7 @@ GROUPS = {
     "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker"],
     "What a handler uses": [
         *("Context", "Child", "Waiting", "First", "Signal", "Suspension", "Verdict", "Reservation", "Usage", "metered"),
+        "Connection",
     ],
     "Flows": ["Flow", "Node", "FlowHandle"],
     "Exceptions": [
@@ -34,7 +35,7 @@ GROUPS = {
     ],
     "Without await": [
         *("SyncApp", "SyncTask", "SyncExecution", "SyncFlow", "SyncFlowHandle"),
-        *("SyncContext", "SyncChild", "SyncReservation"),
+        *("SyncContext", "SyncChild", "SyncReservation", "SyncConnection"),
     ],
     "What an app returns": [*public.RETURNED],
     "Options of an app": [*public.KEYWORDS],

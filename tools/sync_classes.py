@@ -30,6 +30,7 @@ FILES = [
         "flowfabric.handler.sync",
         "The sync classes of what a handler holds while it runs",
         {
+            "flowfabric.postgres.driver": ["Connection"],
             "flowfabric.handler.budgets": ["Reservation"],
             "flowfabric.handler.children": ["Child"],
             "flowfabric.handler.context": ["Context"],
@@ -61,6 +62,8 @@ EXCLUDED = {
     *("App.notifier", "App.notify", "App.wake_from_anywhere"),
     *("App.schedule", "App.schedules", "App.step", "App.sync", "App.task", "App.tasks", "App.waiters"),
     *("Clock.pass_until", "Context.asked", "Context.unasked", "Engine.close", "Engine.give_back", "Execution.of"),
+    *("Connection.transaction", "Connection.is_in_transaction", "Connection.is_closed", "Connection.add_listener"),
+    *("Connection.add_termination_listener", "Connection.remove_termination_listener", "Context.transaction_step"),
     *("EventLog.call", "EventLog.wait_beyond", "EventLog.waiting_count", "Flow.nodes"),
     *("Task.__call__", "Task.child_call", "Task.submission", "Task.submission_of"),
     *("Task.submit_in", "Task.submit_many_in"),  # these take sync connections themselves
@@ -84,6 +87,30 @@ UNWAITED = '''
         return unwaited
 '''
 
+STEP = '''
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> T:
+        """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
+
+        As `Context.transaction_step`, with a `SyncConnection` as the first argument of the function.
+        """
+
+        @functools.wraps(function)
+        def write(conn: Connection) -> T:
+            return function(SyncConnection(conn, self._loop), *args, **kwargs)
+
+        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff)
+        return answer
+'''
+
 CALL = '''
     @overload
     def __call__(self, thing: Task[P, R], /) -> SyncTask[P, R]: ...
@@ -101,7 +128,7 @@ CALL = '''
         raise TypeError(f"{thing!r} has no sync version; pass a task, an execution or a flow")
 '''
 
-EXTRA = {"App": CALL, "Child": UNWAITED.format(type="Child[R]"), "Context": UNWAITED.format(type="Context")}
+EXTRA = {"App": CALL, "Child": UNWAITED.format(type="Child[R]"), "Context": STEP + UNWAITED.format(type="Context")}
 
 AFTER = {
     "flowfabric.app.sync": """
@@ -119,6 +146,7 @@ A method does what the method of the async class does, and waits for the result.
 """
 
 IMPORTS = """
+import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, TYPE_CHECKING, Unpack, overload
 from flowfabric.blocking import Sync

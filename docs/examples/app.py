@@ -11,6 +11,7 @@ from flowfabric import (
     BudgetExhausted,
     Child,
     ChildFailed,
+    Connection,
     Context,
     Execution,
     ExecutionCancelled,
@@ -26,6 +27,7 @@ from flowfabric import (
     SubmitOptions,
     Suspension,
     SyncChild,
+    SyncConnection,
     SyncContext,
     SyncExecution,
     SyncFlow,
@@ -87,6 +89,34 @@ def send_invoice(ctx: SyncContext, customer: str) -> None:
 
 def next_number() -> int:
     return 1
+
+
+# Connection
+async def charge(conn: Connection, customer: str, amount: int) -> int:
+    balance = await conn.fetchval(
+        "update accounts set balance = balance - $2 where name = $1 returning balance", customer, amount
+    )
+    return int(balance)
+
+
+# SyncConnection
+def charge_in_sync_code(conn: SyncConnection, customer: str, amount: int) -> int:
+    return int(
+        conn.fetchval("update accounts set balance = balance - $2 where name = $1 returning balance", customer, amount)
+    )
+
+
+async def of_connections(conn: Connection) -> None:
+    # Connection.execute
+    await conn.execute("insert into orders (customer) values ($1)", "ada")
+    # Connection.executemany
+    await conn.executemany("insert into orders (customer) values ($1)", [["ada"], ["grace"]])
+    # Connection.fetch
+    orders = await conn.fetch("select id, customer from orders")
+    # Connection.fetchrow
+    order = await conn.fetchrow("select id, customer from orders where id = $1", 17)
+    # Connection.fetchval
+    count = await conn.fetchval("select count(*) from orders")
 
 
 async def ask(question: str) -> str:
@@ -239,6 +269,8 @@ async def of_context(ctx: Context) -> None:
     answer = await ctx.step("ask", ask, "Is the tide rising?", retries=2)
     # Context.execution_id, Context.attempt, Context.tags
     print(ctx.execution_id, ctx.attempt, ctx.tags.get("billing.customer"))
+    # Context.transaction_step
+    charge_id = await ctx.transaction_step("charge", charge, "ada", 30)
     # Context.submit
     child = await ctx.submit(report.with_options(priority=50), "tides")
     pages = await child.result()

@@ -24,10 +24,11 @@ from flowfabric.handler.budgets import Reservation
 from flowfabric.handler.children import Child
 from flowfabric.handler.context import Context
 from flowfabric.handler.metering import metered
-from flowfabric.handler.sync import SyncChild, SyncContext, SyncReservation
+from flowfabric.handler.sync import SyncChild, SyncConnection, SyncContext, SyncReservation
 from flowfabric.handler.waits import First, Waiting
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Signal, Suspension, Usage
+from flowfabric.postgres.driver import Connection
 from flowfabric.worker import Worker
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "BudgetExhausted",
     "Child",
     "ChildFailed",
+    "Connection",
     "Context",
     "Execution",
     "ExecutionCancelled",
@@ -55,6 +57,7 @@ __all__ = [
     "Suspension",
     "SyncApp",
     "SyncChild",
+    "SyncConnection",
     "SyncContext",
     "SyncExecution",
     "SyncFlow",

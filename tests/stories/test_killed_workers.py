@@ -66,6 +66,20 @@ async def test_a_lone_worker_that_is_killed_and_started_again_resumes_without_wa
     assert waited["is_short"]  # about a second; fifteen if the server might have been away
 
 
+async def test_a_transaction_step_whose_worker_is_killed_before_the_commit_takes_effect_once(
+    url: str, given: Given, tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed"
+    async with worker_process(url, APP) as victim:
+        execution_id = await given.submitted(task="charge_once", payload=msgspec.json.encode({"path": str(killed)}))
+        assert await victim.wait() == 9
+    async with worker_process(url, APP):
+        await until(lambda: _ended(given, execution_id))
+
+    assert len(await given.rows("select from calls")) == 1
+    assert killed.exists()
+
+
 async def test_a_payload_that_kills_its_worker_ends_at_its_cap(url: str, given: Given, tmp_path: Path) -> None:
     victims = tmp_path / "victims"
     payload = msgspec.json.encode({"path": str(victims)})

@@ -12,6 +12,7 @@ import asyncpg
 
 from flowfabric.app import App
 from flowfabric.handler.context import Context
+from flowfabric.postgres.driver import Connection
 
 app = App()
 pools: dict[str, Any] = {}
@@ -74,3 +75,16 @@ async def innocent(number: int) -> int:
 @app.task
 async def harmless(number: int) -> int:
     return number
+
+
+@app.task(policy={"max_reclaim_count": 10})
+async def charge_once(ctx: Context, path: str) -> None:
+    """Charge in a transaction step; the first process is killed between the writes and the commit."""
+
+    async def charge(conn: Connection) -> None:
+        await conn.execute(NOTE, ctx.execution_id.uuid, 0, os.getpid())
+        if not os.path.exists(path):  # noqa: ASYNC240, PTH110 - the last thing it does
+            Path(path).touch()  # noqa: ASYNC240
+            os._exit(9)
+
+    await ctx.transaction_step("step 0", charge)

@@ -25,6 +25,7 @@ from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.waits import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
 from flowfabric.ids import ExecutionId, parse_execution_id, shown
 from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
+from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
     from flowfabric.app.tasks import ChildCall, SubmitOptions, Task
@@ -114,6 +115,31 @@ class Context:
         place = self._ask("step", name)
         call = partial(function, *args, **kwargs)
         return self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), returns)
+
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, T]:
+        """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
+
+        The function gets a connection to FlowFabric's database, inside an open transaction, before the other arguments:
+        `await ctx.transaction_step("charge", charge, order)`. If it raises, or if the lease is lost before the commit,
+        nothing of it remains. It may run more than once, but its writes count once, so do nothing else in it.
+        """
+        if retries < 0:
+            raise ValueError(f"retries {retries} is invalid; use a whole number from 0")
+        pause = durations.read_duration(backoff)
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"transaction step {name!r} needs an async function, because its connection is async")
+        return self._transaction_step(
+            self._ask("step", name), lambda conn: function(conn, *args, **kwargs), retries, pause, function
+        )
 
     @overload
     def submit(self, task: "Task[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]: ...
@@ -280,6 +306,32 @@ class Context:
             return await call()
         answer = await self._runtime.call_in_thread(self._claim, name, call)
         return await answer if inspect.isawaitable(answer) else answer
+
+    async def _transaction_step(
+        self,
+        place: Place,
+        write: Callable[[Connection], Awaitable[Any]],
+        retries: int,
+        pause: timedelta,
+        function: Callable[..., Any],
+    ) -> Any:
+        returns = payloads.returned(function)
+        if place.entry is not None:
+            return place.read(place.entry.result, returns)
+
+        async def written(conn: Connection) -> bytes:
+            encoded, _ = place.keep(await write(conn), returns)
+            return encoded
+
+        def run() -> Awaitable[bytes]:
+            return self._runtime.run_transaction(self._claim, place.name, place.occurrence, written)
+
+        with self._leaving.busy():
+            within = _step_running.set(place.name)
+            try:
+                return place.read(await with_retries(run, retries, pause), returns)
+            finally:
+                _step_running.reset(within)
 
     async def _submit(self, place: Place, call: "ChildCall") -> Child[Any]:
         if place.entry is not None:

@@ -1,6 +1,6 @@
 """The runtime: what a context asks of the worker that runs its handler. Every call is made under the run's lease."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -8,6 +8,7 @@ from uuid import UUID
 from flowfabric.handler.journal import Place
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, CreatedWaitpoint, Reserved, Settled, Usage, UsageReport
+from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
     from flowfabric.app.tasks import ChildCall, Task
@@ -21,6 +22,9 @@ class Runtime(Protocol):
     async def clock(self) -> datetime: ...
     async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes: ...
     async def call_in_thread(self, claim: Claim, name: str, function: Callable[[], Any]) -> Any: ...
+    async def run_transaction(
+        self, claim: Claim, name: str, occurrence: int, write: Callable[[Connection], Awaitable[bytes]]
+    ) -> bytes: ...
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint: ...
     def read_call(
         self, task: "Task[..., Any] | str", args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -5,12 +5,14 @@ A method does what the method of the async class does, and waits for the result.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from flowfabric.blocking import Sync
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime, timedelta
 
     from flowfabric.app.tasks import SubmitOptions, Task
@@ -22,12 +24,47 @@ if TYPE_CHECKING:
     from flowfabric.handler.waits import First, Waiting
     from flowfabric.ids import ExecutionId
     from flowfabric.model import CreatedWaitpoint, Settled, Signal, Suspension, Usage
+    from flowfabric.postgres.driver import Connection, Row
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class SyncConnection(Sync):
+    """A connection to Postgres, as asyncpg has it, from a pool or not. Arguments replace `$1`, `$2`, … of a query.
+
+    The sync version of `Connection`.
+    """
+
+    __slots__ = ()
+    _thing: Connection
+
+    def fetch(self, query: str, *args: object) -> Sequence[Row]:
+        """Run a query and return its rows."""
+        answer: Sequence[Row] = self._wait(self._thing.fetch, query, *args)
+        return answer
+
+    def fetchrow(self, query: str, *args: object) -> Row | None:
+        """Run a query and return its first row, or `None`."""
+        answer: Row | None = self._wait(self._thing.fetchrow, query, *args)
+        return answer
+
+    def fetchval(self, query: str, *args: object) -> Any:
+        """Run a query and return the first value of its first row, or `None`."""
+        answer: Any = self._wait(self._thing.fetchval, query, *args)
+        return answer
+
+    def execute(self, query: str, *args: object) -> str:
+        """Run a statement and return its status, such as `INSERT 0 1`."""
+        answer: str = self._wait(self._thing.execute, query, *args)
+        return answer
+
+    def executemany(self, command: str, args: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each list of arguments."""
+        self._wait(self._thing.executemany, command, args)
 
 
 class SyncReservation(Sync):
@@ -274,6 +311,28 @@ class SyncContext(Sync):
     def random(self) -> float:
         """Return a random number from 0 to 1 and save it: a later run gets the same."""
         answer: float = self._wait(self._thing.random)
+        return answer
+
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., T],
+        /,
+        *args: object,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        **kwargs: object,
+    ) -> T:
+        """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
+
+        As `Context.transaction_step`, with a `SyncConnection` as the first argument of the function.
+        """
+
+        @functools.wraps(function)
+        def write(conn: Connection) -> T:
+            return function(SyncConnection(conn, self._loop), *args, **kwargs)
+
+        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff)
         return answer
 
     @property

@@ -72,11 +72,14 @@ class Database:
         self._url = url
         self._pool: Pool[Any] | None = None
         self._aside: Pool[Any] | None = None
+        self._steps: Pool[Any] | None = None
         self._silent: list[Session] = []
 
     async def __aenter__(self) -> Self:
         self._pool = Pool(partial(self._connect, lock=LOCK_WAIT), self.config.pool_size)
         self._aside = Pool(partial(self._connect, SWEEPING, lock=LOCK_WAIT), SWEEP_CONNECTIONS)
+        # Separate, so that code of users that keeps a transaction open never keeps calls of the engine waiting.
+        self._steps = Pool(self._connect, self.config.pool_size)
         try:
             self._pool.give_back(await self._pool.borrow(self._timeout))
         except ValueError:
@@ -110,7 +113,7 @@ class Database:
 
     @property
     def _pools(self) -> list[Pool[Any]]:
-        return [pool for pool in (self._aside, self._pool) if pool is not None]
+        return [pool for pool in (self._aside, self._steps, self._pool) if pool is not None]
 
     @asynccontextmanager
     async def connection(self, *, aside: bool = False, waits: bool = True) -> AsyncIterator[Connection]:
@@ -119,7 +122,12 @@ class Database:
         A call that needs a locked row is retried for as long as a call may take, unless it is in a transaction; if the
         connection does not wait, the call raises `RowLocked` after a tenth of a second.
         """
-        pool, conn = await self._borrow(self._aside if aside else self._pool)
+        async with self._connection(self._aside if aside else self._pool, waits=waits) as conn:
+            yield conn
+
+    @asynccontextmanager
+    async def _connection(self, lender: Pool[Any] | None, *, waits: bool) -> AsyncIterator[Connection]:
+        pool, conn = await self._borrow(lender)
         conn.waits, conn.lock_limit = waits, LOCK_WAIT if self.config.pooler else None
         try:
             with driver.translated(conn, DRIVER[:-1]):  # not OSError: the block may use other files and sockets
@@ -181,11 +189,30 @@ class Database:
         is locked, it releases its connection and is retried, for as long as a call may take; without `wait` it raises
         `RowLocked` immediately.
         """
+        return await self._run(operation, self._aside if aside else self._pool, repeat=repeat, wait=wait)
+
+    async def run_transaction(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run an operation of a user in a transaction, on a connection that only these operations use.
+
+        Repeats it as `run` does, with everything rolled back before, also if the connection was lost at the commit: the
+        operation itself must notice that its first run was committed.
+        """
+
+        async def in_transaction(conn: Connection) -> T:
+            async with conn.transaction():
+                await driver.prepare_for_caller(conn)
+                return await operation(conn)
+
+        return await self._run(in_transaction, self._steps, repeat=True, wait=True)
+
+    async def _run(
+        self, operation: Callable[[Connection], Awaitable[T]], pool: Pool[Any] | None, *, repeat: bool, wait: bool
+    ) -> T:
         unavailable, locked = Backoff(0.05, 2.0, jitter=0.5), lock_backoff()
         began, end = time.monotonic(), None if repeat else 0.0
         while True:
             try:
-                async with self.connection(aside=aside, waits=wait and not repeat) as conn:
+                async with self._connection(pool, waits=wait and not repeat) as conn:
                     return await operation(conn)
             except errors.RowLocked:
                 if not (wait and repeat) or time.monotonic() - began > self._call_timeout:

@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import wraps
@@ -20,10 +20,28 @@ Row = Mapping[str, Any]
 
 
 class Connection(Protocol):
-    """What an operation needs of a connection. An asyncpg connection will do, from a pool or not."""
+    """A connection to Postgres, as asyncpg has it, from a pool or not. Arguments replace `$1`, `$2`, … of a query."""
 
-    async def fetch(self, query: str, *args: object) -> Sequence[Row]: ...
-    async def execute(self, query: str, *args: object) -> str: ...
+    async def fetch(self, query: str, *args: object) -> Sequence[Row]:
+        """Run a query and return its rows."""
+        ...
+
+    async def fetchrow(self, query: str, *args: object) -> Row | None:
+        """Run a query and return its first row, or `None`."""
+        ...
+
+    async def fetchval(self, query: str, *args: object) -> Any:
+        """Run a query and return the first value of its first row, or `None`."""
+        ...
+
+    async def execute(self, query: str, *args: object) -> str:
+        """Run a statement and return its status, such as `INSERT 0 1`."""
+        ...
+
+    async def executemany(self, command: str, args: Iterable[Sequence[object]]) -> None:
+        """Run a statement once for each list of arguments."""
+        ...
+
     def transaction(self) -> AbstractAsyncContextManager[object]: ...
     def is_in_transaction(self) -> bool: ...
     def is_closed(self) -> bool: ...

@@ -51,6 +51,7 @@ from flowfabric.worker.children import Children
 from flowfabric.worker.leased import PAUSE, LeasedCalls
 from flowfabric.worker.run import Completed, Failed, Lost, Outcome, Postponed, Suspended
 from flowfabric.worker.threads import Threads
+from flowfabric.worker.transactions import Transactions
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -80,6 +81,7 @@ class Reports:
         self._leased = leased
         self._children = Children(app, self._leased)
         self._budgets = Budgets(app, self._leased, self._notify_ended)
+        self._transactions = Transactions(app, self._leased)
         self._timers: set[asyncio.Task[None]] = set()
         self._reporting: set[asyncio.Task[None]] = set()
 
@@ -234,6 +236,12 @@ class Reports:
             await self._leased.persist(claim, partial(self._save, step))
         wanted = Delay(fence=claim.fence, until=until, name=name, occurrence=occurrence)
         self._due((await self._postpone(claim, wanted)).due_at)
+
+    async def run_transaction(
+        self, claim: Claim, name: str, occurrence: int, write: Callable[[Connection], Awaitable[bytes]]
+    ) -> bytes:
+        """Run a step that writes to the user's tables, and save its result in the same transaction."""
+        return await self._transactions.run(claim, name, occurrence, write)
 
     async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes:
         """Save the result of a step; return the saved result, which is an earlier one if the step was saved before."""

@@ -78,7 +78,7 @@ async def waiting(
 
 async def state(conn: Connection, execution_id: ExecutionId) -> str:
     """Its phase, or its outcome if it has ended, as stored."""
-    found: str = await conn.fetchval(  # type: ignore[attr-defined]
+    found: str = await conn.fetchval(
         "select coalesce((select t.phase::text from flowfabric.tickets t where t.partition = $1 and t.id = $2), "
         "(select e.outcome::text from flowfabric.executions e where e.partition = $1 and e.id = $2))",
         execution_id.partition,
