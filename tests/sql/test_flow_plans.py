@@ -16,7 +16,7 @@ from tests.sql.reading import pin, reading
 
 Call = Callable[[asyncpg.Connection, Graph], Awaitable[Any]]
 
-ROWS, FEW = 1_000, 200  # each entry makes up to three calls, and a call reads fewer than 100 rows
+ROWS, FEW = 1_000, 300  # each entry makes up to four calls, and a call reads fewer than 100 rows
 TABLES = ("tickets", "executions", "flows", "flow_edges", "edge_groups")
 MANY_FLOWS, MANY_MEMBERS = 200, 20
 COMPLETED = f"""

@@ -3,15 +3,16 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import asyncpg
 import pytest
 
-from flowfabric.engine import attempts, claims, steps
+from flowfabric.engine import attempts, claims, flows, steps
 from flowfabric.errors import ExecutionNotActive, RowLocked
-from flowfabric.model import Completion, Delay, FailureReport, Fence, Step
+from flowfabric.model import Completion, Delay, FailureReport, Fence, Link, Member, Step
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.flows.scene import graph
-from tests.given import Given
+from tests.given import Given, submission
 from tests.sql.test_flow_sweeps import any_of, locked
 
 Merged = Callable[[Connection, Sequence[Fence]], Awaitable[list[Any]]]
@@ -85,6 +86,25 @@ async def test_an_end_that_leaves_its_group_pending_locks_no_other_upstream(give
 
     assert refused(await complete(given.conn, fences[:1])) == [False]
     assert refused(await complete(given.conn, fences[1:])) == [True]  # this one satisfies the group and cancels c
+
+
+async def test_a_locked_member_costs_a_large_batch_of_its_flow_only_a_few_looks_at_the_flow(
+    conn: asyncpg.Connection, given: Given, connect: Connect
+) -> None:
+    pairs = range(100)
+    members = [Member(name=f"{side}{n}", submission=submission(lane=side)) for side in ("up", "down") for n in pairs]
+    links = [Link(upstream=f"up{n}", downstream=f"down{n}") for n in pairs]
+    made = await flows.submit_flow(conn, "pairs", members, links)
+    fences = [claim.fence for claim in await given.claim(lanes=["up"], take=len(pairs))]
+    await locked(connect, made.executions["down50"])
+    await conn.execute("set track_functions = 'pl'")
+
+    async with conn.transaction():
+        answers = await complete(conn, fences)
+        [looks] = await given.rows("select calls from pg_stat_xact_user_functions where funcname = '_affected'")
+    assert refused(answers).count(True) == 1
+    assert looks["calls"] <= 20
+    assert len(await given.claim(lanes=["down"], take=1_000)) == len(pairs) - 1
 
 
 async def test_an_item_about_an_ended_execution_is_not_taken_for_a_locked_one(given: Given) -> None:
