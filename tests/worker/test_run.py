@@ -131,7 +131,9 @@ async def test_waits_in_a_task_group_unwind_together(database_url: str) -> None:
         assert await (await both.submit()).result(20) == "slept"
 
 
-async def test_a_run_is_stopped_when_its_attempt_times_out(database_url: str, given: Given) -> None:
+async def test_a_run_is_stopped_and_logged_when_its_attempt_times_out(
+    database_url: str, given: Given, caplog: pytest.LogCaptureFixture
+) -> None:
     app, cancelled = App(url=database_url), asyncio.Event()
 
     @app.task(timeout="200ms")
@@ -147,7 +149,8 @@ async def test_a_run_is_stopped_when_its_attempt_times_out(database_url: str, gi
             await cancelled.wait()
         await attempts.time_out_attempts(given.conn)
 
-    assert (await given.events(execution.execution_id))[-1] == "execution_expired"
+    assert (await given.events(execution.execution_id))[-1] == "execution_failed"
+    assert f"slow {execution.execution_id} used up its timeout in attempt 1 and was cancelled" in caplog.text
 
 
 class Failure:

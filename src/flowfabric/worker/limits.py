@@ -1,6 +1,7 @@
 """Limits on runs: how many of a task run at once in this worker, and how long an attempt may take."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -10,6 +11,8 @@ from typing import Any
 from flowfabric.app.tasks import Task
 from flowfabric.model import Claim
 from flowfabric.worker.run import Lost, Outcome
+
+log = logging.getLogger("flowfabric.worker")
 
 
 class Limits:
@@ -40,12 +43,19 @@ def time_left(claim: Claim, lease: timedelta) -> timedelta | None:
     return None if claim.attempt_deadline is None else claim.attempt_deadline - (claim.expires_at - lease)
 
 
-async def within(limit: timedelta, running: Awaitable[Outcome]) -> Outcome:
+async def within(limit: timedelta, claim: Claim, running: Awaitable[Outcome]) -> Outcome:
     """Return the outcome of a run that has a time limit.
 
     When the time is up, this only stops the handler: the sweep fails the attempt.
     """
+    outcome: Outcome = Lost()
     with suppress(TimeoutError):
-        async with asyncio.timeout(limit.total_seconds()):
-            return await running
-    return Lost()
+        async with asyncio.timeout(limit.total_seconds()) as timer:
+            outcome = await running
+    if timer.expired() and isinstance(outcome, Lost):
+        log.warning(
+            "%s %s used up its timeout in attempt %d and was cancelled; the sweep fails it, and its retry policy "
+            "decides what happens next",
+            *(claim.task, claim.execution_id, claim.attempt.number),
+        )
+    return outcome

@@ -343,7 +343,7 @@ class Worker:
             return Postponed(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as its limit allows")
         left = time_left(claim, self.lease)
         running = self._run_now(task, claim) if task.limit is None else self._run_in_turn(task, claim)
-        return await (running if left is None else within(left, running))
+        return await (running if left is None else within(left, claim, running))
 
     async def _run_in_turn(self, task: Task[..., Any], claim: Claim) -> Outcome:
         async with self._limits.turn(task.name):

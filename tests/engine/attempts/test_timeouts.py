@@ -27,14 +27,14 @@ async def test_an_attempt_that_takes_too_long_is_retried(conn: Connection, given
     [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
     assert attempt.failure is not None
     assert (attempt.lifecycle, attempt.failure.class_) == ("ended_failure", "timeout")
-    assert attempt.failure.reason == "attempt_timeout"
+    assert attempt.failure.reason == "attempt_timeout: attempt 1 used up its 600 s; that happened once"
     await given.time_passes(minutes=1)
     [again] = await given.claim(lease=LONG)
     assert (again.attempt.number, again.attempt.type) == (2, "retry")
     assert again.attempt_deadline == again.attempt.started_at + timedelta(minutes=10)
 
 
-async def test_an_attempt_that_takes_too_long_without_a_retry_left_expires(conn: Connection, given: Given) -> None:
+async def test_an_attempt_that_takes_too_long_without_a_retry_left_is_a_failure(conn: Connection, given: Given) -> None:
     claim = await given.claimed(policy=TEN_MINUTES, lease=LONG)
     await given.time_passes(minutes=10)
 
@@ -42,12 +42,30 @@ async def test_an_attempt_that_takes_too_long_without_a_retry_left_expires(conn:
 
     assert (swept.moved, swept.ended) == (1, [claim.execution_id])
     described = await executions.describe(conn, claim.execution_id)
-    assert described.state.public_state is PublicState.EXPIRED
+    assert described.state.public_state is PublicState.FAILED
     assert described.failure is not None
-    assert (described.failure.class_, described.failure.reason) == ("timeout", "attempt_timeout")
-    assert (await given.events(claim.execution_id))[-1] == "execution_expired"
+    assert described.failure.class_ == "timeout"
+    assert described.failure.reason == "attempt_timeout: attempt 1 used up its 600 s; that happened once"
+    assert (await given.events(claim.execution_id))[-1] == "execution_failed"
     [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
     assert attempt.lifecycle == "ended_failure"
+
+
+async def test_the_failure_says_how_long_the_timeout_is_and_how_often_it_was_used_up(
+    conn: Connection, given: Given
+) -> None:
+    policy = {"attempt_timeout_ms": 1_500, "retry": {"max_retries": 2, "backoff": {"type": "fixed", "delay_ms": 0}}}
+    await given.submitted(policy=policy)
+    for _ in range(3):
+        [claim] = await given.claim(lease=LONG)
+        await given.time_passes(seconds=2)
+        await attempts.time_out_attempts(conn)
+
+    result = await executions.get_result(conn, claim.execution_id)
+    assert result.failure is not None
+    assert result.failure.reason == "attempt_timeout: attempt 3 used up its 1.5 s; that happened 3 times"
+    [listed] = (await executions.list_executions(conn, states=[PublicState.FAILED])).items
+    assert listed.execution_id == claim.execution_id
 
 
 async def test_the_worker_of_a_timed_out_attempt_has_no_lease(conn: Connection, given: Given) -> None:
@@ -83,7 +101,7 @@ async def test_only_time_under_a_lease_counts(conn: Connection, given: Given) ->
     assert (await attempts.time_out_attempts(conn)).moved == 0
     await given.time_passes(minutes=2)
     assert (await attempts.time_out_attempts(conn)).moved == 1
-    assert (await executions.describe(conn, claim.execution_id)).state.public_state is PublicState.EXPIRED
+    assert (await executions.describe(conn, claim.execution_id)).state.public_state is PublicState.FAILED
 
 
 async def test_time_used_before_a_delay_still_counts(conn: Connection, given: Given) -> None:

@@ -68,7 +68,7 @@ ENDS: Mapping[str, tuple[dict[str, Any], End, str]] = {
     "suspend": ({}, lambda given, claim: waits.suspend(given.conn, claim.fence, WAIT), "execution_suspended"),
     "cancel": ({}, lambda given, claim: executions.cancel(given.conn, claim.execution_id), "execution_cancelled"),
     "deadline": ({"deadline": MINUTE}, pass_deadline, "execution_expired"),
-    "timeout": ({"policy": {"attempt_timeout_ms": 60_000}}, time_out, "execution_expired"),
+    "timeout": ({"policy": {"attempt_timeout_ms": 60_000}}, time_out, "execution_failed"),
     "timeout with a retry": ({"policy": {"attempt_timeout_ms": 60_000, **RETRY}}, time_out, "attempt_failed"),
     "budget suspends": ({}, breach, "execution_suspended"),
     "budget cancels": ({}, breach_and_cancel, "execution_cancelled"),

@@ -168,7 +168,7 @@ begin
         select judged.good[s.item], s.outcome, null,
                case when s.ended is null then s.detail else jsonb_build_object('ended', s.ended)::text end
         from flowfabric._settle_failures(judged.partitions::smallint[], judged.ids, judged.failures,
-                                         judged.retry_afters_ms, 'failed', now) s;
+                                         judged.retry_afters_ms, now) s;
     end loop;
 end $$;
 

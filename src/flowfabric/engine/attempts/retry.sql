@@ -92,12 +92,11 @@ end $$;
 -- Settle failed attempts: schedule a retry if one is left, else end the execution. The caller has locked the tickets.
 --
 --   moves    active → runnable: not_eligible_until_time / waiting_for_retry_backoff, pending_retry_attempt; or → ended
---   emits    execution_failed, execution_expired
+--   emits    execution_failed
 --   returns  per item 'retry_scheduled' {due_at, next_attempt}, or 'failed'; if that ended other members of flows, the
 --            first 'failed' item has them
 create or replace function flowfabric._settle_failures(
-    partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], last_outcome flowfabric.outcome,
-    now timestamptz)
+    partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], now timestamptz)
 returns table (item int, outcome text, detail text, ended text[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -136,7 +135,7 @@ begin
     where x.due_at is null and x.id is not null;
     if final.ids is not null then
         others := (flowfabric._end(
-            final.partitions, final.ids, _settle_failures.last_outcome, failures => final.failures)).ended;
+            final.partitions, final.ids, 'failed', failures => final.failures)).ended;
     end if;
 
     return query
@@ -147,13 +146,39 @@ begin
     from unnest(judged.dues, judged.attempts) with ordinality as x (due_at, attempt, item);
 end $$;
 
--- Sweep: fail attempts that exceeded their timeout. They are retried if the policy allows it, else the execution
--- expires.
+-- The failures of attempts that used up their timeout: how long it is, and how often it was used up so far.
 --
---   moves    active → runnable: pending_retry_attempt; or → ended: expired
+--   returns  per attempt its failure
+create or replace function flowfabric._timeout_failures(partitions smallint[], ids uuid[])
+returns jsonb[]
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return array(
+        select jsonb_build_object(
+            'class', 'timeout', 'category', 'timeout',
+            'reason', format('attempt_timeout: attempt %s used up its %s s; that happened %s', t.attempt, e.seconds,
+                             case when a.count = 0 then 'once' else a.count + 1 || ' times' end))
+        from unnest(_timeout_failures.partitions, _timeout_failures.ids) with ordinality as x (partition, id, item)
+        cross join lateral (select t.attempt from flowfabric.tickets t
+                            where t.partition = x.partition and t.id = x.id offset 0) t
+        cross join lateral (
+            select trim_scale((e.policy ->> 'attempt_timeout_ms')::numeric / 1000) as seconds
+            from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+        cross join lateral (
+            select count(*) from flowfabric.attempts a
+            where a.partition = x.partition and a.execution = x.id
+              and starts_with(a.failure ->> 'reason', 'attempt_timeout:')) a
+        order by x.item);
+end $$;
+
+-- Sweep: fail attempts that exceeded their timeout. They are retried if the policy allows it, else the execution
+-- fails.
+--
+--   moves    active → runnable: pending_retry_attempt; or → ended: failed
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
---   emits    attempt_failed, execution_expired, edge_group_impossible, edge_group_satisfied, execution_cancelled,
+--   emits    attempt_failed, execution_failed, edge_group_impossible, edge_group_satisfied, execution_cancelled,
 --            execution_skipped, reservation_released, waitpoint_closed
 --   returns  how many were moved and how many could not be, no lanes (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(
@@ -187,8 +212,6 @@ begin
                || max(s.ended)
         into ended
         from flowfabric._settle_failures(
-            late.partitions, late.ids,
-            array_fill('{"class": "timeout", "category": "timeout", "reason": "attempt_timeout"}'::jsonb, array[moved]),
-            null, 'expired', now) s;
+            late.partitions, late.ids, flowfabric._timeout_failures(late.partitions, late.ids), null, now) s;
     end if;
 end $$;
