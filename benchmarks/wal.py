@@ -11,6 +11,8 @@ from flowfabric.postgres import embedded
 
 RECORD = re.compile(r"rmgr: (\w+) +len \(rec/tot\): +(\d+)/.*?desc: (\w+)")
 MADE = {("Heap", "INSERT"), ("Heap", "UPDATE"), ("Heap", "HOT_UPDATE")}
+# A commit that waits until the log before it is on disk, also on a server that is not durable.
+FLUSH = "select set_config('synchronous_commit', 'on', true), pg_logical_emit_message(true, 'benchmark', '')"
 ENTERED = {("Btree", kind) for kind in ("INSERT_LEAF", "INSERT_POST", "SPLIT_L", "SPLIT_R")}
 
 
@@ -56,7 +58,7 @@ class Wal:
     async def written(self) -> Written:
         """Read the log up to now."""
         end = await self.conn.fetchval("select pg_current_wal_insert_lsn()::text")
-        await self.conn.execute("select pg_current_xact_id(), pg_logical_emit_message(true, 'benchmark', '')")
+        await self.conn.execute(FLUSH)
         database, directory = await self.conn.fetchrow(
             "select oid::int, current_setting('data_directory') from pg_database where datname = current_database()"
         )
