@@ -48,6 +48,7 @@ from flowfabric.model import (
     Member,
     Options,
     PublicState,
+    Result,
     SignalToSend,
     Step,
     Submission,
@@ -225,6 +226,9 @@ async def of_executions(conn: asyncpg.Connection, execution_id: ExecutionId, end
     # executions.get_result
     result = await executions.get_result(conn, ended_id)
     print(result.outcome, result.result)
+    # executions.get_result_many
+    results = await executions.get_result_many(conn, [execution_id, ended_id])
+    print([isinstance(each, Result) and each.outcome for each in results])
     # executions.list_executions
     page = await executions.list_executions(conn, lane="reports", states=[PublicState.FAILED], limit=20)
     for summary in page.items:

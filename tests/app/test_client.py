@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from flowfabric import App, Context
+from flowfabric.engine import attempts
 from flowfabric.errors import InvalidToken
 from flowfabric.ids import ExecutionId
-from flowfabric.model import CreatedWaitpoint, Delivered, SignalToSend, Submission, Submitted
+from flowfabric.model import Completion, CreatedWaitpoint, Delivered, SignalToSend, Submission, Submitted
 from tests.app.scene import TIMEOUT, happens, working
 from tests.given import Given
 
@@ -110,3 +111,24 @@ async def test_concurrent_signals_are_batched_and_a_bad_one_fails_alone(app: App
     assert isinstance(answers[3], InvalidToken)
     assert all(isinstance(answers[number], Delivered) for number in good)
     assert len(await given.conn.fetch("select from flowfabric.signals group by xmin")) <= 3
+
+
+COUNTING = """do $$ begin
+    execute format('alter database %I set track_functions = ''all''', current_database());
+end $$"""
+
+
+async def test_results_that_are_awaited_together_share_round_trips(app: App, given: Given) -> None:
+    @app.task
+    async def report() -> None: ...
+
+    await given.conn.execute(COUNTING)
+    async with app:
+        made = await report.submit_many([()] * 200)
+        waiting = [asyncio.create_task(execution.result(TIMEOUT)) for execution in made]
+        claimed = await given.claim(take=200)
+        await attempts.complete_many(given.conn, [Completion(fence=claim.fence, result=b"null") for claim in claimed])
+        await asyncio.gather(*waiting)
+
+    [counted] = await given.rows("select calls from pg_stat_user_functions where funcname = 'get_result'")
+    assert counted["calls"] <= 50

@@ -1,4 +1,4 @@
-"""The client of an app: sends submissions and signals to Postgres, merged with those made at the same time."""
+"""The client of an app: sends submissions and signals and reads results, merged with calls made at the same time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,8 +7,8 @@ from functools import partial
 
 from flowfabric.engine import clock, executions, waits
 from flowfabric.errors import FlowFabricError
-from flowfabric.ids import mint_execution_ids
-from flowfabric.model import Delivered, SignalToSend, Submission, Submitted
+from flowfabric.ids import ExecutionId, mint_execution_ids
+from flowfabric.model import Delivered, Result, SignalToSend, Submission, Submitted
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
@@ -20,7 +20,7 @@ CONCURRENT = 3  # statements of one `submit_many`: one is encoded while two are 
 
 
 class Client:
-    """Sends the submissions and signals of an app, and notifies the workers of the lanes that now have work."""
+    """Sends submissions and signals, notifies the workers of the lanes that now have work, and reads results."""
 
     def __init__(self, database: Database, notifier: Notifier) -> None:
         self._config = database.config
@@ -29,11 +29,13 @@ class Client:
         patience = database.config.call_timeout.total_seconds()
         self.submit = Batch(partial(self._submit, wait=False), size=_size, in_flight=2, patience=patience)
         self.signal = Batch(self._signal, most=MOST_SIGNALS, size=_size, in_flight=2, patience=patience)
+        self.result = Batch(self._results, in_flight=2)
 
     async def close(self) -> None:
         """Return when every call that was made has been answered."""
         await self.submit.close()
         await self.signal.close()
+        await self.result.close()
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | FlowFabricError]:
         """Submit many as if one after the other, and answer each in its place.
@@ -83,6 +85,9 @@ class Client:
         lanes = {answer.lane for answer in answers if isinstance(answer, Delivered)}
         self._notifier.send(lanes={lane for lane in lanes if lane is not None})
         return answers
+
+    async def _results(self, execution_ids: Sequence[ExecutionId]) -> list[Result | FlowFabricError]:
+        return await self._database.run(lambda conn: executions.get_result_many(conn, execution_ids), repeat=True)
 
 
 def _size(item: Submission | SignalToSend) -> int:

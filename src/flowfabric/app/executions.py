@@ -190,7 +190,7 @@ class Execution(Generic[R]):
         while True:
             await self._app.waiters.wait(self.execution_id, fresh=self._fresh)
             self._fresh = False
-            found = await self._run(lambda conn: executions.get_result(conn, self.execution_id))
+            found = await self._app.client.result(self.execution_id)
             if found.outcome is not None:
                 return found
 

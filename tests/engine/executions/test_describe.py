@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from flowfabric import testing
-from flowfabric.engine import executions, holds, lanes
+from flowfabric.engine import attempts, executions, holds, lanes
 from flowfabric.errors import ExecutionNotFound
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Counts, Options, Outcome, PublicState, Result, State, Submission
@@ -210,6 +210,31 @@ async def test_an_execution_that_never_started_has_no_attempt(conn: Connection, 
     assert vector(found.state, "attempt_state", "terminal_outcome") == ["none", "cancelled"]
     assert found.failure is not None
     assert (found.failure.class_, found.failure.reason, found.started_at) == ("cancelled", "not wanted", None)
+
+
+async def test_results_are_read_many_at_once_and_a_missing_one_harms_no_other(conn: Connection, given: Given) -> None:
+    done, waiting, missing = await given.completed(), await given.submitted(), mint_execution_id()
+
+    ended, unfinished, refusal, again = await executions.get_result_many(conn, [done, waiting, missing, done])
+
+    assert isinstance(ended, Result)
+    assert (ended.outcome, unfinished, again) == (Outcome.SUCCESS, Result(outcome=None), ended)
+    assert isinstance(refusal, ExecutionNotFound)
+    assert await executions.get_result_many(conn, []) == []
+
+
+async def test_results_that_do_not_fit_into_one_answer_are_read_in_several(conn: Connection, given: Given) -> None:
+    ids = []
+    for number in range(20):
+        claim = await given.claimed()
+        await attempts.complete(conn, claim.fence, bytes([number]) * 1_048_576, encoding="raw")
+        ids.append(claim.execution_id)
+
+    results = await executions.get_result_many(conn, ids)
+
+    assert [isinstance(each, Result) and (each.result or b"")[:1] for each in results] == [
+        bytes([n]) for n in range(20)
+    ]
 
 
 @pytest.mark.parametrize("read", [executions.describe, executions.explain, executions.get_result])

@@ -3,7 +3,14 @@
 from flowfabric.engine.executions.change import cancel, change_priority
 from flowfabric.engine.executions.deadlines import expire_executions, promote_due
 from flowfabric.engine.executions.override import override
-from flowfabric.engine.executions.read import describe, explain, get_result, list_ended, list_executions
+from flowfabric.engine.executions.read import (
+    describe,
+    explain,
+    get_result,
+    get_result_many,
+    list_ended,
+    list_executions,
+)
 from flowfabric.engine.executions.replay import replay
 from flowfabric.engine.executions.retention import remove_ended, remove_idempotency_keys
 from flowfabric.engine.executions.submit import submit, submit_many
@@ -16,6 +23,7 @@ __all__ = [
     "expire_executions",
     "explain",
     "get_result",
+    "get_result_many",
     "get_tag",
     "list_ended",
     "list_executions",

@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 from flowfabric import calls, ids
-from flowfabric.errors import InvalidBody
+from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.ids import ANY_COUNT, ExecutionId, FlowId, check_filter, check_text, expect_id
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
 from flowfabric.postgres import call
-from flowfabric.postgres.driver import Connection
+from flowfabric.postgres.driver import Connection, Row
 
 ORDERS = ("newest", "id")
 
@@ -46,13 +46,23 @@ async def explain(conn: Connection, execution_id: ExecutionId) -> Explanation:
 
 async def get_result(conn: Connection, execution_id: ExecutionId) -> Result:
     """Return an execution's outcome and result; the outcome is `None` until it ends. Raises `ExecutionNotFound`."""
-    found = await call.row(conn, "get_result", **calls.about(execution_id))
-    return Result(
-        outcome=found["outcome"] and Outcome(found["outcome"]),
-        result=found["result"],
-        encoding=found["encoding"],
-        failure=found["failure"] and call.read(Failure, found["failure"]),
-    )
+    return calls.only(await get_result_many(conn, [execution_id]))
+
+
+async def get_result_many(conn: Connection, execution_ids: Sequence[ExecutionId]) -> list[Result | FlowFabricError]:
+    """Return the outcomes and results of many executions, in order; `ExecutionNotFound` for one that does not exist."""
+
+    async def read(asked: Sequence[ExecutionId]) -> list[Result | FlowFabricError]:
+        answers: list[Result | FlowFabricError] = []
+        while rest := asked[len(answers) :]:  # a call returns as many results as fit into its answer
+            found = await call.rows(
+                conn, "get_result", partitions=[each.partition for each in rest], ids=[each.uuid for each in rest]
+            )
+            answers += map(_result, sorted(found, key=lambda row: int(row["item"])))
+        return answers
+
+    asked = [expect_id(ExecutionId, each, "execution id") for each in execution_ids]
+    return await calls.each(asked, lambda each: each, read)
 
 
 async def list_ended(conn: Connection, execution_ids: Sequence[ExecutionId]) -> list[ExecutionId]:
@@ -124,3 +134,14 @@ def _cursor(order: str, last: Summary) -> str:
     if order == "newest":
         return ids.newest_cursor(last.created_at, last.execution_id)
     return str(last.execution_id)
+
+
+def _result(found: Row) -> Result | FlowFabricError:
+    if found["refusal"] is not None:
+        return call.refusal(found["refusal"], found["detail"])
+    return Result(
+        outcome=found["outcome"] and Outcome(found["outcome"]),
+        result=found["result"],
+        encoding=found["encoding"],
+        failure=found["failure"] and call.read(Failure, found["failure"]),
+    )

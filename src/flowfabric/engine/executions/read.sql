@@ -104,18 +104,25 @@ begin
     from flowfabric.executions e where e.partition = describe.partition and e.id = describe.id;
 end $$;
 
--- Return an execution's outcome and result.
+-- Return the outcomes and results of executions, from the first one on, as many as fit into `most` bytes; at least one.
 --
---   refuses  execution_not_found
---   returns  the outcome (null while the execution is unfinished), the result, the failure
-create or replace function flowfabric.get_result(
-    partition int, id uuid, out outcome text, out result bytea, out encoding text, out failure text)
+--   refuses  execution_not_found, per item
+--   returns  per item the outcome (null while the execution is unfinished), the result, the failure; or its refusal
+create or replace function flowfabric.get_result(partitions int[], ids uuid[], most bigint default 16777216)
+returns table (item int, outcome text, result bytea, encoding text, failure text, refusal text, detail text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    select e.outcome, e.result, coalesce(e.result_encoding, 'json'), e.failure into outcome, result, encoding, failure
-    from flowfabric.executions e where e.partition = get_result.partition and e.id = get_result.id;
-    if not found then
-        perform flowfabric._refuse_missing(get_result.partition, get_result.id);
-    end if;
+    return query
+    select f.item, f.outcome::text, f.result, f.encoding, f.failure::text, f.fault ->> 'code',
+           (f.fault - 'code')::text
+    from (
+        select x.item::int, e.outcome, e.result, coalesce(e.result_encoding, 'json') as encoding, e.failure,
+               case when e.id is null then flowfabric._missing_fault(x.partition, x.id) end as fault,
+               coalesce(sum(octet_length(e.result)) over (order by x.item), 0) as bytes
+        from unnest(get_result.partitions, get_result.ids) with ordinality as x (partition, id, item)
+        left join lateral (
+            select e.id, e.outcome, e.result, e.result_encoding, e.failure from flowfabric.executions e
+            where e.partition = x.partition and e.id = x.id offset 0) e on true) f
+    where f.item = 1 or f.bytes <= get_result.most;
 end $$;
