@@ -15,8 +15,8 @@ SHARED = {
     "cursor": "`next_cursor` of the page before; none for the first page",
     "limit": "the largest number of items on a page; in a sweep, the largest number of items that one pass changes",
     "passing": "how many due items the sweep skips first, so that items that fail do not block the others",
-    "partitions": "the partition count of the database: the setting `execution_partitions`, `budget_partitions` or "
-    "`quota_partitions`; pass it if it is not the default",
+    "partitions": "the partition count of the database: the setting `budget_partitions` or `quota_partitions`; "
+    "pass it if it is not the default",
     "payload_limit": "the largest payload in bytes: the setting `payload_limit`",
 }
 """Parameters that many operations of the engine have; explained once, at the top of the page."""
@@ -267,6 +267,10 @@ PARAMETERS = {
     "executions.describe.payload": "include the payload",
     "executions.describe.result": "include the result",
     "executions.get_tag.key": "the key of the tag",
+    "executions.match_executions.lowest": "the lowest UUID, inclusive: the beginning of an id, then zeros",
+    "executions.match_executions.highest": "the highest UUID, inclusive: the beginning of an id, then ones",
+    "flows.match_flows.lowest": "the lowest UUID, inclusive: the beginning of an id, then zeros",
+    "flows.match_flows.highest": "the highest UUID, inclusive: the beginning of an id, then ones",
     "executions.list_executions.task": "only executions of this task, by name",
     "executions.set_tag.key": "the key of the tag",
     "executions.submit_many.asked": "the submissions, in order",

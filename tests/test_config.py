@@ -64,8 +64,8 @@ def test_the_environment_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch)
         ("pool_size", "2.5"),
         ("pooler", "perhaps"),
         ("payload_limit", "0"),
-        ("execution_partitions", "32768"),
         ("budget_partitions", "0"),
+        ("budget_partitions", "32768"),
         ("quota_partitions", "none"),
     ],
 )

@@ -85,7 +85,9 @@ MAY_SLEEP = {
     "tests/stories/test_log.py": "keeps transactions open for random times, which is the case under test",
 }
 MAY_REPLACE = {
-    "tests/test_ids.py": "stops the system clock to check the parts of a UUID",
+    "tests/test_ids.py": "stops the system clock to check the parts of a UUID, and sets the cell",
+    "tests/test_cursors.py": "sets the cell",
+    "tests/stories/test_cells.py": "sets the cell, which is no setting yet",
     "tests/schema/test_waiting.py": "adds a migration of a later release",
 }
 

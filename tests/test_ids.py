@@ -1,23 +1,20 @@
 """Ids, partitions and cursors: every test vector, and arbitrary text."""
 
-import base64
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowfabric import ids
 from flowfabric.errors import (
     Invalid,
-    InvalidCursor,
     InvalidId,
     InvalidName,
     InvalidNamespace,
@@ -28,17 +25,21 @@ from flowfabric.ids import ExecutionId, Family, FlowId, PartitionKey
 
 VECTORS = json.loads(Path(__file__).with_name("vectors.json").read_text(encoding="utf-8"))
 UUID_TEXT = "550e8400-e29b-41d4-a716-446655440000"
+STAMPED = "019df237-3e80-8a31-800c-3f9b71e5d004"
 FLOW = FlowId(24, UUID(UUID_TEXT))
 
 Vector = dict[str, Any]
 fuzz = settings(deadline=None, max_examples=300)
 
 characters = st.characters(exclude_categories=())
-shards = ["{fp:", "{b:", "{", "}", ":", ",", "-", "+", "0", "7", "255", "256", "٣", UUID_TEXT, UUID_TEXT.upper(), "\n"]
+shards = [
+    *("{fp:", "{b:", "{", "}", ":", ",", "-", "+", "0", "7", "24", "255", "256", "32768", "٣", "\n"),
+    *(UUID_TEXT, UUID_TEXT.upper(), STAMPED, STAMPED.upper()),
+]
 any_text = (
     st.text(characters)
     | st.lists(st.sampled_from(shards) | characters, max_size=8).map("".join)
-    | st.sampled_from(["{fp:7}:" + UUID_TEXT, "1," + str(FLOW), "AgAAAAAAAAAq"]).flatmap(
+    | st.sampled_from(["{fp:7}:" + UUID_TEXT, STAMPED, "{fp:24}:" + STAMPED, "1," + str(FLOW), "AgAAAAAAAAAq"]).flatmap(
         lambda text: st.builds(lambda at, new: text[:at] + new + text[at + 1 :], st.integers(0, len(text)), characters)
     )
 )
@@ -50,6 +51,7 @@ PARSERS: list[Callable[[str], object]] = [
     ids.parse_newest_cursor,
     ids.parse_id_cursor,
     ids.check_name,
+    lambda text: ids.read_prefix(text) or ids.parse_execution_id(text),
 ]
 huge = ["1" * 100_000, "{fp:" + "9" * 100_000 + "}:" + UUID_TEXT, "{b:" + "9" * 100_000 + "}", "\ud800" * 100_000]
 
@@ -65,12 +67,39 @@ def test_crc16_is_xmodem(vector: Vector) -> None:
 def test_a_uuid_determines_the_partition_of_a_flow_a_solo_execution_a_budget_and_a_quota(vector: Vector) -> None:
     uuid = UUID(vector["uuid"])
 
-    assert ids.partition_of(uuid, 256) == vector["of_256"]
-    assert ids.partition_of(uuid, 32) == vector["of_32"]
-    assert str(FlowId.of(uuid)) == vector["flow_id"]
-    assert str(ExecutionId.of(uuid)) == vector["solo_execution_id"]
-    assert str(PartitionKey(Family.BUDGETS, ids.partition_of(uuid, 32))) == vector["budget_partition_key"]
-    assert str(PartitionKey(Family.QUOTAS, ids.partition_of(uuid, 32))) == vector["quota_partition_key"]
+    assert ids.partition_of(uuid) == vector["of_256"]
+    assert ids.named_partition(uuid, 32) == vector["of_32"]
+    assert FlowId.of(uuid).wire == vector["flow_id"]
+    assert ExecutionId.of(uuid).wire == vector["solo_execution_id"]
+    assert str(ExecutionId.of(uuid)) == str(FlowId.of(uuid)) == vector["uuid"]
+    assert str(PartitionKey(Family.BUDGETS, ids.named_partition(uuid, 32))) == vector["budget_partition_key"]
+    assert str(PartitionKey(Family.QUOTAS, ids.named_partition(uuid, 32))) == vector["quota_partition_key"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["stamped_uuids"]["cell_0"])
+def test_a_uuid_of_version_8_carries_its_partition(vector: Vector) -> None:
+    uuid = UUID(vector["uuid"])
+    number = vector["ms"] << 80 | vector["below_ms"] << 64 | int(vector["random"], 16)
+
+    assert ids.stamped(number, vector["partition"]) == uuid
+    assert ids.partition_of(uuid) == vector["partition"]
+    for parse in (ids.parse_execution_id, ids.parse_flow_id):
+        assert str(parse(vector["uuid"])) == str(parse(vector["wire"])) == vector["uuid"]
+        assert parse(vector["uuid"]).wire == vector["wire"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["stamped_uuids"]["other_cells"])
+def test_an_id_of_another_cell_is_refused_but_not_when_the_database_is_of_that_cell(
+    vector: Vector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ids.partition_of(UUID(vector["uuid"])) == vector["partition"]
+    for parse in (ids.parse_execution_id, ids.parse_flow_id):
+        for text in (vector["uuid"], vector["wire"]):
+            with pytest.raises(WrongPartition, match=f"cell {vector['partition'] // 256}, and this database is cell 0"):
+                parse(text)
+
+    monkeypatch.setattr(ids, "CELL", vector["partition"] // 256)
+    assert str(ids.parse_flow_id(vector["wire"])) == vector["uuid"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["flow_member_ids"])
@@ -78,14 +107,26 @@ def test_a_flow_member_carries_the_partition_of_its_flow(vector: Vector) -> None
     flow_id = ids.parse_flow_id(vector["flow_id"])
 
     assert str(ExecutionId(flow_id.partition, UUID(vector["member_uuid"]))) == vector["member_id"]
-    assert ids.mint_execution_id(beside=flow_id).partition == flow_id.partition
+    minted = ids.mint_execution_id(beside=flow_id)
+    assert minted == ids.parse_member_id(str(minted.uuid), flow_id)
+    assert minted.partition == flow_id.partition
+
+
+@pytest.mark.parametrize("vector", VECTORS["flow_member_ids"])
+def test_a_foreign_uuid_in_a_flow_needs_the_tag_of_the_flow(vector: Vector) -> None:
+    flow_id = ids.parse_flow_id(vector["flow_id"])
+
+    with pytest.raises(InvalidId, match=f"use {vector['member_id']}") as refused:
+        ids.parse_member_id(vector["member_uuid"], flow_id)
+    assert refused.value.fields == {"cause": "missing_tag"}
+    assert str(ids.parse_member_id(vector["member_id"], flow_id)) == vector["member_id"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["solo_executions_by_lane"]["cases"])
 def test_the_id_of_a_solo_execution_does_not_depend_on_its_lane(vector: Vector) -> None:
     execution_id = ExecutionId.of(UUID(vector["uuid"]))
 
-    assert str(execution_id) == vector["execution_id"]
+    assert execution_id.wire == vector["execution_id"]
     assert ids.crc16(vector["lane"].encode()) % 256 == vector["lane_crc_of_256"] != execution_id.partition
 
 
@@ -104,7 +145,7 @@ def test_a_budget_or_quota_id_follows_from_its_name(vector: Vector) -> None:
     assert str(uuid) == vector["id"]
     assert uuid.version == 8
     assert id_of(vector["namespace"], vector["name"]) == uuid
-    assert str(PartitionKey(family, ids.partition_of(uuid, 32))) == vector["partition_key"]
+    assert str(PartitionKey(family, ids.named_partition(uuid, 32))) == vector["partition_key"]
     assert ids.resolve_named_id(vector["kind"], vector["namespace"], vector["name"]) == uuid
     assert ids.resolve_named_id(vector["kind"], vector["namespace"], vector["id"].upper()) == uuid
 
@@ -136,24 +177,26 @@ def test_an_id_is_read_and_written_in_its_canonical_spelling(vector: Vector) -> 
 
     assert execution_id.partition == vector["partition"]
     assert str(execution_id) == vector["canonical"]
+    assert execution_id.wire == vector["wire"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["id_parsing"]["invalid"])
 @pytest.mark.parametrize("parse", [ids.parse_execution_id, ids.parse_flow_id])
 def test_a_malformed_id_is_refused_with_its_cause(parse: Callable[[str], object], vector: Vector) -> None:
-    with pytest.raises(InvalidId) as refused:
+    with pytest.raises((InvalidId, WrongPartition)) as refused:
         parse(vector["text"])
 
-    assert refused.value.fields == {"cause": vector["cause"]}
-    assert repr(vector["text"]) in refused.value.message
+    assert refused.value.fields.get("cause", refused.value.code) == vector["cause"]
+    assert vector["text"] in refused.value.message
 
 
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("{FP:1}:" + UUID_TEXT, "missing_tag"),
-        ("{fp:1}" + UUID_TEXT, "missing_tag"),
-        (" {fp:1}:" + UUID_TEXT, "missing_tag"),
+        ("{FP:1}:" + UUID_TEXT, "invalid_uuid"),
+        ("{fp:1}" + UUID_TEXT, "invalid_uuid"),
+        (" {fp:1}:" + UUID_TEXT, "invalid_uuid"),
+        (STAMPED + "\n", "invalid_uuid"),
         ("{fp:٣}:" + UUID_TEXT, "invalid_partition"),
         ("{fp:+1}:" + UUID_TEXT, "invalid_partition"),
         ("{fp:1}:" + UUID_TEXT + "\n", "invalid_uuid"),
@@ -166,16 +209,15 @@ def test_no_other_spelling_of_an_id_is_accepted(text: str, cause: str) -> None:
     assert refused.value.fields == {"cause": cause}
 
 
-def test_the_partition_of_an_id_is_below_the_count_of_the_database() -> None:
-    assert ids.parse_execution_id("{fp:7}:" + UUID_TEXT, count=8).partition == 7
-    with pytest.raises(InvalidId, match="0 to 7"):
-        ids.parse_execution_id("{fp:8}:" + UUID_TEXT, count=8)
-
-
-def test_a_flow_id_carries_the_partition_of_its_own_uuid() -> None:
-    assert ids.parse_flow_id(str(FLOW)) == FLOW
-    with pytest.raises(WrongPartition, match=f"{{fp:24}}:{UUID_TEXT}"):
+def test_a_flow_id_has_the_partition_that_its_uuid_names() -> None:
+    assert ids.parse_flow_id(UUID_TEXT) == ids.parse_flow_id(FLOW.wire) == FLOW
+    with pytest.raises(WrongPartition, match=f"use {UUID_TEXT}"):
         ids.parse_flow_id("{fp:25}:" + UUID_TEXT)
+
+
+def test_an_id_whose_uuid_names_another_partition_is_written_with_its_tag() -> None:
+    assert str(ExecutionId(25, UUID(UUID_TEXT))) == "{fp:25}:" + UUID_TEXT
+    assert str(ExecutionId(25, UUID(STAMPED))) == "{fp:25}:" + STAMPED
 
 
 def test_ids_are_values_in_the_order_of_the_tables() -> None:
@@ -202,115 +244,100 @@ def test_a_partition_key_is_read_and_written(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["partition_key_parsing"]["invalid"])
 def test_a_malformed_partition_key_is_refused_with_its_cause(vector: Vector) -> None:
-    with pytest.raises(InvalidId) as refused:
+    with pytest.raises((InvalidId, WrongPartition)) as refused:
         ids.parse_partition_key(vector["text"])
 
-    assert refused.value.fields == {"cause": vector["cause"]}
+    assert refused.value.fields.get("cause", refused.value.code) == vector["cause"]
 
 
-def test_a_minted_uuid_is_version_7_of_its_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_minted_uuid_is_version_8_of_its_moment_and_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 1_790_000_000_123_500_000)
 
-    uuid = ids.uuid7()
+    minted = ids.mint_execution_id()
 
-    assert (uuid.version, uuid.variant) == (7, "specified in RFC 4122")
-    assert uuid.int >> 80 == 1_790_000_000_123
-    assert uuid.int >> 64 & 0xFFF == 0x800
+    assert (minted.uuid.version, minted.uuid.variant) == (8, "specified in RFC 4122")
+    assert minted.uuid.int >> 80 == 1_790_000_000_123
+    assert minted.uuid.int >> 64 & 0xFFF == 0x800
+    assert minted.uuid.int >> 47 & 0x7FFF == minted.partition
+    assert not minted.is_derived
 
 
 def test_minted_uuids_are_unique_and_ordered_by_time() -> None:
-    minted = [ids.uuid7() for _ in range(100_000)]
+    minted = [ids.mint_execution_id().uuid for _ in range(100_000)]
 
     assert len(set(minted)) == len(minted)
     assert all(a.int >> 64 <= b.int >> 64 for a, b in pairwise(minted))
 
 
 def test_ids_minted_together_are_unique_ordered_and_in_the_partition_of_their_uuid() -> None:
-    minted = ids.mint_execution_ids(10_000, count=8)
+    minted = ids.mint_execution_ids(10_000)
 
     uuids = [each.uuid for each in minted]
     assert len(set(uuids)) == 10_000
     assert uuids == sorted(uuids)
-    assert {(uuid.version, uuid.variant) for uuid in uuids} == {(7, "specified in RFC 4122")}
-    assert minted == [ExecutionId.of(uuid, 8) for uuid in uuids]
+    assert {(uuid.version, uuid.variant) for uuid in uuids} == {(8, "specified in RFC 4122")}
+    assert minted == [ExecutionId.of(uuid) for uuid in uuids]
     assert ids.mint_execution_ids(0) == []
 
 
-def test_minted_ids_read_back_and_spread_over_the_partitions() -> None:
-    executions = [ids.mint_execution_id(count=8) for _ in range(1_000)]
-    flow_id = ids.mint_flow_id(count=8)
+@pytest.mark.parametrize("cell", [0, 3, 127])
+def test_minted_and_derived_ids_read_back_and_spread_over_the_partitions_of_the_cell(
+    cell: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ids, "CELL", cell)
+    minted = ids.mint_execution_ids(10_000)
+    derived = [ExecutionId.derived(uuid4().bytes) for _ in range(10_000)]
+    flow_id = ids.mint_flow_id()
 
-    assert [ids.parse_execution_id(str(minted), count=8) for minted in executions] == executions
-    assert {minted.partition for minted in executions} == set(range(8))
-    assert ids.parse_flow_id(str(flow_id), count=8) == flow_id
-
-
-@pytest.mark.parametrize("vector", VECTORS["event_cursors"]["valid"])
-def test_an_event_cursor_is_the_event_id_in_twelve_characters(vector: Vector) -> None:
-    event_id = int(vector["event_id"])
-
-    assert ids.encode_event_cursor(event_id) == vector["text"]
-    assert ids.decode_event_cursor(vector["text"]) == event_id
-    assert base64url(vector["hex"]) == vector["text"]
-
-
-def test_an_empty_event_cursor_means_from_now_on() -> None:
-    assert ids.decode_event_cursor("") is None
-
-
-def base64url(raw_hex: str) -> str:
-    return base64.urlsafe_b64encode(bytes.fromhex(raw_hex)).decode().rstrip("=")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *map(base64url, VECTORS["event_cursors"]["invalid_hex"]),
-        "An//////////",
-        "AgAAAAAAAAAq\n",
-        "AgAAAAAAAAAq====",
-        "AgAA AAAAAAq",
-        "AgAAAAAAAAÄq",
-        "42",
-    ],
-)
-def test_any_other_event_cursor_is_refused(text: str) -> None:
-    with pytest.raises(InvalidCursor) as refused:
-        ids.decode_event_cursor(text)
-
-    assert refused.value.fields == {"cause": "malformed"}
+    for each in (minted, derived):
+        assert [ids.parse_execution_id(str(execution.uuid)) for execution in each] == each
+        assert {execution.partition for execution in each} == set(range(256 * cell, 256 * cell + 256))
+    assert ids.parse_flow_id(str(flow_id.uuid)) == flow_id
+    assert ids.mint_execution_id(beside=flow_id).partition == flow_id.partition
+    assert ExecutionId.of(UUID(UUID_TEXT)).partition == 256 * cell + 24
 
 
 @fuzz
-@given(st.datetimes(timezones=st.just(UTC)), st.integers(0, 255), st.uuids())
-@example(datetime.min.replace(tzinfo=UTC), 0, UUID(int=0))
-@example(datetime.max.replace(tzinfo=UTC), 255, UUID(int=0))
-@example(datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), 0, UUID(int=0))
-def test_a_newest_cursor_is_exact_to_the_microsecond(created_at: datetime, partition: int, uuid: UUID) -> None:
-    execution_id = ExecutionId(partition, uuid)
+@given(st.binary(min_size=16, max_size=32), st.uuids())
+def test_a_derived_id_is_always_the_same_in_the_partition_of_its_flow_and_never_that_of_a_minted_one(
+    digest: bytes, flow: UUID
+) -> None:
+    flow_id = FlowId.of(ids.stamped(flow.int, flow.int % 256))
+    alone, beside = ExecutionId.derived(digest), ExecutionId.derived(digest, beside=flow_id)
 
-    assert ids.parse_newest_cursor(ids.newest_cursor(created_at, execution_id)) == (created_at, execution_id)
-
-
-def test_a_newest_cursor_is_the_same_in_every_time_zone() -> None:
-    created_at = datetime(2026, 11, 3, 9, 30, 0, 1, UTC)
-    elsewhere = created_at.astimezone(timezone(timedelta(hours=-5)))
-    execution_id = ExecutionId(24, UUID(UUID_TEXT))
-
-    assert ids.newest_cursor(created_at, execution_id) == f"1793698200000001,{execution_id}"
-    assert ids.newest_cursor(elsewhere, execution_id) == f"1793698200000001,{execution_id}"
+    assert alone == ExecutionId.derived(digest) == ids.parse_execution_id(str(alone))
+    assert beside == ids.parse_member_id(str(beside.uuid), flow_id)
+    assert beside.partition == flow_id.partition
+    assert alone.is_derived
+    assert alone.uuid.version == 8
 
 
-@pytest.mark.parametrize("text", ["", "1", ",", f"1,{UUID_TEXT}", f"01,{FLOW}", f"-0,{FLOW}", f"{10**18 - 1},{FLOW}"])
-def test_any_other_list_cursor_is_refused(text: str) -> None:
-    for parse in (ids.parse_newest_cursor, ids.parse_id_cursor):
-        with pytest.raises(InvalidCursor) as refused:
-            parse(text)
-        assert refused.value.fields == {"cause": "malformed"}
+@fuzz
+@given(st.uuids(), st.integers(8, 32), st.booleans())
+def test_the_beginning_of_an_id_finds_it(uuid: UUID, length: int, upper: bool) -> None:
+    digits = uuid.hex[:length]
+    text = next(str(uuid)[:end] for end in range(37) if str(uuid)[:end].replace("-", "") == digits)
+    found = ids.read_prefix(text.upper() if upper else text)
+
+    assert found is not None
+    assert found[0] <= uuid <= found[1]
+    assert found[1].int - found[0].int == 16 ** (32 - length) - 1
+    assert ids.read_prefix(text + "-") == (found if str(uuid)[len(text) : len(text) + 1] == "-" else None)
 
 
-def test_an_id_cursor_is_the_execution_id() -> None:
-    assert ids.parse_id_cursor("{fp:7}:" + UUID_TEXT) == ExecutionId(7, UUID(UUID_TEXT))
+@pytest.mark.parametrize(
+    "text", ["", "0199x", "01-99", UUID_TEXT + "0", "{fp:24}:" + UUID_TEXT, UUID_TEXT.replace("-", "")]
+)
+def test_any_other_text_is_not_the_beginning_of_an_id(text: str) -> None:
+    assert ids.read_prefix(text) is None
+
+
+@pytest.mark.parametrize("text", ["0", "019df23"])
+def test_the_beginning_of_an_id_has_at_least_eight_digits(text: str) -> None:
+    with pytest.raises(InvalidId, match="at least its first 8 digits") as refused:
+        ids.read_prefix(text)
+
+    assert refused.value.fields == {"cause": "too_short"}
 
 
 @pytest.mark.parametrize("text", ["", "plain", "Zoë", "\U0001f30a", "\ufffd", "\x01\n"])
@@ -349,26 +376,14 @@ def test_any_text_is_an_id_or_a_partition_key_or_refused(text: str) -> None:
         match read_or_refusal(parse, text):
             case InvalidId() as refused:
                 assert refused.fields.keys() == {"cause"}
-            case WrongPartition():
-                assert parse is ids.parse_flow_id
+            case WrongPartition() as refused:
+                assert refused.fields == {}
+            case ExecutionId() | FlowId() as value:
+                assert text.lower() in (str(value), value.wire)
+                assert parse(str(value)) == parse(value.wire) == value
             case value:
-                assert str(value) == text.lower()
+                assert str(value) == text
                 assert parse(str(value)) == value
-
-
-@fuzz
-@given(any_text)
-def test_any_text_is_a_cursor_or_refused(text: str) -> None:
-    match read_or_refusal(ids.decode_event_cursor, text):
-        case int(event_id):
-            assert ids.encode_event_cursor(event_id) == text
-        case other:
-            assert other is None or isinstance(other, InvalidCursor)
-    match read_or_refusal(ids.parse_newest_cursor, text):
-        case (datetime() as created_at, ExecutionId() as execution_id):
-            assert ids.newest_cursor(created_at, execution_id) == text.lower()
-        case other:
-            assert isinstance(other, InvalidCursor)
 
 
 @fuzz
@@ -390,13 +405,9 @@ def test_a_huge_text_is_refused_with_a_short_message(text: str) -> None:
 @fuzz
 @given(st.integers(0, 255), st.uuids())
 def test_every_id_reads_back_as_itself(partition: int, uuid: UUID) -> None:
-    execution_id = ExecutionId(partition, uuid)
+    execution_id = ExecutionId(ids.partition_of(uuid) if ids.is_stamped(uuid) else partition, uuid)
 
-    assert ids.parse_execution_id(str(execution_id)) == execution_id
-    assert ids.parse_flow_id(str(FlowId.of(uuid))) == FlowId.of(uuid)
-
-
-@fuzz
-@given(st.integers(0, 2**63 - 1))
-def test_every_event_id_reads_back_from_its_cursor(event_id: int) -> None:
-    assert ids.decode_event_cursor(ids.encode_event_cursor(event_id)) == event_id
+    assert ids.read_execution_id(str(execution_id)) == ids.read_execution_id(execution_id.wire) == execution_id
+    assert ids.read_flow_id(str(FlowId.of(uuid))) == FlowId.of(uuid)
+    minted = ExecutionId(partition, ids.stamped(uuid.int, partition))
+    assert ids.parse_execution_id(str(minted)) == ids.parse_execution_id(str(minted.uuid)) == minted

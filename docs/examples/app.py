@@ -127,7 +127,7 @@ async def of_app(waitpoint_id: Any, token: str, execution_id: ExecutionId) -> No
     # App.submit
     execution = await app.submit("report", {"lane": "research", "key": "tides"}, topic="tides")
     # App.execution
-    execution = app.execution("{fp:24}:550e8400-e29b-41d4-a716-446655440000")
+    execution = app.execution("019df237-3e80-8a31-800c-3f9b71e5d004")
     # App.flow
     flow = app.flow("report", key="tides-2027")
     # App.signal
@@ -184,7 +184,7 @@ def of_sync(ctx: SyncContext) -> None:
     # SyncTask
     task: SyncTask[[str, int], list[str]] = sync(report).with_options(key="tides")
     # SyncExecution
-    found: SyncExecution[Any] = sync.execution("{fp:24}:550e8400-e29b-41d4-a716-446655440000")
+    found: SyncExecution[Any] = sync.execution("019df237-3e80-8a31-800c-3f9b71e5d004")
     print(found.explain().sentence)
     # SyncFlow
     flow: SyncFlow = sync.flow("report")

@@ -233,6 +233,12 @@ async def of_executions(conn: asyncpg.Connection, execution_id: ExecutionId, end
     page = await executions.list_executions(conn, lane="reports", states=[PublicState.FAILED], limit=20)
     for summary in page.items:
         print(summary.execution_id, summary.failure)
+    # executions.match_executions
+    lowest, highest = (
+        uuid.UUID(int=0x019DF237 << 96),
+        uuid.UUID(int=(0x019DF238 << 96) - 1),
+    )  # ids that begin with 019df237
+    matching = await executions.match_executions(conn, lowest, highest)
     # executions.list_ended
     ended = await executions.list_ended(conn, [execution_id, ended_id])
     # executions.cancel
@@ -277,6 +283,12 @@ async def of_flows(conn: asyncpg.Connection, flow_id: FlowId, first_id: Executio
     # flows.describe_flow
     found = await flows.describe_flow(conn, flow_id)
     print(found.state, dict(found.counts))
+    # flows.match_flows
+    lowest, highest = (
+        uuid.UUID(int=0x019DF237 << 96),
+        uuid.UUID(int=(0x019DF238 << 96) - 1),
+    )  # ids that begin with 019df237
+    matching_flows = await flows.match_flows(conn, lowest, highest)
     # flows.list_flows
     page = await flows.list_flows(conn, state="running")
     # flows.set_flow_tag

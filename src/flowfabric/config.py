@@ -67,9 +67,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     subscription_timeout: timedelta = timedelta(seconds=60)
     """How long a subscription to the log waits for an unavailable database before it ends with its cursor."""
 
-    execution_partitions: Partitions = 256
-    """How many partitions executions and flows are spread over; fixed by the first migration."""
-
     budget_partitions: Partitions = 32
     """How many partitions budgets are spread over; fixed by the first migration."""
 

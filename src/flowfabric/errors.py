@@ -83,11 +83,11 @@ class BadSetting(Invalid):
 
 
 class InvalidId(Invalid):
-    """An id or partition key does not have the form `{fp:N}:<uuid>`; `cause` says which part is wrong."""
+    """An id is not a UUID, or a partition key does not have the form `{fp:N}`; `cause` says what is wrong."""
 
 
 class WrongPartition(Invalid):
-    """The partition of the id differs from its flow's partition."""
+    """The id names another partition than its UUID or its flow, or belongs to the database of another cell."""
 
 
 class InvalidName(Invalid):
@@ -411,7 +411,7 @@ class RowLocked(Unavailable):
 
 
 class PartitionCountMismatch(Unavailable):
-    """The partition count in this process's configuration differs from the database's."""
+    """A partition count in this process's configuration differs from the database's."""
 
 
 class SchemaBehind(Unavailable):

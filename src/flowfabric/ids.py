@@ -1,10 +1,14 @@
 """Private: ids, partition keys and cursors, and how they are written as text.
 
-    execution, flow    {fp:24}:550e8400-e29b-41d4-a716-446655440000
+    execution, flow    019df237-3e80-8a31-800c-3f9b71e5d004, or with its partition as a tag: {fp:24}:019df237-…
     partition key      {fp:24}, {b:16}, {q:7}
     budget, quota      a UUID derived from kind, namespace and name
     event cursor       AgAAAAAAAAAq
     list cursor        the id of the last item, or its time in microseconds, a comma and its id
+
+The UUID of an execution or flow has version 8 and carries its partition: 48 bits of milliseconds, the version, 12 bits
+below the millisecond, the variant, 15 bits of partition, 47 random bits. If a caller brings a UUID of another version,
+its partition is computed from its checksum, unless a tag names another.
 
 Every parser returns a value or raises a `FlowFabricError`, for any text. `str` of a value is its canonical form.
 """
@@ -28,7 +32,7 @@ from flowfabric.errors import InvalidCursor, InvalidId, InvalidName, InvalidName
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,4}")  # a partition is a smallint; limits the digits that int() has to parse
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_ENTITY_ID = re.compile(rf"\{{fp:({_INDEX.pattern})\}}:({_UUID.pattern})")
+_ENTITY_ID = re.compile(rf"(?:\{{fp:({_INDEX.pattern})\}}:)?({_UUID.pattern})")
 _TAG = re.compile(r"\{fp:([^}]*)\}:")
 _NAMESPACE = re.compile(r"[ -~]{1,64}")
 _NAME = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
@@ -51,8 +55,19 @@ class Family(StrEnum):
     QUOTAS = "q"
 
 
-ANY_COUNT: Final = 32_768  # accepts every partition that fits in a smallint: for ids that the engine itself returned
-PARTITION_COUNTS: Final[Mapping[Family, int]] = {Family.EXECUTIONS: 256, Family.BUDGETS: 32, Family.QUOTAS: 32}
+CELL: int = 0
+"""The cell of every database of this release. Cell c owns the partitions 256c to 256c+255 of executions and flows."""
+
+PER_CELL: Final = 256
+PARTITION_COUNTS: Final[Mapping[Family, int]] = {Family.EXECUTIONS: 32_768, Family.BUDGETS: 32, Family.QUOTAS: 32}
+
+_VERSION_8: Final = 8 << 76 | 2 << 62
+_VERSION: Final = 0xF << 76 | 3 << 62
+_PARTITION: Final = 0x7FFF << 47
+_CELL: Final = 0x7F << 55
+_DERIVED: Final = 1 << 127  # as a time the year 6429 or later: no minted id has this bit
+
+SHORTEST_PREFIX: Final = 8
 
 
 def shown(value: str) -> str:
@@ -97,35 +112,30 @@ def crc16(data: bytes) -> int:
     return binascii.crc_hqx(data, 0)
 
 
-def partition_of(uuid: UUID, count: int) -> int:
-    """Return the partition of a flow, an execution outside a flow, a budget or a quota."""
+def partition_of(uuid: UUID) -> int:
+    """Return the partition that a UUID names: the one in its bits, or computed from its checksum."""
+    return uuid.int >> 47 & 0x7FFF if is_stamped(uuid) else PER_CELL * CELL + crc16(uuid.bytes) % PER_CELL
+
+
+def is_stamped(uuid: UUID) -> bool:
+    """Whether a UUID carries its partition in its own bits."""
+    return uuid.int & _VERSION == _VERSION_8
+
+
+def stamped(number: int, partition: int) -> UUID:
+    """Return a UUID of version 8 that carries the partition; its other bits are those of the number."""
+    return UUID(int=number & ~(_VERSION | _PARTITION) | _VERSION_8 | partition << 47)
+
+
+def named_partition(uuid: UUID, count: int) -> int:
+    """Return the partition of a budget or a quota."""
     return crc16(uuid.bytes) % count
 
 
-def idempotency_partition(namespace: str, key: str, count: int = 256) -> int:
+def idempotency_partition(namespace: str, key: str) -> int:
     """Return the partition of an idempotency key. Raises `InvalidNamespace`, `InvalidText`."""
     hashed = f"{check_namespace(namespace)}\0{check_text(key, 'idempotency key')}"
-    return crc16(hashed.encode()) % count
-
-
-def uuid7() -> UUID:
-    """Return a new UUID version 7: milliseconds, then the fraction of the millisecond, then 62 random bits.
-
-    The time is this machine's. It only keeps ids of the same time together on disk; no decision depends on it.
-    """
-    return msgspec.convert(_bytes7(1)[0], UUID)
-
-
-def _bytes7(many: int) -> list[bytes]:
-    """Return the bytes of `many` new UUIDs version 7, each a fraction of a microsecond after the one before it."""
-    milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
-    first = milliseconds << 12 | (nanoseconds << 12) // 1_000_000
-    tails = struct.unpack(f">{many}Q", os.urandom(8 * many))
-    pack = _TWO_WORDS.pack
-    return [
-        pack(moment >> 12 << 16 | 0x7000 | moment & 0xFFF, 1 << 63 | tail >> 2)
-        for moment, tail in enumerate(tails, first)
-    ]
+    return PER_CELL * CELL + crc16(hashed.encode()) % PER_CELL
 
 
 class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -135,20 +145,42 @@ class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
     uuid: UUID
 
     @classmethod
-    def of(cls, uuid: UUID, count: int = 256) -> Self:
-        """Return the id with the partition that is computed from the UUID."""
-        return cls(partition_of(uuid, count), uuid)
+    def of(cls, uuid: UUID) -> Self:
+        """Return the id with the partition that the UUID itself names."""
+        return cls(partition_of(uuid), uuid)
+
+    @classmethod
+    def derived(cls, digest: bytes, *, beside: "FlowId | None" = None) -> Self:
+        """Return the id made from a digest of at least 16 bytes, which no minted id is equal to.
+
+        With `beside`, it is in the partition of that flow; otherwise the digest chooses the partition.
+        """
+        number = int.from_bytes(digest[:16]) | _DERIVED
+        own = PER_CELL * CELL + (number >> 47) % PER_CELL
+        partition = own if beside is None else beside.partition
+        return cls(partition, stamped(number, partition))
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether the id may have been made from a digest, as those of children and of scheduled executions are."""
+        return self.uuid.int & _DERIVED != 0
+
+    @property
+    def wire(self) -> str:
+        """The id with its partition as a tag, `{fp:N}:<uuid>`: the form that is signed."""
+        return f"{{fp:{self.partition}}}:{self.uuid}"
 
     def __str__(self) -> str:
-        return f"{{fp:{self.partition}}}:{self.uuid}"
+        """The UUID; with the tag only if the UUID alone would name another partition."""
+        return str(self.uuid) if partition_of(self.uuid) == self.partition else self.wire
 
 
 class ExecutionId(EntityId, frozen=True, order=True, gc=False):
-    """The id of an execution. Its partition is that of its flow, or outside a flow computed from its own UUID."""
+    """The id of an execution. A member of a flow is in the partition of its flow."""
 
 
 class FlowId(EntityId, frozen=True, order=True, gc=False):
-    """The id of a flow. Its partition is always computed from its UUID."""
+    """The id of a flow. Its partition is always the one that its UUID names."""
 
 
 AnyId = TypeVar("AnyId", bound=EntityId)
@@ -166,62 +198,128 @@ def expect_id(kind: type[AnyId], given: AnyId, what: str) -> AnyId:
     )
 
 
-def mint_execution_id(count: int = 256, *, beside: FlowId | None = None) -> ExecutionId:
+def mint_execution_id(*, beside: FlowId | None = None) -> ExecutionId:
     """Return a new execution id; with `beside`, in the partition of that flow."""
-    uuid = uuid7()
-    return ExecutionId.of(uuid, count) if beside is None else ExecutionId(beside.partition, uuid)
+    [minted] = mint_execution_ids(1)
+    if beside is None or minted.partition == beside.partition:
+        return minted
+    return ExecutionId(beside.partition, stamped(minted.uuid.int, beside.partition))
 
 
-def mint_execution_ids(many: int, count: int = 256) -> list[ExecutionId]:
-    """Return `many` new execution ids, much faster than one at a time."""
-    minted = _bytes7(many)
+def mint_execution_ids(many: int) -> list[ExecutionId]:
+    """Return `many` new execution ids, much faster than one at a time, each a fraction of a microsecond after the last.
+
+    The time is this machine's. It only keeps ids of the same time together on disk; no decision depends on it.
+    """
+    milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
+    first = milliseconds << 12 | (nanoseconds << 12) // 1_000_000
+    words = struct.unpack(f">{many}Q", os.urandom(8 * many))
+    pack, cell = _TWO_WORDS.pack, 1 << 63 | CELL << 55
+    minted = [
+        pack(moment >> 12 << 16 | 0x8000 | moment & 0xFFF, cell | word >> 9) for moment, word in enumerate(words, first)
+    ]
     # One call of msgspec makes all UUIDs; making them one at a time would double the cost of this function.
     uuids = msgspec.convert(minted, list[UUID])
-    return [ExecutionId(crc16(each) % count, uuid) for each, uuid in zip(minted, uuids, strict=True)]
+    home = PER_CELL * CELL
+    return [ExecutionId(home + (word >> 56), uuid) for word, uuid in zip(words, uuids, strict=True)]
 
 
-def mint_flow_id(count: int = 256) -> FlowId:
+def mint_flow_id() -> FlowId:
     """Return a new flow id."""
-    return FlowId.of(uuid7(), count)
+    [minted] = mint_execution_ids(1)
+    return FlowId(minted.partition, minted.uuid)
 
 
-def parse_execution_id(text: str, count: int = 256) -> ExecutionId:
-    """Parse an execution id; any partition below `count` is valid. Raises `InvalidId` with its `cause`."""
-    return ExecutionId(*_parse_entity_id(text, count))
+def parse_execution_id(text: str) -> ExecutionId:
+    """Parse an execution id. Raises `InvalidId` with its `cause`, `WrongPartition`."""
+    return check_partition(read_execution_id(text))
 
 
-def parse_flow_id(text: str, count: int = 256) -> FlowId:
-    """Parse a flow id. Raises `InvalidId` with its `cause`, or `WrongPartition` if the UUID has another partition."""
-    flow_id = FlowId(*_parse_entity_id(text, count))
-    expected = FlowId.of(flow_id.uuid, count)
-    if flow_id != expected:
-        raise WrongPartition(f"flow id {shown(text)} does not have the partition of its UUID; use {expected}")
-    return flow_id
+def parse_flow_id(text: str) -> FlowId:
+    """Parse a flow id. Raises `InvalidId` with its `cause`, `WrongPartition`."""
+    return check_partition(FlowId(*_parse_entity_id(text)))
+
+
+def parse_member_id(text: str, flow_id: FlowId) -> ExecutionId:
+    """Parse the id of a member of a flow. Raises `InvalidId` with its `cause`, `WrongPartition`.
+
+    A UUID that does not carry its partition needs the tag of the flow.
+    """
+    member = parse_execution_id(text)
+    if member.partition != flow_id.partition and not (text.startswith("{") or is_stamped(member.uuid)):
+        raise InvalidId(
+            f"id {shown(text)} does not carry the partition of flow {flow_id}; "
+            f"use {ExecutionId(flow_id.partition, member.uuid)}",
+            cause="missing_tag",
+        )
+    return member
+
+
+def check_partition(given: AnyId) -> AnyId:
+    """Return the id if it is of this cell and its partition agrees with its UUID. Raises `WrongPartition`."""
+    own = type(given).of(given.uuid)
+    if given != own and (isinstance(given, FlowId) or is_stamped(given.uuid)):
+        raise WrongPartition(f"id {given.wire} names another partition than its UUID; use {own}")
+    if given.partition // PER_CELL != CELL:
+        raise WrongPartition(
+            f"id {given.wire} belongs to cell {given.partition // PER_CELL}, and this database is cell {CELL}; "
+            "use the database that it came from"
+        )
+    return given
+
+
+def read_execution_id(text: str) -> ExecutionId:
+    """Parse an execution id that the engine wrote, without checking its cell. Raises `InvalidId` with its `cause`."""
+    return ExecutionId(*_parse_entity_id(text))
+
+
+def read_flow_id(text: str) -> FlowId:
+    """Parse a flow id that the engine wrote, without checking its cell. Raises `InvalidId` with its `cause`."""
+    return FlowId(*_parse_entity_id(text))
 
 
 def read_execution_ids(texts: Sequence[str] | None) -> Sequence[ExecutionId]:
     """Parse the execution ids in an answer of the engine, which may be null."""
-    return [parse_execution_id(text, ANY_COUNT) for text in texts] if texts else ()
+    return [read_execution_id(text) for text in texts] if texts else ()
 
 
-def _parse_entity_id(text: str, count: int) -> tuple[int, UUID]:
+def read_prefix(text: str) -> tuple[UUID, UUID] | None:
+    """Return the lowest and the highest UUID that begin like a text, or `None` if it is not the beginning of a UUID.
+
+    Raises `InvalidId` with the cause `too_short` for fewer than 8 digits.
+    """
+    digits = text.replace("-", "")
+    if not re.fullmatch(r"[0-9A-Fa-f]{1,32}", digits):
+        return None
+    lowest, highest = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    if not str(highest).startswith(text.lower()):
+        return None
+    if len(digits) < SHORTEST_PREFIX:
+        raise InvalidId(
+            f"id {shown(text)} is too short; use at least its first {SHORTEST_PREFIX} digits", cause="too_short"
+        )
+    return lowest, highest
+
+
+def _parse_entity_id(text: str) -> tuple[int, UUID]:
     match = _ENTITY_ID.fullmatch(text)
     if match is None:
-        raise _invalid_id(text, count)
+        raise _invalid_id(text)
+    uuid = UUID(match[2])
+    if match[1] is None:
+        return partition_of(uuid), uuid
     partition = int(match[1])
-    if partition >= count:
-        raise _invalid_id(text, count)
-    return partition, UUID(match[2])
+    if partition >= PARTITION_COUNTS[Family.EXECUTIONS]:
+        raise _invalid_id(text)
+    return partition, uuid
 
 
-def _invalid_id(text: str, count: int) -> InvalidId:
+def _invalid_id(text: str) -> InvalidId:
     tag = _TAG.match(text)
-    if tag is None:
-        return InvalidId(f"id {shown(text)} has no partition; use {{fp:N}}:<uuid>", cause="missing_tag")
-    if not _is_partition(tag[1], count):
-        return _invalid_partition("id", text, count)
+    if tag is not None and not _is_partition(tag[1], PARTITION_COUNTS[Family.EXECUTIONS]):
+        return _invalid_partition("id", text, PARTITION_COUNTS[Family.EXECUTIONS])
     return InvalidId(
-        f"id {shown(text)} does not end in a UUID; use 32 hexadecimal digits as 8-4-4-4-12",
+        f"id {shown(text)} is not a UUID; use 32 hexadecimal digits as 8-4-4-4-12",
         cause="invalid_uuid",
     )
 
@@ -248,7 +346,7 @@ class PartitionKey(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_partition_key(text: str, counts: Mapping[Family, int] = PARTITION_COUNTS) -> PartitionKey:
-    """Parse a partition key. Raises `InvalidId` with its `cause`."""
+    """Parse a partition key. Raises `InvalidId` with its `cause`, `WrongPartition` for a partition of another cell."""
     if not (text.startswith("{") and text.endswith("}")):
         raise InvalidId(
             f"partition key {shown(text)} is invalid because it has no braces; use {{fp:N}}", cause="missing_braces"
@@ -266,7 +364,13 @@ def parse_partition_key(text: str, counts: Mapping[Family, int] = PARTITION_COUN
         )
     if not _is_partition(index, counts[family]):
         raise _invalid_partition("partition key", text, counts[family])
-    return PartitionKey(family, int(index))
+    key = PartitionKey(family, int(index))
+    if family is Family.EXECUTIONS and key.partition // PER_CELL != CELL:
+        raise WrongPartition(
+            f"partition key {key} belongs to cell {key.partition // PER_CELL}, and this database is cell {CELL}; "
+            f"use {PER_CELL * CELL} to {PER_CELL * CELL + PER_CELL - 1}"
+        )
+    return key
 
 
 NamedKind = Literal["budget", "quota"]
@@ -317,8 +421,11 @@ def check_namespace(namespace: str) -> str:
 
 
 def encode_event_cursor(event_id: int) -> str:
-    """Return the cursor after an event; the cursor of event 0 is before the oldest event that is kept."""
-    return base64.urlsafe_b64encode(b"\x02" + event_id.to_bytes(8)).decode()
+    """Return the cursor after an event; the cursor of event 0 is before the oldest event that is kept.
+
+    It is the byte 2, the cell in one byte, and the event id in seven.
+    """
+    return base64.urlsafe_b64encode(bytes((2, CELL)) + event_id.to_bytes(7)).decode()
 
 
 def decode_event_cursor(text: str) -> int | None:
@@ -332,7 +439,13 @@ def decode_event_cursor(text: str) -> int | None:
     raw = base64.urlsafe_b64decode(text) if _EVENT_CURSOR.fullmatch(text) else b""
     if raw[:1] != b"\x02" or raw[1] >= 0x80:
         raise invalid_cursor(text)
-    return int.from_bytes(raw[1:])
+    if raw[1] != CELL and any(raw[1:]):  # the cursor before all events is the same in every cell
+        raise InvalidCursor(
+            f"cursor {shown(text)} belongs to cell {raw[1]}, and this database is cell {CELL}; "
+            "use the database that returned it",
+            cause="malformed",
+        )
+    return int.from_bytes(raw[2:])
 
 
 def newest_cursor(created_at: datetime, execution_id: ExecutionId) -> str:
@@ -340,7 +453,7 @@ def newest_cursor(created_at: datetime, execution_id: ExecutionId) -> str:
     return f"{(created_at - _EPOCH) // _MICROSECOND},{execution_id}"
 
 
-def parse_newest_cursor(text: str, count: int = 256) -> tuple[datetime, ExecutionId]:
+def parse_newest_cursor(text: str) -> tuple[datetime, ExecutionId]:
     """Parse the cursor of a list ordered by `newest`: when its last item was created, and its id.
 
     Raises `InvalidCursor`.
@@ -349,15 +462,15 @@ def parse_newest_cursor(text: str, count: int = 256) -> tuple[datetime, Executio
     if not _MICROSECONDS.fullmatch(microseconds):
         raise invalid_cursor(text)
     try:
-        return _EPOCH + int(microseconds) * _MICROSECOND, parse_execution_id(execution_id, count)
+        return _EPOCH + int(microseconds) * _MICROSECOND, read_execution_id(execution_id)
     except (OverflowError, InvalidId):
         raise invalid_cursor(text) from None
 
 
-def parse_id_cursor(text: str, count: int = 256) -> ExecutionId:
+def parse_id_cursor(text: str) -> ExecutionId:
     """Parse the cursor of a list ordered by `id`, which is the id of its last item. Raises `InvalidCursor`."""
     try:
-        return parse_execution_id(text, count)
+        return read_execution_id(text)
     except InvalidId:
         raise invalid_cursor(text) from None
 

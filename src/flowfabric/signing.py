@@ -57,12 +57,12 @@ def fingerprint(token: str) -> str:
 
 
 def waitpoint_message(execution_id: str, waitpoint_id: UUID) -> str:
-    """Return the message that a waitpoint's token signs. The execution id must be in canonical form."""
+    """Return the message that a waitpoint's token signs. The execution id is in its `wire` form."""
     return f"{execution_id}:{waitpoint_id}"
 
 
 def grant_message(execution_id: str, worker: str, instance: str, expires_at: int) -> str:
-    """Return the message that a grant signs. The execution id must be in canonical form, the expiry in milliseconds."""
+    """Return the message that a grant signs. The execution id is in its `wire` form, the expiry in milliseconds."""
     partition_key, _, uuid = execution_id.rpartition(":")
     return f"{partition_key}|{uuid}|{worker}|{instance}|{expires_at}"
 

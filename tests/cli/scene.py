@@ -5,7 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from flowfabric.engine import attempts, flows, lanes, waits, workers
-from flowfabric.ids import ExecutionId, FlowId
+from flowfabric.ids import ExecutionId, FlowId, stamped
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -27,7 +27,7 @@ FLOW, NO_FLOW = FlowId.of(UUID(int=20)), FlowId.of(UUID(int=21))
 async def flow(given: Given) -> None:
     """A flow of three members: one has completed, and the last one depends on both others."""
     await flows.create_flow(given.conn, "report", flow_id=FLOW, tags={"billing.customer": "4711"})
-    first, second, last = (ExecutionId(FLOW.partition, UUID(int=number)) for number in (30, 31, 32))
+    first, second, last = (ExecutionId.of(stamped(number, FLOW.partition)) for number in (30, 31, 32))
     for each, kind in ((first, "search"), (second, "check"), (last, "write")):
         await given.submitted(execution_id=each, flow=FLOW, task=kind, lane=kind)
     await flows.add_edge(given.conn, FLOW, first, last, edge_id=UUID(int=40), pass_as="notes")

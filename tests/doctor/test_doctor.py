@@ -3,6 +3,7 @@
 import re
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 
@@ -10,7 +11,6 @@ from flowfabric import testing
 from flowfabric.config import Config
 from flowfabric.doctor import diagnose
 from flowfabric.engine import claims, events, executions, lanes, turns, workers
-from flowfabric.ids import uuid7
 from flowfabric.model import Finding, Level
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
@@ -204,7 +204,7 @@ async def test_sweeps_that_do_not_run_are_found(conn: Connection, given: Given, 
 
 
 async def test_a_removal_that_has_not_caught_up_for_a_day_is_advice(conn: Connection, given: Given) -> None:
-    process = uuid7()
+    process = uuid4()
     for _ in range(24):
         await turns.take_turn(conn, "remove_ended", process, turn=timedelta(hours=1, minutes=1))
         assert await found(conn, "retention") == []
@@ -223,7 +223,7 @@ async def test_a_removal_that_is_late_counts_as_a_sweep_that_does_not_run_unless
     await given.time_passes(hours=2)
     assert [finding.subject for finding in await found(conn, "sweeps")] == ["remove_ended"]
 
-    await turns.take_turn(conn, "remove_ended", uuid7(), turn=timedelta(minutes=2))
+    await turns.take_turn(conn, "remove_ended", uuid4(), turn=timedelta(minutes=2))
     assert await found(conn, "sweeps") == []
 
 

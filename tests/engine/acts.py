@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import asyncpg
 
@@ -29,7 +30,7 @@ from flowfabric.engine import (
     waits,
     workers,
 )
-from flowfabric.ids import ExecutionId, uuid7
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim, EdgePolicy, Grant, Link, Member, Options, Reserved, Step, Timing, Wish
 from flowfabric.sweeps import sweeps
 from tests.engine.budgets.scene import TEAM, make, report_of
@@ -173,8 +174,8 @@ def acts_on_flows_and_the_rest(it: Scene) -> Iterator[tuple[str, Act]]:
     yield "watch_log", events.watch_log
     yield "advance_horizon", events.advance_horizon
     yield "acknowledge", _acknowledge
-    yield "take_turn", lambda conn: turns.take_turn(conn, sweep="remove_ended", holder=uuid7(), turn=HOUR)
-    yield "end_turn", lambda conn: turns.end_turn(conn, sweep="remove_ended", holder=uuid7())
+    yield "take_turn", lambda conn: turns.take_turn(conn, sweep="remove_ended", holder=uuid4(), turn=HOUR)
+    yield "end_turn", lambda conn: turns.end_turn(conn, sweep="remove_ended", holder=uuid4())
 
 
 async def _add_an_edge(conn: asyncpg.Connection, flow: Graph) -> None:

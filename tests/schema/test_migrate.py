@@ -266,7 +266,7 @@ async def test_functions_of_a_later_release_are_accepted_and_kept(conn: Connecti
     assert (await migrate.read_state(conn)).version == "99.0.0"
 
 
-@pytest.mark.parametrize("name", ["execution_partitions", "budget_partitions", "quota_partitions"])
+@pytest.mark.parametrize("name", ["budget_partitions", "quota_partitions"])
 async def test_other_partition_counts_are_refused_with_the_one_to_set(conn: Connection, name: str) -> None:
     other = Config.read({}, **{name: 7})
 
@@ -274,6 +274,16 @@ async def test_other_partition_counts_are_refused_with_the_one_to_set(conn: Conn
         with pytest.raises(PartitionCountMismatch, match=rf"{name}.* 7 .*FLOWFABRIC_{name.upper()}=\d+"):
             await refused(conn, other)
     await migrate.check(conn, Config())
+
+
+async def test_the_database_of_another_cell_is_refused(conn: Connection) -> None:
+    assert (await migrate.read_state(conn)).cell == 0
+    await conn.execute("update flowfabric.deployment set cell = 3")
+
+    with pytest.raises(SchemaAhead, match="the database is cell 3, and this version of flowfabric knows only cell 0"):
+        await migrate.check(conn, Config())
+    with pytest.raises(SchemaAhead, match="upgrade flowfabric in this process"):
+        await migrate.migrate(conn, Config())
 
 
 async def test_a_role_without_the_privilege_to_create_a_schema_is_refused(empty: asyncpg.Connection, role: str) -> None:

@@ -1,6 +1,7 @@
 """A user's open transaction, whatever it has done: all work that does not need the rows it has locked continues."""
 
 import asyncio
+from uuid import uuid4
 
 import asyncpg
 
@@ -8,7 +9,6 @@ from flowfabric import App, Context
 from flowfabric.app.tasks import Task
 from flowfabric.config import Config
 from flowfabric.errors import FlowFabricError
-from flowfabric.ids import uuid7
 from flowfabric.sweeps import run_each, sweeps
 from tests.conftest import Connect
 from tests.engine.acts import Act, acts, operations, scene
@@ -77,7 +77,7 @@ async def everything_works(app: App, whole: Task[[], int], part: Task[[int], int
     flow = app.flow("report")
     flow.add(part, flow.add(part, 1))
     execution, submitted, _ = await asyncio.gather(
-        whole.submit(), flow.submit(), part.with_options(key=str(uuid7()), tags={"colour": "red"}).submit(1)
+        whole.submit(), flow.submit(), part.with_options(key=str(uuid4()), tags={"colour": "red"}).submit(1)
     )
 
     async def approve() -> bool:

@@ -102,7 +102,7 @@ async def find_tokens(actor: Actor, one: Claim) -> None:
 async def submit_child(actor: Actor, parent: Claim, number: int) -> ExecutionId | None:
     """Submit a child as a handler does, and return its id; `None` if the parent has lost its lease."""
     place = f"child {number}"
-    execution_id = child_id(parent.execution_id, place, 1, 0, 256)
+    execution_id = child_id(parent.execution_id, place, 1, 0)
     child = ChildToSubmit(
         fence=parent.fence,
         name=place,

@@ -135,4 +135,4 @@ async def test_a_handler_that_raises_a_base_exception_stops_no_other_run(
         with pytest.raises(ExecutionFailed):
             await failing.result(20)
 
-    assert "could not run run {fp:" in caplog.text
+    assert "could not run run 0" in caplog.text

@@ -237,7 +237,7 @@ class App:
 
     def execution(self, execution_id: str | ExecutionId) -> Execution[Any]:
         """The handle of an execution submitted elsewhere. Raises `InvalidId`."""
-        return Execution(self, parse_execution_id(str(execution_id), self.config.execution_partitions))
+        return Execution(self, parse_execution_id(str(execution_id)))
 
     def flow(
         self, kind: str, *, key: str | None = None, namespace: str = "default", tags: Mapping[str, str] | None = None

@@ -60,14 +60,13 @@ class Client:
     async def _submit(
         self, submissions: Sequence[Submission], counted_from: datetime | None = None, *, wait: bool = True
     ) -> list[Submitted | FlowFabricError]:
-        partitions, limit = self._config.execution_partitions, self._config.payload_limit
+        limit = self._config.payload_limit
         # Ids minted here make the call repeatable after a lost reply: an id that is already stored is not stored again.
-        minted = mint_execution_ids(len(submissions), partitions)
+        minted = mint_execution_ids(len(submissions))
         answers = await self._database.run(
             lambda conn: executions.submit_many(
                 conn,
                 submissions,
-                partitions=partitions,
                 payload_limit=limit,
                 counted_from=counted_from,
                 minted=minted,

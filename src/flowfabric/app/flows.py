@@ -88,7 +88,7 @@ class Flow:
         self._namespace = namespace
         self._key = key
         self._tags = tags
-        self._flow_id = mint_flow_id(app.config.execution_partitions)
+        self._flow_id = mint_flow_id()
 
     def __repr__(self) -> str:
         return f"<flow {self.kind} of {', '.join(self.nodes) or 'nothing'}>"
@@ -150,7 +150,6 @@ class Flow:
             flow_id=self._flow_id,
             key=self._key,
             tags=self._tags,
-            partitions=config.execution_partitions,
             payload_limit=config.payload_limit,
         )
 

@@ -174,7 +174,6 @@ class Task(Generic[P, R]):
             answers = await executions.submit_many(
                 caller.joined(),
                 submissions(),
-                partitions=app.config.execution_partitions,
                 payload_limit=app.config.payload_limit,
             )
             if any(isinstance(answer, Submitted) for answer in answers):

@@ -10,7 +10,7 @@ import msgspec
 
 from flowfabric import calls, ids
 from flowfabric.errors import InvalidBody, PayloadTooLarge
-from flowfabric.ids import ExecutionId, check_text
+from flowfabric.ids import ExecutionId, FlowId, check_text
 from flowfabric.model import Options, Submission
 
 T = TypeVar("T")
@@ -57,16 +57,14 @@ def arguments(items: Sequence[Item]) -> dict[str, object]:
     }
 
 
-def prepare(
-    submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], partitions: int, payload_limit: int
-) -> Item:
+def prepare(submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], payload_limit: int) -> Item:
     """Prepare a submission for sending; `texts` caches encoded options, `fresh` supplies new ids."""
     options, payload = submission.options, submission.payload
-    flow_id = None if submission.flow is None else ids.parse_flow_id(str(submission.flow), partitions)
+    flow_id = None if submission.flow is None else ids.parse_flow_id(str(submission.flow))
     if submission.execution_id is not None:
-        execution_id = _given_id(submission.execution_id, partitions)
+        execution_id = _given_id(submission.execution_id, flow_id)
     else:
-        execution_id = next(fresh) if flow_id is None else ids.mint_execution_id(partitions, beside=flow_id)
+        execution_id = next(fresh) if flow_id is None else ids.mint_execution_id(beside=flow_id)
     text = texts.get(id(options))
     if text is None:
         text = texts[id(options)] = _json(options, "options")
@@ -81,7 +79,7 @@ def prepare(
         execution_id=execution_id,
         payload=_payload(payload, payload_limit),
         key=key,
-        key_partition=key and ids.idempotency_partition(_namespace(options), key, partitions),
+        key_partition=key and ids.idempotency_partition(_namespace(options), key),
         priority=min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
         delay_ms=delay_ms,
         delay_until=delay_until,
@@ -162,10 +160,10 @@ def _leaves(value: object) -> Iterator[object]:
             yield value
 
 
-def _given_id(given: ExecutionId | str, partitions: int) -> ExecutionId:
-    if isinstance(given, ExecutionId) and given.partition < partitions and isinstance(given.uuid, UUID):
-        return given
-    return ids.parse_execution_id(str(given), partitions)
+def _given_id(given: ExecutionId | str, flow_id: FlowId | None) -> ExecutionId:
+    if isinstance(given, ExecutionId) and isinstance(given.uuid, UUID):
+        return ids.check_partition(given)
+    return ids.parse_execution_id(str(given)) if flow_id is None else ids.parse_member_id(str(given), flow_id)
 
 
 def _column(values: list[T | None]) -> list[T | None] | None:

@@ -1,13 +1,48 @@
 -- Values: how ids, times, texts and limits are checked, shortened and shown. Used by every concept.
 
--- Return the text form of an execution's or a flow's id.
+-- Return the text form of an execution's or a flow's id. A UUID of version 8 carries its partition in the 15 bits after
+-- its variant; any other UUID has the partition of its checksum.
 --
---   returns  {fp:N}:<uuid>
+--   returns  the UUID; with the partition as a tag if the UUID alone would name another one
 create or replace function flowfabric._id(partition int, id uuid)
 returns text
 language sql immutable as $$
-    select '{fp:' || _id.partition::text || '}:' || _id.id::text
+    select case
+        when _id.partition = case
+            when get_byte(uuid_send(_id.id), 6) >> 4 = 8 and get_byte(uuid_send(_id.id), 8) >> 6 = 2 then
+                ((get_byte(uuid_send(_id.id), 8) & 63) << 9) | (get_byte(uuid_send(_id.id), 9) << 1)
+                | (get_byte(uuid_send(_id.id), 10) >> 7)
+            else _id.partition / 256 * 256 + flowfabric._crc16(uuid_send(_id.id)) % 256 end
+        then _id.id::text
+        else flowfabric._tagged_id(_id.partition, _id.id) end
 $$;
+
+-- Return the form of an execution's or a flow's id that is signed.
+--
+--   returns  {fp:N}:<uuid>
+create or replace function flowfabric._tagged_id(partition int, id uuid)
+returns text
+language sql immutable as $$
+    select '{fp:' || _tagged_id.partition::text || '}:' || _tagged_id.id::text
+$$;
+
+-- Compute a checksum: CRC16-XMODEM, with the polynomial 0x1021 and the start 0.
+--
+--   returns  0 to 65535
+create or replace function flowfabric._crc16(given bytea)
+returns int
+language plpgsql immutable strict as $$
+declare
+    crc int := 0;
+    high int;
+begin
+    for place in 0 .. length(_crc16.given) - 1 loop
+        high := (crc >> 8) # get_byte(_crc16.given, place);
+        high := high # (high >> 4);
+        crc := ((crc << 8) # (high << 12) # (high << 5) # high) & 65535;
+    end loop;
+    return crc;
+end $$;
 
 -- Return an execution's or a flow's id as JSON, in the shape that Python decodes as an id.
 --

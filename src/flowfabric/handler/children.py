@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
-from uuid import UUID
 
 import msgspec
 
@@ -38,24 +37,15 @@ class Child(Generic[R]):
 
 
 def child_id(
-    parent: ExecutionId, name: str, occurrence: int, generation: int, partitions: int, beside: FlowId | None = None
+    parent: ExecutionId, name: str, occurrence: int, generation: int, beside: FlowId | None = None
 ) -> ExecutionId:
     """Derive the id of a child from its place in the parent's journal, and a generation from 0.
 
     The next generation is needed if a replay has discarded the place, or if the id already belongs to another
     execution. The child is stored in the partition of the flow that it joins, if any.
     """
-    hashed = f"child\0{parent}\0{name}\0{occurrence}\0{generation}"
-    digest = bytearray(hashlib.sha256(hashed.encode()).digest()[:16])
-    digest[6] = digest[6] & 0x0F | 0x80
-    digest[8] = digest[8] & 0x3F | 0x80
-    uuid = UUID(bytes=bytes(digest))
-    return ExecutionId.of(uuid, partitions) if beside is None else ExecutionId(beside.partition, uuid)
-
-
-def may_be_child(execution_id: ExecutionId) -> bool:
-    """Whether an id may be a child's: ids of children are digests (UUID version 8), as few other ids are."""
-    return execution_id.uuid.version == 8
+    hashed = f"child\0{parent.wire}\0{name}\0{occurrence}\0{generation}"
+    return ExecutionId.derived(hashlib.sha256(hashed.encode()).digest(), beside=beside)
 
 
 def read_end(child: ExecutionId, signals: Sequence[Signal], returns: Any) -> Any:

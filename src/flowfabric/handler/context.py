@@ -23,7 +23,7 @@ from flowfabric.handler.journal import Place, Places
 from flowfabric.handler.retries import with_retries
 from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.waits import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
-from flowfabric.ids import ExecutionId, parse_execution_id, shown
+from flowfabric.ids import ExecutionId, read_execution_id, shown
 from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
 from flowfabric.postgres.driver import Connection
 
@@ -37,7 +37,6 @@ C = TypeVar("C")
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MOST_PARTITIONS = 1 << 15  # enough to read any id from the journal
 
 _step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
 
@@ -335,7 +334,7 @@ class Context:
 
     async def _submit(self, place: Place, call: "ChildCall") -> Child[Any]:
         if place.entry is not None:
-            child = parse_execution_id(place.read(place.entry.result, str), MOST_PARTITIONS)
+            child = read_execution_id(place.read(place.entry.result, str))
         else:
             with self._leaving.busy():
                 child = await self._runtime.submit_child(self._claim, place.name, place.occurrence, call)

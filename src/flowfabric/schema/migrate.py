@@ -16,6 +16,7 @@ from importlib.resources.abc import Traversable
 
 import msgspec
 
+from flowfabric import ids
 from flowfabric.config import Config, variable
 from flowfabric.errors import PartitionCountMismatch, SchemaAhead, SchemaBehind
 from flowfabric.postgres import call
@@ -41,12 +42,12 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 class SchemaState(msgspec.Struct, frozen=True, kw_only=True):
-    """The schema version of a database: its last migration, the release of its functions, its partition counts."""
+    """The schema version of a database: its last migration, the release of its functions, its cell, its counts."""
 
     last_migration: int
     version: str | None = None
     digest: str | None = None
-    execution_partitions: int | None = None
+    cell: int | None = None
     budget_partitions: int | None = None
     quota_partitions: int | None = None
 
@@ -59,8 +60,9 @@ async def migrate(
     Waits up to `patience` for what open transactions have locked, in short tries, so that other calls run in between,
     and five times as long for another migration. `upto` stops at an earlier migration and does not create the
     functions; tests use it to make an old database. Raises `MigrationBlocked`, `SchemaAhead` if a newer version has
-    migrated the database, `SchemaBehind` if its tables are from before the first release, `PartitionCountMismatch` if
-    it was created with other counts, and `PrivilegeMissing`. An error changes nothing.
+    migrated the database or created it for another cell, `SchemaBehind` if its tables are from before the first
+    release, `PartitionCountMismatch` if it was created with other counts, and `PrivilegeMissing`. An error changes
+    nothing.
     """
     async with conn.transaction():
         await waiting.take_turn(conn, patience)
@@ -87,7 +89,7 @@ async def _apply(conn: Connection, config: Config, upto: int | None) -> Sequence
 
 
 async def check(conn: Connection, config: Config) -> None:
-    """Check that the database has the version and the partition counts that this process expects.
+    """Check that the database has the version, the cell and the partition counts that this process expects.
 
     Raises `SchemaBehind`, `SchemaAhead`, `PartitionCountMismatch`.
     """
@@ -105,7 +107,7 @@ async def check(conn: Connection, config: Config) -> None:
             f"the functions in the database are from flowfabric {state.version}, not from this version; "
             "run `ff migrate`"
         )
-    _refuse_other_partitions(state, config)
+    _refuse_other_deployment(state, config)
 
 
 async def read_state(conn: Connection) -> SchemaState:
@@ -159,12 +161,12 @@ async def _complete(conn: Connection, config: Config) -> None:
     await call.value(conn, "_turn_off_jit")
     await call.value(
         conn,
-        "_fix_partitions",
-        execution_partitions=config.execution_partitions,
+        "_fix_deployment",
+        cell=ids.CELL,
         budget_partitions=config.budget_partitions,
         quota_partitions=config.quota_partitions,
     )
-    _refuse_other_partitions(await read_state(conn), config)
+    _refuse_other_deployment(await read_state(conn), config)
     await call.rows(conn, "extend_events")
     await call.value(conn, "_seed_first_key", secret=config.secret or secrets.token_hex(32))
 
@@ -206,8 +208,13 @@ def _release(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)[:3]]
 
 
-def _refuse_other_partitions(state: SchemaState, config: Config) -> None:
-    for name in ("execution_partitions", "budget_partitions", "quota_partitions"):
+def _refuse_other_deployment(state: SchemaState, config: Config) -> None:
+    if state.cell != ids.CELL:
+        raise SchemaAhead(
+            f"the database is cell {state.cell}, and this version of flowfabric knows only cell {ids.CELL}; "
+            "upgrade flowfabric in this process"
+        )
+    for name in ("budget_partitions", "quota_partitions"):
         stored, wanted = getattr(state, name), getattr(config, name)
         if stored != wanted:
             raise PartitionCountMismatch(

@@ -31,11 +31,14 @@ create table if not exists flowfabric.release (
     digest   text not null
 );
 
+-- Databases from before 0.1.0 have this function with other columns.
+drop function if exists flowfabric.schema_state();
+
 -- Read the schema version of this database.
 --
---   returns  the last migration (0 for none), the release and digest of the functions, and the partition counts
+--   returns  the last migration (0 for none), the release and digest of the functions, the cell, the partition counts
 create or replace function flowfabric.schema_state(
-    out last_migration int, out version text, out digest text, out execution_partitions int, out budget_partitions int,
+    out last_migration int, out version text, out digest text, out cell int, out budget_partitions int,
     out quota_partitions int)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -43,8 +46,8 @@ begin
     select coalesce(max(m.number), 0) into last_migration from flowfabric.migrations m;
     select r.version, r.digest into version, digest from flowfabric.release r;
     if to_regclass('flowfabric.deployment') is not null then
-        select d.execution_partitions, d.budget_partitions, d.quota_partitions
-        into execution_partitions, budget_partitions, quota_partitions from flowfabric.deployment d;
+        select d.cell, d.budget_partitions, d.quota_partitions
+        into cell, budget_partitions, quota_partitions from flowfabric.deployment d;
     end if;
 end $$;
 
@@ -65,14 +68,13 @@ language sql as $$
     values (_note_migration.number, _note_migration.name, _note_migration.digest)
 $$;
 
--- Store the partition counts, if none are stored yet: they never change.
-create or replace function flowfabric._fix_partitions(
-    execution_partitions int, budget_partitions int, quota_partitions int)
+-- Store the cell and the partition counts, if none are stored yet: they never change.
+create or replace function flowfabric._fix_deployment(cell int, budget_partitions int, quota_partitions int)
 returns void
 language plpgsql as $$
 begin
-    insert into flowfabric.deployment (execution_partitions, budget_partitions, quota_partitions)
-    values (_fix_partitions.execution_partitions, _fix_partitions.budget_partitions, _fix_partitions.quota_partitions)
+    insert into flowfabric.deployment (cell, budget_partitions, quota_partitions)
+    values (_fix_deployment.cell, _fix_deployment.budget_partitions, _fix_deployment.quota_partitions)
     on conflict do nothing;
 end $$;
 

@@ -48,12 +48,11 @@ def sweeps(config: Config) -> Sequence[Sweep]:
     """Return all sweeps, with the settings of this process."""
     remove_ended = partial(executions.remove_ended, retention=config.retention)
     trim_events = partial(events.trim_events, retention=config.event_retention)
-    fire_schedules = partial(schedules.fire_schedules, partitions=config.execution_partitions)
     return [
         Sweep("return_orphans", timedelta(milliseconds=250), workers.return_orphans),
         Sweep("deliver_child_ends", timedelta(milliseconds=250), children.deliver_child_ends),
         Sweep("promote_due", timedelta(seconds=1), executions.promote_due),
-        Sweep("fire_schedules", timedelta(seconds=1), fire_schedules, limit=100),
+        Sweep("fire_schedules", timedelta(seconds=1), schedules.fire_schedules, limit=100),
         Sweep("expire_leases", timedelta(seconds=2), claims.expire_leases),
         Sweep("expire_grants", timedelta(seconds=2), claims.expire_grants),
         Sweep("time_out_waits", timedelta(seconds=2), waits.time_out_waits),

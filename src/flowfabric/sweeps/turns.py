@@ -4,9 +4,9 @@ import asyncio
 import time
 from datetime import timedelta
 from functools import partial
+from uuid import uuid4
 
 from flowfabric.engine import turns
-from flowfabric.ids import uuid7
 from flowfabric.postgres.database import Database
 
 TURN = timedelta(minutes=2)  # longer than a pass and its pause together, so that only a dead process loses its turn
@@ -28,7 +28,7 @@ class Turn:
         self._database = database
         self._sweep = sweep
         self._share = share
-        self._holder = uuid7()
+        self._holder = uuid4()
         self._began: float | None = None
 
     async def next(self) -> bool:

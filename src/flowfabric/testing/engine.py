@@ -38,7 +38,7 @@ TEN_YEARS = timedelta(days=3_650)
 # These sweeps are for processes that died and event ranges that fill up, which a test has not.
 NOT_SWEPT = {"return_orphans", "expire_workers", "extend_events"}
 # The settings that an app gets from the engine: the database with its partition counts, and to keep ended executions.
-SETTINGS = ["url", "pooler", "execution_partitions", "budget_partitions", "quota_partitions"]
+SETTINGS = ["url", "pooler", "budget_partitions", "quota_partitions"]
 SETTINGS += ["retention", "event_retention"]
 
 

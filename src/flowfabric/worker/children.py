@@ -13,8 +13,8 @@ from flowfabric.app import App
 from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call
 from flowfabric.engine import children
 from flowfabric.errors import FlowFabricError
-from flowfabric.handler.children import child_id, may_be_child
-from flowfabric.ids import ExecutionId, parse_execution_id
+from flowfabric.handler.children import child_id
+from flowfabric.ids import ExecutionId, read_execution_id
 from flowfabric.model import ChildToSubmit, Claim, FoundChild, Options
 from flowfabric.postgres.batching import Batch
 from flowfabric.worker.leased import LeasedCalls
@@ -50,13 +50,12 @@ class Children:
 
     async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
         """Submit a child, or find the one saved at this place of the journal. If an id is taken, try the next one."""
-        partitions = self._app.config.execution_partitions
         for generation in count():
             child = ChildToSubmit(
                 fence=claim.fence,
                 name=name,
                 occurrence=occurrence,
-                execution_id=child_id(claim.execution_id, name, occurrence, generation, partitions, claim.flow_id),
+                execution_id=child_id(claim.execution_id, name, occurrence, generation, claim.flow_id),
                 submission=replace(asked.submission, flow=claim.flow_id),
                 on_parent_end=asked.on_parent_end,
             )
@@ -64,7 +63,7 @@ class Children:
             if found.outcome == "new":
                 return child.execution_id
             if found.outcome == "saved":
-                return parse_execution_id(payloads.decode(found.result, str), partitions)
+                return read_execution_id(payloads.decode(found.result, str))
         raise AssertionError("generations never end")
 
     @property
@@ -74,7 +73,7 @@ class Children:
 
     def notify_parent(self, execution_id: ExecutionId) -> None:
         """Notify the parent of an ended execution, if it has one, in the background; the sweep retries."""
-        if not may_be_child(execution_id):
+        if not execution_id.is_derived:
             return
         self._pending = True
         if not self.notifying:
@@ -96,7 +95,6 @@ class Children:
             lambda conn: children.submit_children(
                 conn,
                 asked,
-                partitions=config.execution_partitions,
                 payload_limit=config.payload_limit,
                 wait=False,
             ),

@@ -132,7 +132,7 @@ async def test_wait_prints_the_failure_and_exits_with_1(here: Run, app: App) -> 
         document = await here("submit greet --wait --json", '{"name": "Ada"}')
 
     assert (text.code, text.out) == (1, "")
-    assert text.err.startswith("execution_failed: {fp:")
+    assert text.err.startswith("execution_failed: 0")
     assert "ValueError: nobody knows Ada" in text.err
     assert "ff executions attempts EXECUTION" in text.err
     error = document.error

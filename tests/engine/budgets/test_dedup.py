@@ -23,7 +23,7 @@ async def reserved(conn: Connection, fence: Fence | None = None) -> UUID:
 
 
 def partition(name: str) -> int:
-    return ids.partition_of(ids.budget_id("default", name), 32)
+    return ids.named_partition(ids.budget_id("default", name), 32)
 
 
 async def test_a_dedup_key_counts_once_per_budget(conn: Connection) -> None:

@@ -1,11 +1,12 @@
 """Turns: strict priority first; at equal priority routes take turns, so that no flood starves the others."""
 
 from collections import Counter
+from uuid import uuid4
 
 import pytest
 
 from flowfabric.engine import executions
-from flowfabric.ids import ExecutionId, uuid7
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Claim
 from flowfabric.postgres.driver import Connection
 from tests.given import Given, submission
@@ -32,13 +33,13 @@ async def claim_one_by_one(given: Given, count: int, after_route: int = 0) -> li
 
 async def test_priority_is_strict_across_partitions(given: Given) -> None:
     for partition, priority in ((3, 1), (200, 9), (100, 5)):
-        await given.submitted(execution_id=ExecutionId(partition, uuid7()), priority=priority)
+        await given.submitted(execution_id=ExecutionId(partition, uuid4()), priority=priority)
 
     assert [claim.priority for claim in await claim_one_by_one(given, 3)] == [9, 5, 1]
 
 
 async def test_within_a_route_the_oldest_goes_first(given: Given) -> None:
-    ids = [ExecutionId(partition, uuid7()) for partition in (200, 3, 100)]
+    ids = [ExecutionId(partition, uuid4()) for partition in (200, 3, 100)]
     await executions.submit_many(given.conn, [submission(execution_id=one) for one in ids])
     ids += [await given.submitted() for _ in range(3)]
 

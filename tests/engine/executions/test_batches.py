@@ -5,6 +5,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -142,7 +143,7 @@ async def test_the_key_of_a_repeated_id_is_passed_to_the_next_item(conn: Connect
 
 
 async def test_items_of_one_call_are_ordered_by_creation_in_any_partition(conn: Connection, given: Given) -> None:
-    wanted = [ExecutionId(200 - number, ids.uuid7()) for number in range(200)]
+    wanted = [ExecutionId(200 - number, uuid4()) for number in range(200)]
     await executions.submit_many(conn, [submission(execution_id=execution_id) for execution_id in wanted])
     last = await given.submitted()
 
@@ -194,7 +195,7 @@ async def test_an_empty_batch_and_a_batch_of_invalid_items_send_no_statement(con
 @pytest.mark.parametrize("count", [1_000, 1_001])
 async def test_sql_takes_a_thousand_items_in_one_call(conn: Connection, given: Given, count: int) -> None:
     call = 'select * from flowfabric.submit(array[\'{"task": "k"}\'], $1, $2, $3)'
-    items = ([1] * count, [0] * count, [ids.uuid7() for _ in range(count)])
+    items = ([1] * count, [0] * count, [uuid4() for _ in range(count)])
 
     if count == 1_000:
         assert {row["outcome"] for row in await conn.fetch(call, *items)} == {"created"}

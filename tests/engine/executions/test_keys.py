@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -40,12 +41,12 @@ async def test_a_key_finds_the_first_execution_whatever_id_and_partition_a_retry
     conn: Connection, given: Given
 ) -> None:
     """The partition of a key depends on the key, not on the new id."""
-    first = ExecutionId(3, ids.uuid7())
+    first = ExecutionId(3, uuid4())
     assert await submit(conn, key="order-7", namespace="a", execution_id=first) == (CREATED, first)
     before = await stored(given)
 
     for partition in (0, 3, 255):
-        again = await submit(conn, key="order-7", namespace="a", execution_id=ExecutionId(partition, ids.uuid7()))
+        again = await submit(conn, key="order-7", namespace="a", execution_id=ExecutionId(partition, uuid4()))
         assert again == (DUPLICATE, first)
     assert await stored(given) == before
 
@@ -222,7 +223,7 @@ LETTERS = ["a", "m", "z"]
 KEYS = sorted(LETTERS, key=key_partition)
 CONTENDED: dict[str, Sequence[object]] = {
     "key": KEYS,
-    "execution_id": [ExecutionId(partition, ids.uuid7()) for partition in (1, 2, 3)],
+    "execution_id": [ExecutionId(partition, uuid4()) for partition in (1, 2, 3)],
     "lane": LETTERS,
 }
 

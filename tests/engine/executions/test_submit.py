@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -74,14 +75,24 @@ async def test_an_id_in_use_returns_duplicate_also_after_its_end(conn: Connectio
     assert await stored(given) == before
 
 
-async def test_an_id_is_kept_in_any_partition_and_below_any_partition_count(conn: Connection) -> None:
-    mine = ids.ExecutionId(999, ids.uuid7())
+async def test_an_id_with_a_foreign_uuid_may_have_any_partition_of_the_cell(conn: Connection) -> None:
+    mine = ids.ExecutionId(199, uuid4())
 
-    first = await executions.submit(conn, submission(execution_id=mine), partitions=1000)
-    again = await executions.submit(conn, submission(execution_id=mine), partitions=1000)
+    first = await executions.submit(conn, submission(execution_id=mine))
+    assert first.execution_id == mine
+    for again in (mine, str(mine), mine.wire):
+        repeated = await executions.submit(conn, submission(execution_id=again))
+        assert (repeated.outcome, repeated.execution_id) == (SubmitOutcome.DUPLICATE, mine)
 
-    assert (first.execution_id, again.execution_id) == (mine, mine)
-    assert again.outcome is SubmitOutcome.DUPLICATE
+
+async def test_the_bare_uuid_is_the_whole_id(conn: Connection) -> None:
+    for mine in (ids.mint_execution_id(), ids.ExecutionId.of(uuid4())):
+        first = await executions.submit(conn, submission(execution_id=str(mine.uuid)))
+        again = await executions.submit(conn, submission(execution_id=mine.wire.upper().replace("FP", "fp")))
+
+        assert (first.execution_id, again.execution_id) == (mine, mine)
+        assert again.outcome is SubmitOutcome.DUPLICATE
+        assert str(again.execution_id) == str(mine.uuid)
 
 
 @pytest.mark.parametrize(("delay", "due_in"), [(timedelta(hours=1), 3600), ("moment", 3600)])
@@ -180,8 +191,15 @@ async def test_a_value_exactly_at_its_limit_is_accepted(conn: Connection, given:
 
 # The options, the error, and what its message must contain: the value (or its size), and the remedy.
 REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
-    ({"execution_id": "550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "550e8400", "use {fp:N}"),
-    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:256}", "use"),
+    ({"execution_id": "{fp:32768}:550e8400-e29b-41d4-a716-446655440000"}, errors.InvalidId, "{fp:32768}", "use 0 to"),
+    ({"execution_id": "{fp:256}:550e8400-e29b-41d4-a716-446655440000"}, errors.WrongPartition, "{fp:256}", "use"),
+    (
+        {"execution_id": "{fp:25}:019df237-3e80-8a31-800c-3f9b71e5d004"},
+        errors.WrongPartition,
+        "{fp:25}",
+        "use 019df237",
+    ),
+    ({"execution_id": ids.ExecutionId(999, UUID(int=1))}, errors.WrongPartition, "{fp:999}", "cell 3"),
     ({"execution_id": "{fp:1}:nonsense"}, errors.InvalidId, "nonsense", "use"),
     ({"execution_id": ""}, errors.InvalidId, "''", "use"),
     ({"task": ""}, errors.InvalidName, "''", "1 to 256 bytes"),
@@ -343,7 +361,7 @@ async def test_text_that_postgres_cannot_store_is_refused(conn: Connection, give
 async def test_an_id_that_postgres_cannot_store_is_refused(conn: Connection, given: Given, bad: str) -> None:
     [refusal] = await refused(conn, given, submission(execution_id=bad))
 
-    assert (type(refusal), refusal.fields) == (errors.InvalidId, {"cause": "missing_tag"})
+    assert (type(refusal), refusal.fields) == (errors.InvalidId, {"cause": "invalid_uuid"})
 
 
 @pytest.mark.parametrize("what", ["delay", "deadline"])
@@ -394,7 +412,7 @@ async def test_an_unknown_field_of_the_options_is_refused(conn: Connection, give
     [row] = await conn.fetch(
         "select refusal, detail from flowfabric.submit($1, '{1}', '{0}', $2)",
         ['{"task": "k", "colour": "red"}'],
-        [ids.uuid7()],
+        [uuid4()],
     )
 
     assert row["refusal"] == errors.InvalidBody.code

@@ -24,7 +24,7 @@ async def test_a_quota_is_created_once_and_its_id_is_derived_from_its_name(conn:
     assert (made.outcome, again.outcome) == ("created", "exists")
     assert made.quota_id == again.quota_id == ids.quota_id("default", "model")
     [stored] = await given.rows("select partition from flowfabric.quotas")
-    assert stored["partition"] == ids.partition_of(made.quota_id, 32)
+    assert stored["partition"] == ids.named_partition(made.quota_id, 32)
     assert await given.events() == ["quota_created"]
     assert await given.event("quota_created") == {
         "quota_id": str(made.quota_id),

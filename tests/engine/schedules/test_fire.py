@@ -41,10 +41,12 @@ async def test_a_tick_is_submitted_once_it_is_due_and_not_before(conn: Connectio
 
 
 def uuid_of(namespace: str, name: str) -> UUID:
-    """The UUID of the tick at 13:00: version 8, from the first half of a hash."""
+    """The UUID of the tick at 13:00: version 8, from the first half of a hash, in a partition of cell 0."""
     hashed = f"schedule\0{namespace}\0{name}\0{int(moment('2026-06-01 13:00').timestamp())}000000"
     digits = sha256(hashed.encode()).hexdigest()
-    return UUID(f"{digits[:12]}8{digits[13:16]}{int(digits[16], 16) & 3 | 8:x}{digits[17:32]}")
+    partition = int(digits[16:21], 16) >> 3 & 255
+    carrying = f"{0b10 << 18 | partition << 3 | int(digits[20], 16) & 7:05x}"
+    return UUID(f"{int(digits[0], 16) | 8:x}{digits[1:12]}8{digits[13:16]}{carrying}{digits[21:32]}")
 
 
 async def test_the_execution_id_is_derived_from_schedule_and_tick(conn: Connection, given: Given) -> None:
@@ -58,7 +60,7 @@ async def test_the_execution_id_is_derived_from_schedule_and_tick(conn: Connecti
     stored = await given.rows("select partition, id from flowfabric.executions")
     expected = {uuid_of("default", "nightly"), uuid_of("default", "other"), uuid_of("acme", "nightly")}
     assert {row["id"] for row in stored} == expected
-    assert [row["partition"] for row in stored] == [partition_of(row["id"], 256) for row in stored]
+    assert [row["partition"] for row in stored] == [partition_of(row["id"]) for row in stored]
 
 
 async def test_a_deadline_is_counted_from_the_submission(conn: Connection, given: Given) -> None:

@@ -8,13 +8,13 @@ import click
 import msgspec
 
 from flowfabric.app import App
-from flowfabric.cli import formatting, tables
+from flowfabric.cli import formatting, resolve, tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import F, by_option, decorated, duration, execution_argument, given, namespace_option, paged
 from flowfabric.cli.output import page_table, prints
 from flowfabric.engine import budgets as engine
 from flowfabric.engine.clock import clock
-from flowfabric.ids import parse_execution_id, shown
+from flowfabric.ids import shown
 from flowfabric.model import Budget, Page
 
 CARD = ("budget=name", "namespace", "id=budget_id", "mode", "on hard limit=on_hard_limit",
@@ -206,9 +206,9 @@ async def release_usage(app: App, budget: str, execution: str, namespace: str, b
 
     \b
     Example:
-      ff budgets release team-a '{fp:24}:550e8400-e29b-41d4-a716-446655440000'
+      ff budgets release team-a 019df237
     """
-    execution_id = parse_execution_id(execution, app.config.execution_partitions)
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         done = await engine.release_usage(conn, budget, execution_id, namespace=namespace, by=by)
     app.notifier.send(lanes=done.lanes)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from flowfabric import ids
 from flowfabric.app import App
+from flowfabric.cli import resolve
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.formatting import cell, timestamp
 from flowfabric.cli.options import lane_and_namespace_filters, tag
@@ -39,12 +39,12 @@ def complete_kind(_ctx: click.Context, _param: click.Parameter, begun: str) -> l
     return [kind.value for kind in EventKind if kind.startswith(begun)]
 
 
-def filtered(app: App, **wanted: Any) -> EventFilter:
-    """The filter that the options describe. Raises `InvalidId`, `WrongPartition`."""
+async def filtered(app: App, **wanted: Any) -> EventFilter:
+    """The filter that the options describe. Raises `InvalidId`, `WrongPartition`, `NotFound`."""
     execution, flow, kinds = wanted.pop("execution"), wanted.pop("flow"), wanted.pop("kinds")
     return EventFilter(
-        execution_id=None if execution is None else app.execution(execution).execution_id,
-        flow_id=None if flow is None else ids.parse_flow_id(flow, app.config.execution_partitions),
+        execution_id=None if execution is None else await resolve.execution_id(app, execution),
+        flow_id=None if flow is None else await resolve.flow_id(app, flow),
         kinds=kinds or None,
         **wanted,
     )
@@ -88,7 +88,7 @@ async def tail(
       ff events tail --kind execution_failed --kind execution_expired
       ff events tail --once --json --cursor AgAAAAAAAAAq
     """
-    only, count = filtered(app, **wanted), 0
+    only, count = await filtered(app, **wanted), 0
     found = _stored(app, cursor or engine.OLDEST, only) if once else await app.log.subscribe(cursor or "", only)
     async for event in found:
         yield event

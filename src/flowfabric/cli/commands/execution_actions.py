@@ -8,6 +8,7 @@ import click
 
 from flowfabric.app import App
 from flowfabric.app.executions import Execution
+from flowfabric.cli import resolve
 from flowfabric.cli.errors import command_error
 from flowfabric.cli.options import (
     by_option,
@@ -37,7 +38,8 @@ async def _each(
     done: list[Done] = []
     for execution in progress(given, doing):
         try:
-            done.append({"execution_id": execution, **await act(app.execution(execution))})
+            found = await resolve.execution(app, execution)
+            done.append({"execution_id": found.execution_id, **await act(found)})
         except FlowFabricError as error:
             command_error(error, execution_id=execution).report()
     return Page(done) if done else None
@@ -55,7 +57,7 @@ async def cancel(app: App, executions: Sequence[str], reason: str | None, by: st
 
     \b
     Example:
-      ff executions cancel {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "submitted twice"
+      ff executions cancel 019df237-3e80-8a31-800c-3f9b71e5d004 --reason "submitted twice"
     """
 
     async def act(execution: Execution[object]) -> Done:
@@ -83,9 +85,9 @@ async def override(
 
     \b
     Example:
-      ff executions override {fp:24}:550e8400-e29b-41d4-a716-446655440000 --complete '{"paid": true}' \\
+      ff executions override 019df237-3e80-8a31-800c-3f9b71e5d004 --complete '{"paid": true}' \\
         --reason "the bank confirmed it by phone"
-      ff executions override {fp:24}:550e8400-e29b-41d4-a716-446655440000 --fail --reason "the order was withdrawn"
+      ff executions override 019df237-3e80-8a31-800c-3f9b71e5d004 --fail --reason "the order was withdrawn"
     """
     if fail is (complete is not None):
         raise click.UsageError("the outcome is missing or ambiguous; use either --complete JSON or --fail")
@@ -116,7 +118,7 @@ async def replay(
 
     \b
     Example:
-      ff executions replay {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions replay 019df237-3e80-8a31-800c-3f9b71e5d004
       ff executions list --state failed --ids | ff executions replay -
     """
 
@@ -144,7 +146,7 @@ async def hold(app: App, executions: Sequence[str], reason: str | None, by: str)
 
     \b
     Example:
-      ff executions hold {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "checking the input"
+      ff executions hold 019df237-3e80-8a31-800c-3f9b71e5d004 --reason "checking the input"
     """
 
     async def act(execution: Execution[object]) -> Done:
@@ -166,7 +168,7 @@ async def unhold(app: App, executions: Sequence[str], reason: str | None, by: st
 
     \b
     Example:
-      ff executions unhold {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions unhold 019df237-3e80-8a31-800c-3f9b71e5d004
     """
 
     async def act(execution: Execution[object]) -> Done:
@@ -193,7 +195,7 @@ async def resume(
 
     \b
     Example:
-      ff executions resume {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "answered by phone"
+      ff executions resume 019df237-3e80-8a31-800c-3f9b71e5d004 --reason "answered by phone"
     """
 
     async def act(execution: Execution[object]) -> Done:
@@ -215,9 +217,9 @@ async def change_priority(app: App, execution: str, priority: int, by: str) -> P
 
     \b
     Example:
-      ff executions change-priority {fp:24}:550e8400-e29b-41d4-a716-446655440000 100
+      ff executions change-priority 019df237-3e80-8a31-800c-3f9b71e5d004 100
     """
-    execution_id = app.execution(execution).execution_id
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         return await engine.change_priority(conn, execution_id, priority, by=by)
 
@@ -232,8 +234,8 @@ async def set_tag(app: App, execution: str, tag: tuple[str, str], by: str) -> Do
 
     \b
     Example:
-      ff executions set-tag {fp:24}:550e8400-e29b-41d4-a716-446655440000 billing.customer=4711
+      ff executions set-tag 019df237-3e80-8a31-800c-3f9b71e5d004 billing.customer=4711
     """
-    execution_id = app.execution(execution).execution_id
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         return {"tag": tag[0], "outcome": await engine.set_tag(conn, execution_id, tag[0], tag[1] or None, by=by)}

@@ -4,9 +4,8 @@ from typing import Any
 
 import click
 
-from flowfabric import ids
 from flowfabric.app import App
-from flowfabric.cli import remedies
+from flowfabric.cli import remedies, resolve
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.commands import execution_actions as actions
 from flowfabric.cli.commands.events import detail_for_people, parse_cursor
@@ -43,7 +42,10 @@ def _timeline(found: Timeline) -> str:
 
 @click.group(cls=CommandGroup)
 def executions() -> None:
-    """List, describe, explain, cancel, override and replay executions (task runs)."""
+    """List, describe, explain, cancel, override and replay executions (task runs).
+
+    The beginning of an id is enough, at least 8 digits, if no other id begins so.
+    """
 
 
 @executions.command("list")
@@ -83,7 +85,7 @@ async def list_executions(
       ff executions list --state failed --lane reports
       ff executions list --state failed --ids --limit 1000 | ff executions replay -
     """
-    of_flow = None if flow is None else ids.parse_flow_id(flow, app.config.execution_partitions)
+    of_flow = None if flow is None else await resolve.flow_id(app, flow)
     async with app.database.connection() as conn:
         page = await engine.list_executions(conn, states=states or None, flow=of_flow, **wanted)
     if not only_ids:
@@ -103,9 +105,9 @@ async def describe(app: App, execution: str) -> Description:
 
     \b
     Example:
-      ff executions describe {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions describe 019df237-3e80-8a31-800c-3f9b71e5d004
     """
-    execution_id = app.execution(execution).execution_id
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         return await engine.describe(conn, execution_id, payload=True, result=True)
 
@@ -118,9 +120,9 @@ async def explain(app: App, execution: str) -> remedies.Explanation:
 
     \b
     Example:
-      ff executions explain {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions explain 019df237-3e80-8a31-800c-3f9b71e5d004
     """
-    found = await app.execution(execution).describe()
+    found = await (await resolve.execution(app, execution)).describe()
     async with app.database.connection() as conn:
         live = await worker_engine.list_workers(conn, lane=found.lane, limit=1)
     return remedies.explain(found, served=bool(live.items))
@@ -137,9 +139,9 @@ async def list_events(app: App, execution: str, limit: int, cursor: str) -> Time
 
     \b
     Example:
-      ff executions events {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions events 019df237-3e80-8a31-800c-3f9b71e5d004
     """
-    asked = app.execution(execution)
+    asked = await resolve.execution(app, execution)
     await asked.state()  # an unknown id is an error, not an empty list
     found: list[Event] = []
     truncated = False
@@ -164,9 +166,9 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
 
     \b
     Example:
-      ff executions attempts {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff executions attempts 019df237-3e80-8a31-800c-3f9b71e5d004
     """
-    execution_id = app.execution(execution).execution_id
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         return await attempt_engine.list_attempts(conn, execution_id, limit=limit, cursor=cursor)
 

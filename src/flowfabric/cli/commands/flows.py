@@ -5,14 +5,12 @@ from typing import Any
 
 import click
 
-from flowfabric import ids
 from flowfabric.app import App
-from flowfabric.cli import tables
+from flowfabric.cli import resolve, tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import by_option, namespace_filter, paged, reason_option
 from flowfabric.cli.output import next_page, prints
 from flowfabric.engine import flows as engine
-from flowfabric.ids import FlowId
 from flowfabric.model import CancelledFlow, CancelPolicy, FlowDescription, FlowState, FlowSummary, Page
 
 CARD = ("flow=flow_id", "kind", "state", "counts", "namespace", "tags", "members=node_count", "edges=edge_count",
@@ -85,10 +83,11 @@ async def describe_flow(app: App, flow: str, limit: int, cursor: str | None) -> 
 
     \b
     Example:
-      ff flows describe {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff flows describe 019df237-3e80-8a31-800c-3f9b71e5d004
     """
+    flow_id = await resolve.flow_id(app, flow)
     async with app.database.connection() as conn:
-        return await engine.describe_flow(conn, _id(app, flow), limit=limit, cursor=cursor)
+        return await engine.describe_flow(conn, flow_id, limit=limit, cursor=cursor)
 
 
 @flows.command("cancel")
@@ -108,13 +107,10 @@ async def cancel_flow(app: App, flow: str, policy: str, reason: str | None, by: 
 
     \b
     Example:
-      ff flows cancel {fp:24}:550e8400-e29b-41d4-a716-446655440000 --reason "wrong input" --policy cancel_pending
+      ff flows cancel 019df237-3e80-8a31-800c-3f9b71e5d004 --reason "wrong input" --policy cancel_pending
     """
+    flow_id = await resolve.flow_id(app, flow)
     async with app.database.connection() as conn:
-        done = await engine.cancel_flow(conn, _id(app, flow), reason=reason, by=by, policy=policy)
+        done = await engine.cancel_flow(conn, flow_id, reason=reason, by=by, policy=policy)
     app.notify(ended=done.members)
     return done
-
-
-def _id(app: App, flow: str) -> FlowId:
-    return ids.parse_flow_id(flow, app.config.execution_partitions)

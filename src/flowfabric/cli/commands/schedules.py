@@ -276,9 +276,8 @@ async def fire_schedule(app: App, schedule: str, namespace: str, by: str) -> Fir
     Example:
       ff schedules fire nightly
     """
-    partitions = app.config.execution_partitions
     async with app.database.connection() as conn:
-        fired = await engine.fire_schedule(conn, schedule, namespace=namespace, by=by, partitions=partitions)
+        fired = await engine.fire_schedule(conn, schedule, namespace=namespace, by=by)
     app.notify(lanes=[fired.lane], ended=fired.ended)
     return fired
 

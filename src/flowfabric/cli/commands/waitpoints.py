@@ -8,7 +8,7 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
-from flowfabric.cli import formatting, tables
+from flowfabric.cli import formatting, resolve, tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.errors import JSON
 from flowfabric.cli.options import (
@@ -23,7 +23,7 @@ from flowfabric.cli.options import (
 from flowfabric.cli.output import prints
 from flowfabric.engine import waits as engine
 from flowfabric.errors import ApprovalDigestMismatch, ExecutionNotSuspended, WaitpointNotFound
-from flowfabric.ids import shown
+from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Delivered, Page, SuspendedExecution, Waitpoint
 
 SUSPENDED = ("execution=execution_id", "waitpoints=waitpoint_keys", "subject=about", "suspended=suspended_at",
@@ -54,7 +54,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """An approval or rejection: its subject, and its effect on the execution."""
 
-    execution_id: str
+    execution_id: ExecutionId
     waitpoint: str
     decision: str
     by: str
@@ -134,9 +134,9 @@ async def describe(app: App, execution: str) -> Waits:
 
     \b
     Example:
-      ff waitpoints describe {fp:24}:550e8400-e29b-41d4-a716-446655440000
+      ff waitpoints describe 019df237-3e80-8a31-800c-3f9b71e5d004
     """
-    execution_id = app.execution(execution).execution_id
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         points = await engine.list_waitpoints(conn, execution_id, limit=1_000)
         return Waits(asked=await engine.list_waits(conn, execution_id), waitpoints=[*points.items])
@@ -153,7 +153,7 @@ async def approve(app: App, **given: Any) -> Decision:
 
     \b
     Example:
-      ff waitpoints approve {fp:24}:550e8400-e29b-41d4-a716-446655440000 publish --note "looks good"
+      ff waitpoints approve 019df237-3e80-8a31-800c-3f9b71e5d004 publish --note "looks good"
     """
     return await _decide(app, "approve", **given)
 
@@ -166,7 +166,7 @@ async def reject(app: App, **given: Any) -> Decision:
 
     \b
     Example:
-      ff waitpoints reject {fp:24}:550e8400-e29b-41d4-a716-446655440000 publish --note "the title is wrong"
+      ff waitpoints reject 019df237-3e80-8a31-800c-3f9b71e5d004 publish --note "the title is wrong"
     """
     return await _decide(app, "reject", **given)
 
@@ -188,9 +188,9 @@ async def signal(
 
     \b
     Example:
-      ff waitpoints signal {fp:24}:550e8400-e29b-41d4-a716-446655440000 paid received '{"amount": 12}'
+      ff waitpoints signal 019df237-3e80-8a31-800c-3f9b71e5d004 paid received '{"amount": 12}'
     """
-    asked = app.execution(execution)
+    asked = await resolve.execution(app, execution)
     if token_file is not None:
         token = token_file.read(4_096).decode(errors="replace").strip()
         return await asked.signal(waitpoint, payload, token=token, name=name, source=given["by"])
@@ -207,9 +207,9 @@ async def _decide(
     app: App, decision: str, *, execution: str, waitpoint: str | None, by: str, note: str | None, yes: bool,
     digest: str | None,
 ) -> Decision:  # fmt: skip
-    execution_id = app.execution(execution).execution_id
+    execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
-        asked, waitpoint = _chosen(execution, await engine.list_waits(conn, execution_id), waitpoint)
+        asked, waitpoint = _chosen(execution_id, await engine.list_waits(conn, execution_id), waitpoint)
         _agree(asked, waitpoint, decision, yes=yes, digest=digest)
         sent = None if note is None else payloads.encode(note)
         done = await engine.deliver_approval(
@@ -217,7 +217,7 @@ async def _decide(
         )
     app.notifier.send(lanes=[done.lane] if done.lane else [])
     return Decision(
-        execution_id=execution,
+        execution_id=execution_id,
         waitpoint=waitpoint,
         decision=decision,
         by=by,
@@ -244,7 +244,9 @@ def _agree(asked: SuspendedExecution, waitpoint: str, decision: str, *, yes: boo
         click.confirm(f"{decision} this?", abort=True, err=True)
 
 
-def _chosen(execution: str, waits: list[SuspendedExecution], waitpoint: str | None) -> tuple[SuspendedExecution, str]:
+def _chosen(
+    execution: ExecutionId, waits: list[SuspendedExecution], waitpoint: str | None
+) -> tuple[SuspendedExecution, str]:
     """The wait and the waitpoint to decide on; without a name, the only waitpoint."""
     if not waits:
         raise ExecutionNotSuspended(f"execution {execution} does not wait for a signal or an approval")

@@ -40,7 +40,7 @@ async def create_budget(
     outcome = await call.value(
         conn,
         "create_budget",
-        partition=ids.partition_of(created_id, partitions),
+        partition=ids.named_partition(created_id, partitions),
         id=created_id,
         namespace=namespace,
         name=name,

@@ -26,7 +26,6 @@ async def submit_children(
     conn: Connection,
     asked: Sequence[ChildToSubmit],
     *,
-    partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
     wait: bool = True,
 ) -> list[FoundChild | FlowFabricError]:
@@ -44,7 +43,7 @@ async def submit_children(
         check_text(child.name, "the name of a step")
         calls.expect(int, child.occurrence, "occurrence")
         submission = replace(child.submission, execution_id=child.execution_id)
-        return _Child(child, submissions.prepare(submission, texts, iter(()), partitions, payload_limit))
+        return _Child(child, submissions.prepare(submission, texts, iter(()), payload_limit))
 
     async def send(sent: Sequence[_Child]) -> list[FoundChild | FlowFabricError]:
         return await _send(conn, [child.asked for child in sent], [child.item for child in sent], payload_limit, wait)

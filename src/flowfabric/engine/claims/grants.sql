@@ -82,7 +82,7 @@ begin
     expires_ms := extract(epoch from ends_at) * 1000;
     return query
     select g.partition, g.id,
-           format('pg:%s:%s:%s:%s', flowfabric._id(g.partition, g.id), expires_ms, signer.kid, flowfabric._hmac(
+           format('pg:%s:%s:%s:%s', flowfabric._tagged_id(g.partition, g.id), expires_ms, signer.kid, flowfabric._hmac(
                signer,
                flowfabric._grant_message(g.partition, g.id, issue_grant.worker, issue_grant.instance, expires_ms))),
            ends_at, g.route

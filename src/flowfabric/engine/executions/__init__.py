@@ -2,6 +2,7 @@
 
 from flowfabric.engine.executions.change import cancel, change_priority
 from flowfabric.engine.executions.deadlines import expire_executions, promote_due
+from flowfabric.engine.executions.match import match_executions
 from flowfabric.engine.executions.override import override
 from flowfabric.engine.executions.read import (
     describe,
@@ -27,6 +28,7 @@ __all__ = [
     "get_tag",
     "list_ended",
     "list_executions",
+    "match_executions",
     "override",
     "promote_due",
     "remove_ended",

@@ -114,12 +114,12 @@ begin
                 as h (item, namespace, key, owner)
             where a.keys is not null
         )
-        select i.item::int, flowfabric._id(i.partition, i.id) as own_id, i.same_id, i.known, h.item as same_key, h.owner
+        select i.item::int, i.partition, i.id, i.same_id, i.known, h.item as same_key, h.owner
         from items i left join held h on h.namespace = i.namespace and h.key = i.key
         order by i.item
     loop
         owners[it.item] := case
-            when it.known or made[it.same_id] then it.own_id
+            when it.known or made[it.same_id] then flowfabric._id(it.partition, it.id)
             else coalesce(it.owner, flowfabric._id(
                 _find_owners.partitions[takers[it.same_key]], _find_owners.ids[takers[it.same_key]])) end;
         if owners[it.item] is null then

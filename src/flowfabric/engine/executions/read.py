@@ -8,7 +8,7 @@ import msgspec
 
 from flowfabric import calls, ids
 from flowfabric.errors import FlowFabricError, InvalidBody
-from flowfabric.ids import ANY_COUNT, ExecutionId, FlowId, check_filter, check_text, expect_id
+from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, expect_id
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
@@ -124,9 +124,9 @@ def _position(order: str, cursor: str | None) -> dict[str, object]:
     if not cursor:
         return {}
     if order == "newest":
-        created_at, last = ids.parse_newest_cursor(cursor, ANY_COUNT)
+        created_at, last = ids.parse_newest_cursor(cursor)
         return {"after_created": created_at, "after_partition": last.partition, "after_id": last.uuid}
-    last = ids.parse_id_cursor(cursor, ANY_COUNT)
+    last = ids.parse_id_cursor(cursor)
     return {"after_partition": last.partition, "after_id": last.uuid}
 
 

@@ -19,22 +19,19 @@ from flowfabric.postgres.driver import Connection, Row
 CREATED = SubmitOutcome.CREATED
 
 
-async def submit(
-    conn: Connection, submission: Submission, *, partitions: int = 256, payload_limit: int = PAYLOAD_LIMIT
-) -> Submitted:
+async def submit(conn: Connection, submission: Submission, *, payload_limit: int = PAYLOAD_LIMIT) -> Submitted:
     """Create an execution. Joins the transaction that is open on `conn`.
 
     Safe to repeat with an `execution_id` or a `key`: returns `DUPLICATE` with the first execution's id. Raises errors
     of the families `Invalid`, `NotFound` and `Conflict`.
     """
-    return calls.only(await submit_many(conn, [submission], partitions=partitions, payload_limit=payload_limit))
+    return calls.only(await submit_many(conn, [submission], payload_limit=payload_limit))
 
 
 async def submit_many(
     conn: Connection,
     asked: Sequence[Submission],
     *,
-    partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
     counted_from: datetime | None = None,
     minted: Iterable[ExecutionId] | None = None,
@@ -48,30 +45,28 @@ async def submit_many(
     raises `RowLocked` if another transaction keeps a row locked that it needs, such as an idempotency key.
     """
     texts: dict[int, str] = {}
-    fresh = iter(minted or ids.mint_execution_ids(sum(each.execution_id is None for each in asked), partitions))
+    fresh = iter(minted or ids.mint_execution_ids(sum(each.execution_id is None for each in asked)))
     return await calls.each(
         asked,
-        lambda submission: submissions.prepare(submission, texts, fresh, partitions, payload_limit),
-        lambda items: _send(conn, items, partitions, payload_limit=payload_limit, counted_from=counted_from, wait=wait),
+        lambda submission: submissions.prepare(submission, texts, fresh, payload_limit),
+        lambda items: _send(conn, items, payload_limit=payload_limit, counted_from=counted_from, wait=wait),
         attrgetter("weight"),
     )
 
 
-async def _send(
-    conn: Connection, items: Sequence[Item], partitions: int, **arguments: object
-) -> list[Submitted | FlowFabricError]:
+async def _send(conn: Connection, items: Sequence[Item], **arguments: object) -> list[Submitted | FlowFabricError]:
     answered = await call.rows(conn, "submit", **submissions.arguments(items), **arguments)
-    return [_answer(row, item, partitions) for row, item in zip(answered, items, strict=True)]
+    return [_answer(row, item) for row, item in zip(answered, items, strict=True)]
 
 
-def _answer(row: Row, item: Item, partitions: int) -> Submitted | FlowFabricError:
+def _answer(row: Row, item: Item) -> Submitted | FlowFabricError:
     outcome = row["outcome"]
     if outcome == "created":
         return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))
     if outcome is None:
         return call.refusal(row["refusal"], row["detail"])
     first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
-    return Submitted(SubmitOutcome.DUPLICATE, ids.parse_execution_id(first, partitions))
+    return Submitted(SubmitOutcome.DUPLICATE, ids.read_execution_id(first))
 
 
 @cache

@@ -21,7 +21,6 @@ async def create_flow(
     flow_id: FlowId | str | None = None,
     key: str | None = None,
     tags: Mapping[str, str] | None = None,
-    partitions: int = 256,
 ) -> CreatedFlow:
     """Create an empty flow. If the connection is in a transaction, the flow is created in that transaction.
 
@@ -29,7 +28,7 @@ async def create_flow(
     unique within the namespace and is reserved until the flow is removed. Raises `InvalidId`, `WrongPartition`,
     `InvalidNamespace`, `InvalidName`, `InvalidTagKey`, `InvalidTag`.
     """
-    asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
+    asked = ids.mint_flow_id() if flow_id is None else ids.parse_flow_id(str(flow_id))
     made = await call.row(
         conn,
         "create_flow",
@@ -38,10 +37,10 @@ async def create_flow(
         namespace=ids.check_namespace(namespace),
         kind=check_text(kind, "kind"),
         key=key or None,
-        key_partition=ids.idempotency_partition(namespace, key, partitions) if key else None,
+        key_partition=ids.idempotency_partition(namespace, key) if key else None,
         tags=calls.json_text(tags, "tags") if tags else None,
     )
-    return CreatedFlow(made["outcome"], ids.parse_flow_id(made["flow_id"], partitions))
+    return CreatedFlow(made["outcome"], ids.read_flow_id(made["flow_id"]))
 
 
 async def add_execution(
@@ -49,7 +48,6 @@ async def add_execution(
     flow_id: FlowId,
     execution: ExecutionId | Submission,
     *,
-    partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> AddedExecution:
     """Make an execution a member of a flow in the same partition, or submit a new member.
@@ -61,9 +59,7 @@ async def add_execution(
     expect_id(FlowId, flow_id, "flow id")
     if not isinstance(execution, Submission):
         return await _add(conn, flow_id, expect_id(ExecutionId, execution, "execution id"))
-    item = submissions.prepare(
-        msgspec.structs.replace(execution, flow=flow_id), {}, iter(()), partitions, payload_limit
-    )
+    item = submissions.prepare(msgspec.structs.replace(execution, flow=flow_id), {}, iter(()), payload_limit)
     async with conn.transaction():
         answer = await call.row(conn, "submit", **submissions.arguments([item]), payload_limit=payload_limit)
         if answer["refusal"] is not None:
@@ -72,7 +68,7 @@ async def add_execution(
             added = await _add(conn, flow_id, item.execution_id)
             return msgspec.structs.replace(added, outcome="added")
         first = msgspec.json.decode(answer["detail"], type=dict[str, str])["execution_id"]
-        return await _add(conn, flow_id, ids.parse_execution_id(first, partitions))
+        return await _add(conn, flow_id, ids.read_execution_id(first))
 
 
 async def _add(conn: Connection, flow_id: FlowId, execution_id: ExecutionId) -> AddedExecution:

@@ -9,7 +9,14 @@ import msgspec
 from flowfabric import calls, ids
 from flowfabric.calls import submissions
 from flowfabric.calls.submissions import PAYLOAD_LIMIT, Item
-from flowfabric.errors import FlowFabricError, FlowTooLarge, InvalidBody, InvalidDependency, PayloadTooLarge
+from flowfabric.errors import (
+    FlowFabricError,
+    FlowTooLarge,
+    InvalidBody,
+    InvalidDependency,
+    PayloadTooLarge,
+    WrongPartition,
+)
 from flowfabric.ids import ExecutionId, FlowId, check_text, shown
 from flowfabric.model import EdgePolicy, Link, Member, SubmittedFlow
 from flowfabric.postgres import call
@@ -30,7 +37,6 @@ async def submit_flow(
     flow_id: FlowId | str | None = None,
     key: str | None = None,
     tags: Mapping[str, str] | None = None,
-    partitions: int = 256,
     payload_limit: int = PAYLOAD_LIMIT,
 ) -> SubmittedFlow:
     """Submit a whole flow in one transaction: all of it, or nothing.
@@ -39,9 +45,9 @@ async def submit_flow(
     field `element`, such as `members[3].lane`. Safe to repeat with a `flow_id` or a `key`: returns `duplicate` with the
     executions of the first call. Raises what `create_flow`, `submit`, `add_edge` and `set_edge_group` raise.
     """
-    asked = ids.mint_flow_id(partitions) if flow_id is None else ids.parse_flow_id(str(flow_id), partitions)
+    asked = ids.mint_flow_id() if flow_id is None else ids.parse_flow_id(str(flow_id))
     numbers = _numbers(members)
-    items = _items(members, asked, partitions, payload_limit)
+    items = _items(members, asked, payload_limit)
     rules = groups or {}
     answer = await call.row(
         conn,
@@ -52,7 +58,7 @@ async def submit_flow(
         kind=check_text(kind, "kind"),
         names=list(numbers),
         key=key or None,
-        key_partition=ids.idempotency_partition(namespace, key, partitions) if key else None,
+        key_partition=ids.idempotency_partition(namespace, key) if key else None,
         tags=calls.json_text(tags, "tags") if tags else None,
         payload_limit=payload_limit,
         upstreams=[_number(numbers, edge.upstream, f"edges[{at}].upstream") for at, edge in enumerate(edges)],
@@ -65,8 +71,8 @@ async def submit_flow(
     found = msgspec.json.decode(answer["executions"], type=dict[str, str])
     return SubmittedFlow(
         outcome=answer["outcome"],
-        flow_id=ids.parse_flow_id(answer["flow_id"], partitions),
-        executions={name: ids.parse_execution_id(text, partitions) for name, text in found.items()},
+        flow_id=ids.read_flow_id(answer["flow_id"]),
+        executions={name: ids.read_execution_id(text) for name, text in found.items()},
     )
 
 
@@ -105,13 +111,13 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(shown(name) for name in first[:5]) + ", …" * (len(first) > 5)
 
 
-def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_limit: int) -> list[Item]:
+def _items(members: Sequence[Member], flow_id: FlowId, payload_limit: int) -> list[Item]:
     texts: dict[int, str] = {}
     items = []
     for at, member in enumerate(members):
         wanted = msgspec.structs.replace(member.submission, flow=flow_id)
         try:
-            item = submissions.prepare(wanted, texts, iter(()), partitions, payload_limit)
+            item = submissions.prepare(wanted, texts, iter(()), payload_limit)
             _check_home(item.execution_id, flow_id)
         except FlowFabricError as refused:
             raise type(refused)(
@@ -130,7 +136,7 @@ def _items(members: Sequence[Member], flow_id: FlowId, partitions: int, payload_
 
 def _check_home(execution_id: ExecutionId, flow_id: FlowId) -> None:
     if execution_id.partition != flow_id.partition:
-        raise InvalidBody(f"execution id {execution_id} is not in the partition of flow {flow_id}; remove the id")
+        raise WrongPartition(f"execution id {execution_id} is not in the partition of flow {flow_id}; remove the id")
 
 
 def _member_arguments(items: Sequence[Item]) -> dict[str, Any]:

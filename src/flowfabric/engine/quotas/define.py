@@ -34,7 +34,7 @@ async def create_quota(
     outcome = await call.value(
         conn,
         "create_quota",
-        partition=ids.partition_of(quota_id, partitions),
+        partition=ids.named_partition(quota_id, partitions),
         id=quota_id,
         namespace=namespace,
         name=name,

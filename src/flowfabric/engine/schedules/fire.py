@@ -24,13 +24,12 @@ async def fire_schedule(
     namespace: str = "default",
     by: str,
     execution_id: ExecutionId | None = None,
-    partitions: int = 256,
 ) -> Fired:
     """Submit the execution of a schedule now, on request, even if it is paused. Its ticks are not affected.
 
     Safe to repeat with an `execution_id`. Raises `ScheduleNotFound`, `InvalidBody`, and what `submit` refuses.
     """
-    chosen = mint_execution_id(partitions) if execution_id is None else execution_id
+    chosen = mint_execution_id() if execution_id is None else execution_id
     fired = await call.row(
         conn,
         "fire_schedule",
@@ -44,7 +43,7 @@ async def fire_schedule(
     return Fired(outcome=fired["outcome"], execution_id=started, lane=fired["lane"], ended=ended)
 
 
-async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0, partitions: int = 256) -> Swept:
+async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
     """Submit an execution for each due tick, once, and move the schedules to their next tick.
 
     A schedule whose submission is refused keeps its tick, records why, and is retried; the others continue.
@@ -59,7 +58,7 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
             "fire_schedules",
             take=limit - moved,
             passing=passing,
-            **_decided([_decide(row, partitions) for row in due]),
+            **_decided([_decide(row) for row in due]),
         )
         for sentence in swept["refused"] or ():
             log.warning("could not fire a schedule; the sweep will retry: %s", sentence)
@@ -73,7 +72,7 @@ async def fire_schedules(conn: Connection, *, limit: int = 500, passing: int = 0
         passing += 0 if swept["moved"] else len(due)
 
 
-def _decide(row: Row, partitions: int) -> dict[str, Any]:
+def _decide(row: Row) -> dict[str, Any]:
     """Compute the ticks of a due schedule; if that fails, record the fault for this schedule only."""
     timing, fault = Timing(), None
     try:
@@ -84,7 +83,7 @@ def _decide(row: Row, partitions: int) -> dict[str, Any]:
         fault = msgspec.json.encode({"code": InvalidSchedule.code, "message": message}).decode()
         decision = Decision(None, None)
     about = row["namespace"], row["name"], decision.tick or row["next_tick_at"]
-    chosen = execution_id(*about, partitions)
+    chosen = execution_id(*about)
     return {
         "namespaces": row["namespace"],
         "names": row["name"],

@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
-from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -130,12 +129,9 @@ def check_timing(timing: Timing) -> Timing:
     return timing
 
 
-def execution_id(namespace: str, name: str, tick: datetime, partitions: int) -> ExecutionId:
+def execution_id(namespace: str, name: str, tick: datetime) -> ExecutionId:
     """The execution id of a tick: the same in every process and at every time."""
-    digest = bytearray(_digest(namespace, name, tick)[:16])
-    digest[6] = digest[6] & 0x0F | 0x80
-    digest[8] = digest[8] & 0x3F | 0x80
-    return ExecutionId.of(UUID(bytes=bytes(digest)), partitions)
+    return ExecutionId.derived(_digest(namespace, name, tick))
 
 
 def put_off(namespace: str, name: str, tick: datetime, jitter: timedelta) -> datetime:

@@ -317,8 +317,8 @@ begin
                            'source_type %s is invalid because it is reserved; use another, such as external',
                            flowfabric._shown(deliver_signal.source_types[i.item])), '{"field": "source_type"}') end,
                    flowfabric._token_fault(
-                       flowfabric._id(deliver_signal.partitions[i.item], deliver_signal.executions[i.item]) || ':'
-                           || coalesce(deliver_signal.waitpoints[i.item]::text, ''),
+                       flowfabric._tagged_id(deliver_signal.partitions[i.item], deliver_signal.executions[i.item])
+                           || ':' || coalesce(deliver_signal.waitpoints[i.item]::text, ''),
                        deliver_signal.tokens[i.item], w.kid, k, now)) as fault
         from generate_series(1, cardinality(deliver_signal.ids)) as i (item)
         left join lateral (

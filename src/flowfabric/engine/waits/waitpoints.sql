@@ -8,7 +8,8 @@ create or replace function flowfabric._waitpoint_token(partition int, execution 
 returns text
 language sql stable as $$
     select k.kid || ':' || flowfabric._hmac(
-        k, flowfabric._id(_waitpoint_token.partition, _waitpoint_token.execution) || ':' || _waitpoint_token.waitpoint)
+        k, flowfabric._tagged_id(_waitpoint_token.partition, _waitpoint_token.execution) || ':'
+               || _waitpoint_token.waitpoint)
     from flowfabric.keys k where k.kid = _waitpoint_token.kid
 $$;
 
@@ -28,8 +29,8 @@ declare
     signer flowfabric.keys := flowfabric._active_key();
 begin
     id := gen_random_uuid();
-    token := signer.kid || ':'
-        || flowfabric._hmac(signer, flowfabric._id(_mint_waitpoint.partition, _mint_waitpoint.execution) || ':' || id);
+    token := signer.kid || ':' || flowfabric._hmac(
+        signer, flowfabric._tagged_id(_mint_waitpoint.partition, _mint_waitpoint.execution) || ':' || id);
     insert into flowfabric.waitpoints (
         partition, execution, id, key, state, suspension, kid, fingerprint, created_at, activated_at, expires_at)
     values (_mint_waitpoint.partition, _mint_waitpoint.execution, _mint_waitpoint.id, _mint_waitpoint.key,

@@ -1,13 +1,14 @@
 -- All tables, in the order in which an execution meets them: see docs/lifecycle.md. Fixed columns come
 -- first, those of variable length last, so that a row is read without gaps.
 
--- The settings that the first migration fixed for this database, in one row.
+-- What the first migration fixed for this database, in one row. Cell c owns the partitions 256c to 256c+255 of
+-- executions and flows.
 create table flowfabric.deployment (
-    only_row             boolean primary key default true check (only_row),
-    execution_partitions smallint not null,
-    budget_partitions    smallint not null,
-    quota_partitions     smallint not null,
-    seeded_at            timestamptz -- when a migration installed the first signing key, which happens once
+    only_row          boolean primary key default true check (only_row),
+    cell              smallint not null check (cell between 0 and 127),
+    budget_partitions smallint not null,
+    quota_partitions  smallint not null,
+    seeded_at         timestamptz -- when a migration installed the first signing key, which happens once
 );
 
 -- Secrets that sign tokens and grants. `inner_pad` and `outer_pad` are precomputed for HMAC, so that no extension is

@@ -1,0 +1,14 @@
+"""Matching: executions by the beginning of their id."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from flowfabric.ids import ExecutionId
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Connection
+
+
+async def match_executions(conn: Connection, lowest: UUID, highest: UUID, *, limit: int = 6) -> Sequence[ExecutionId]:
+    """Return the executions whose UUIDs are in a range, the newest first; see `flowfabric.ids.read_prefix`."""
+    found = await call.rows(conn, "match_executions", lowest=lowest, highest=highest, take=call.take(limit))
+    return [ExecutionId(row["partition"], row["id"]) for row in found]
