@@ -23,7 +23,7 @@ OPTIONS = Options(task="report")
 OPTION_FIELDS = set(Options.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
 TABLES += ["suspensions", "waitpoints", "signals", "keys", "schedules"]
-TABLES += ["quotas", "quota_slots", "quota_entries"]
+TABLES += ["quotas", "quota_stripes", "quota_slots", "quota_entries"]
 TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps"]
 TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 

@@ -47,6 +47,7 @@ insert into flowfabric.quotas (
 select 0, ('00000000-0000-8000-8000-' || lpad(n::text, 12, '0'))::uuid, 'a', 'q' || n, now(), 60,
        case n when 1 then 500 end, case n when 0 then 1 when 1 then null else 2 end
 from generate_series(0, $routes + 1) n;
+select flowfabric._make_stripes(q.partition, q.id) from flowfabric.quotas q;
 
 insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
 select r.lane, r.namespace, '{}', 'none', r.budgets, array(select q.id from flowfabric.quotas q where q.name = r.quota)
@@ -117,7 +118,8 @@ async def filled(filled_url: str) -> AsyncIterator[asyncpg.Connection]:
         yield conn
 
 
-reading = partial(reading_of, tables=["executions", "tickets", "quotas", "quota_slots", "quota_entries", "budgets"])
+COUNTED = ["executions", "tickets", "quotas", "quota_stripes", "quota_slots", "quota_entries", "budgets"]
+reading = partial(reading_of, tables=COUNTED)
 
 
 async def test_a_large_backlog_is_read_no_further_than_a_small_one(filled: asyncpg.Connection) -> None:

@@ -59,6 +59,7 @@ WRITTEN = {
     "horizon": "the horizon is locked",
     "idempotency_keys": "_take_keys has locked the key",
     "keys": "the key is locked",
+    "quota_stripes": "the stripe is locked",
     "removals": "the execution has ended in this transaction",
     "schedules": "the schedule is locked",
     "signals": "its execution is locked",

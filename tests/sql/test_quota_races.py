@@ -138,7 +138,7 @@ async def test_a_grant_in_use_keeps_its_slot_after_its_expiry(connect: Connect, 
 
 
 async def test_a_claim_never_waits_for_a_quota_out_of_order(connect: Connect, given: Given) -> None:
-    made = [(await quotas.create_quota(given.conn, f"q{n}", max_concurrent=9)).quota_id for n in range(2)]
+    made = [(await quotas.create_quota(given.conn, f"q{n}", max_concurrent=7)).quota_id for n in range(2)]
     low, high = (f"q{made.index(quota)}" for quota in sorted(made))
     await submitted(given, 2, quotas=[high], lane="a", priority=9)
     await submitted(given, 2, quotas=[low], lane="b")

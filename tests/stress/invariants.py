@@ -181,7 +181,24 @@ def every_running_execution_holds_a_slot_of_its_quotas() -> str:
     where (t.phase = 'active' or t.eligibility = 'granted') and not exists (
         select from flowfabric.quota_slots s
         where s.partition = q.partition and s.quota = q.id
-          and s.execution_partition = t.partition and s.execution = t.id)"""
+          and s.execution_partition = t.partition and s.execution = t.id
+          and s.epoch = t.epoch + (t.eligibility = 'granted')::int)"""
+
+
+def no_stripe_has_more_than_it_counts_and_no_quota_more_than_its_limits() -> str:
+    return """
+    select q.name, s.number, s.slots, s.entries, h.slots, h.newest, f.* from flowfabric.quotas q
+    join flowfabric.quota_stripes s on s.partition = q.partition and s.quota = q.id
+    cross join lateral (
+        select (select count(*) from flowfabric.quota_slots x
+                where x.partition = s.partition and x.quota = s.quota and x.stripe = s.number) as slots,
+               (select coalesce(max(e.number), s.newest) from flowfabric.quota_entries e
+                where e.partition = s.partition and e.quota = s.quota and e.stripe = s.number) as newest) h
+    cross join lateral (
+        select sum(greatest(o.slot_share, o.slots)) as all_slots, sum(greatest(o.entry_share, o.entries)) as all_entries
+        from flowfabric.quota_stripes o where o.partition = q.partition and o.quota = q.id) f
+    where h.slots > s.slots or h.newest <> s.newest or q.name not like '%sinking' and (
+        f.all_slots > q.max_concurrent or f.all_entries > q.max_requests_per_window)"""
 
 
 def no_window_whose_limits_never_sank_admitted_too_many() -> str:
@@ -195,10 +212,10 @@ def no_window_whose_limits_never_sank_admitted_too_many() -> str:
     where w.admitted > q.max_requests_per_window and q.name not like '%sinking'"""
 
 
-def the_entries_of_a_window_are_numbered_without_a_gap() -> str:
+def the_entries_of_a_stripe_are_numbered_without_a_gap() -> str:
     return """
-    select e.quota, min(e.number), max(e.number), count(*) from flowfabric.quota_entries e
-    group by 1 having max(e.number) - min(e.number) + 1 <> count(*)"""
+    select e.quota, e.stripe, min(e.number), max(e.number), count(*) from flowfabric.quota_entries e
+    group by 1, 2 having max(e.number) - min(e.number) + 1 <> count(*)"""
 
 
 def a_flow_counts_its_members_and_edges() -> str:
@@ -333,7 +350,8 @@ STATE: list[Check] = [
     no_quota_whose_limits_never_sank_has_too_many_running,
     every_running_execution_holds_a_slot_of_its_quotas,
     no_window_whose_limits_never_sank_admitted_too_many,
-    the_entries_of_a_window_are_numbered_without_a_gap,
+    the_entries_of_a_stripe_are_numbered_without_a_gap,
+    no_stripe_has_more_than_it_counts_and_no_quota_more_than_its_limits,
     a_flow_counts_its_members_and_edges,
     the_counters_of_a_group_are_the_states_of_its_edges,
     a_pending_group_is_undecided_and_a_decided_group_is_not,

@@ -33,7 +33,7 @@ ROWS = {
     "executions": "outcome is not null",
     "flows": "true",
     "budgets": "true",
-    "quotas": "true",
+    "quota_stripes": "true",
     "schedules": "true",
     "workers": "true",
     "idempotency_keys": "true",

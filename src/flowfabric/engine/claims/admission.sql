@@ -101,15 +101,14 @@ begin
         except select unnest(_add_closed_routes.closed));
 end $$;
 
--- Lock the quotas of these routes that the claim has not locked yet, and count their capacity again under the lock,
--- because another claim may have been admitting executions in between. Locks are taken in key order. A quota that sorts
--- before those already locked is only tried with skip locked; if that fails, it admits nothing this time. A claim that
--- holds other locks too never waits.
+-- Lock stripes of the quotas of these routes from which the claim has locked none yet, with room for as many executions
+-- as it takes. Quotas are visited in key order. For one that sorts before those it has locked, it does not wait, and
+-- neither does a claim that holds other locks too: such a quota admits nothing this time.
 --
---   locks    the quotas, in key order
---   returns  the capacity of each known quota, and the locked quotas
+--   returns  the capacity of each known quota, the locked quotas, and the ctids of their stripes
 create or replace function flowfabric._lock_rooms(
-    routes int[], take int, now timestamptz, may_wait boolean, inout rooms jsonb, inout locked uuid[])
+    routes int[], take int, now timestamptz, may_wait boolean, inout rooms jsonb, inout locked uuid[],
+    inout stripes tid[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -117,36 +116,30 @@ declare
         select distinct u.id from unnest(_lock_rooms.routes) x (route)
         cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
         cross join lateral unnest(r.quotas) u (id)
-        where u.id <> all (_lock_rooms.locked));
+        where u.id <> all (_lock_rooms.locked)
+        order by u.id);
     highest uuid := (select u.id from unnest(_lock_rooms.locked) u (id) order by u.id desc limit 1);
-    held uuid[];
+    quota uuid;
+    held record;
 begin
-    if wanted = '{}' then
-        return;
-    end if;
-    held := array(select q.id from flowfabric.quotas q
-                  where q.id = any (wanted) and _lock_rooms.may_wait and (highest is null or q.id > highest)
-                  order by q.id for update);
-    if cardinality(held) < cardinality(wanted) then
-        held := held || array(select q.id from flowfabric.quotas q
-                              where q.id = any (wanted) and q.id <> all (held) order by q.id for update skip locked);
-    end if;
-    perform flowfabric._drop_slots(array(
-        select q.id from flowfabric.quotas q
-        where q.id = any (held) and case when q.max_concurrent is not null then q.max_concurrent - _lock_rooms.take < (
-            select count(*) from flowfabric.quota_slots s where s.partition = q.partition and s.quota = q.id) end));
-    rooms := flowfabric._merge_rooms(rooms, wanted, array_fill(0::bigint, array[cardinality(wanted)]));
-    rooms := flowfabric._merge_rooms(rooms, held, flowfabric._rooms(held, _lock_rooms.take, _lock_rooms.now));
-    locked := locked || held;
+    foreach quota in array wanted loop
+        held := flowfabric._lock_stripes(
+            quota, least(_lock_rooms.take, (rooms ->> quota::text)::bigint), _lock_rooms.now,
+            _lock_rooms.may_wait and (highest is null or quota > highest));
+        rooms := rooms || jsonb_build_object(quota, held.room);
+        locked := locked || quota;
+        stripes := stripes || held.stripes;
+    end loop;
 end $$;
 
 -- Serve the open routes of one priority in turn, within their quotas: per round as many routes as executions are still
 -- to be taken, so that no more quotas are locked than needed.
 --
---   returns  the ctids of the tickets; the capacity of each known quota, and the locked quotas
+--   returns  the ctids of the tickets; the capacity of each known quota, the locked quotas, and the ctids of their
+--            stripes
 create or replace function flowfabric._serve_within(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, may_wait boolean,
-    skips_late boolean, inout rooms jsonb, inout locked uuid[], out places tid[])
+    skips_late boolean, inout rooms jsonb, inout locked uuid[], inout stripes tid[], out places tid[])
 language plpgsql as $$
 declare
     asked int;
@@ -157,12 +150,13 @@ begin
     while cardinality(_serve_within.routes) > 0 and cardinality(places) < _serve_within.take loop
         asked := _serve_within.take - cardinality(places);
         limits := flowfabric._lock_rooms(_serve_within.routes[:asked], asked, _serve_within.now, _serve_within.may_wait,
-                                         rooms, locked);
+                                         rooms, locked, stripes);
         served := flowfabric._serve_shares(_serve_within.routes[:asked], _serve_within.route_lanes[:asked],
                                            _serve_within.level, asked, _serve_within.partitions, _serve_within.now,
                                            _serve_within.skips_late, limits.rooms);
         rooms := served.rooms;
         locked := limits.locked;
+        stripes := limits.stripes;
         places := places || served.places;
         _serve_within.routes := _serve_within.routes[asked + 1 :];
         _serve_within.route_lanes := _serve_within.route_lanes[asked + 1 :];

@@ -294,24 +294,24 @@ end $$;
 -- them. It reads only the routes it visits and the rows it takes, whatever the backlog. Every plan must use the ready
 -- index, so other scan types are off here and in everything it calls.
 --
---   returns  the ctids of the tickets
+--   returns  the ctids of the tickets, and of the stripes of quotas that it has locked for them
 create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,
-    may_wait boolean, skips_late boolean)
-returns tid[]
+    may_wait boolean, skips_late boolean, out chosen tid[], out stripes tid[])
 language plpgsql set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
-    chosen tid[] := '{}';
     level int := 32767;
     asked int;
     turns record;
     limits record;
+    served record;
     closed int[] := '{}';
     before int := -1;
     empty_levels int := 0;
 begin
-    select '{}'::jsonb as rooms, '{}'::uuid[] as locked, '{}'::tid[] as places into limits;
+    chosen := '{}';
+    select '{}'::jsonb as rooms, '{}'::uuid[] as locked, '{}'::tid[] as stripes, '{}'::tid[] as places into limits;
     while cardinality(chosen) < _choose.take loop
         empty_levels := case when cardinality(chosen) = before then empty_levels + 1 else 0 end;
         before := cardinality(chosen);
@@ -333,14 +333,20 @@ begin
                                             _choose.namespace, _choose.partitions, asked, turns.behind, turns.wrapped);
             exit when turns.routes = '{}';
             if turns.is_limited then
-                turns := flowfabric._open_turns(
-                    _choose.lanes, level, _choose.after_route, _choose.capabilities, _choose.namespace,
-                    _choose.partitions, asked, _choose.now, turns.behind, turns.wrapped, turns.routes,
-                    turns.route_lanes, limits.rooms, closed);
-                closed := turns.closed;
-                limits := flowfabric._serve_within(turns.routes, turns.route_lanes, level, asked, _choose.partitions,
-                                                   _choose.now, _choose.may_wait, _choose.skips_late, turns.rooms,
-                                                   limits.locked);
+                served := flowfabric._serve_one_route(
+                    turns.routes, turns.route_lanes, level, asked, _choose.partitions, _choose.now, _choose.skips_late,
+                    limits.rooms, limits.locked, limits.stripes);
+                if served.places is null then
+                    turns := flowfabric._open_turns(
+                        _choose.lanes, level, _choose.after_route, _choose.capabilities, _choose.namespace,
+                        _choose.partitions, asked, _choose.now, turns.behind, turns.wrapped, turns.routes,
+                        turns.route_lanes, limits.rooms, closed);
+                    closed := turns.closed;
+                    served := flowfabric._serve_within(
+                        turns.routes, turns.route_lanes, level, asked, _choose.partitions, _choose.now,
+                        _choose.may_wait, _choose.skips_late, turns.rooms, limits.locked, limits.stripes);
+                end if;
+                limits := served;
                 chosen := chosen || limits.places;
             else
                 chosen := chosen || flowfabric._serve(turns.routes, turns.route_lanes, level, asked,
@@ -350,5 +356,5 @@ begin
             exit when cardinality(turns.routes) < asked or cardinality(chosen) >= _choose.take;
         end loop;
     end loop;
-    return chosen;
+    stripes := limits.stripes;
 end $$;

@@ -3,7 +3,8 @@
 -- Lease locked tickets and log it. Tickets past their deadline are skipped: the sweep ends them. Tickets beyond 16 MiB
 -- of payload stay ready. Executions that may have run before come with their journal, up to 1 MiB in total, and members
 -- of flows with their inputs; the rest is read on demand. The lease begins when everything else has been read, so that
--- a slow answer does not use it up. `now` is the time at which the tickets were chosen.
+-- a slow answer does not use it up. `now` is the time at which the tickets were chosen, `stripes` the stripes of quotas
+-- that were locked for them.
 --
 -- A lease id is the id of the request with the position of the ticket as its last 12 digits, so that a repeated request
 -- finds its leases without an index or a column for it.
@@ -15,8 +16,8 @@
 --   emits    lease_acquired
 --   returns  what a worker needs to run them, in the order of the tickets
 create or replace function flowfabric._lease(
-    places tid[], worker text, instance text, lease interval, now timestamptz, request uuid default gen_random_uuid(),
-    slots int default null)
+    places tid[], stripes tid[], worker text, instance text, lease interval, now timestamptz,
+    request uuid default gen_random_uuid(), slots int default null)
 returns setof flowfabric.claimed
 language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -43,7 +44,7 @@ begin
     perform flowfabric._lock_log();
     leased_at := flowfabric.clock();
     if rare.is_counted then
-        perform flowfabric._admit_places(_lease.places, _lease.now, leased_at);
+        perform flowfabric._admit_places(_lease.places, _lease.stripes, _lease.now, leased_at);
     end if;
     return query
     with leased as (
@@ -106,25 +107,26 @@ end $$;
 
 -- Record in their quotas that these tickets, chosen at `now`, are leased at `leased_at`. Granted tickets were admitted
 -- with their grant.
-create or replace function flowfabric._admit_places(places tid[], now timestamptz, leased_at timestamptz)
+create or replace function flowfabric._admit_places(places tid[], stripes tid[], now timestamptz, leased_at timestamptz)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
     admitted record;
 begin
-    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.attempt) as attempts,
-           array_agg(t.route) as routes into admitted
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.epoch) as epochs,
+           array_agg(t.attempt) as attempts, array_agg(t.route) as routes into admitted
     from unnest(_admit_places.places) as p (place)
     cross join lateral (
-        select t.partition, t.id, t.route, t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
+        select t.partition, t.id, t.route, t.epoch + 1 as epoch,
+               t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
         from flowfabric.tickets t
         where t.ctid = p.place and t.eligibility <> 'granted'
           and (t.deadline_at is null or t.deadline_at > _admit_places.now) offset 0) t
     cross join lateral (select from flowfabric.routes r where r.id = t.route and r.quotas <> '{}' offset 0) r;
     if admitted.ids is not null then
-        perform flowfabric._admit(admitted.partitions, admitted.ids, admitted.attempts, admitted.routes,
-                                  _admit_places.leased_at);
+        perform flowfabric._admit(admitted.partitions, admitted.ids, admitted.epochs, admitted.attempts,
+                                  admitted.routes, _admit_places.stripes, _admit_places.leased_at);
     end if;
 end $$;
 
@@ -208,7 +210,7 @@ returns setof flowfabric.claimed
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    chosen tid[];
+    taken record;
 begin
     perform flowfabric._check_lease(claim.lease_ms);
     if claim.slots < 0 then
@@ -222,13 +224,14 @@ begin
             return;
         end if;
     end if;
-    chosen := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take,
-                                     claim.after_route, claim.namespace, claim.partitions, claim.last_priority,
-                                     claim.last_created, claim.wait);
-    if cardinality(chosen) > 0 then
+    taken := flowfabric._take_ready(claim.worker, claim.instance, claim.lanes, claim.capabilities::jsonb, claim.take,
+                                    claim.after_route, claim.namespace, claim.partitions, claim.last_priority,
+                                    claim.last_created, claim.wait);
+    if cardinality(taken.chosen) > 0 then
         return query
-        select l.* from flowfabric._lease(chosen, claim.worker, claim.instance, claim.lease_ms * interval '1 ms',
-                                          flowfabric.clock(), claim.request, claim.slots) l;
+        select l.* from flowfabric._lease(taken.chosen, taken.stripes, claim.worker, claim.instance,
+                                          claim.lease_ms * interval '1 ms', flowfabric.clock(), claim.request,
+                                          claim.slots) l;
     end if;
 end $$;
 
@@ -276,19 +279,17 @@ end $$;
 --
 --   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when expired; past its deadline
 --            → ended
---   returns  the ctids of the tickets
+--   returns  the ctids of the tickets, and of the stripes of quotas that were locked for them
 create or replace function flowfabric._take_ready(
     worker text, instance text, lanes text[], capabilities jsonb, take int, after_route int, namespace text,
     partitions int[], last_priority int default null, last_created timestamptz default null,
-    wait boolean default true)
-returns tid[]
+    wait boolean default true, out chosen tid[], out stripes tid[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     covered text[];
     seen record;
-    chosen tid[];
     late record;
     skips_late boolean := false;
 begin
@@ -313,15 +314,15 @@ begin
         limit 2) end as places offset 0) r
     where l.name = any (_take_ready.lanes) and l.state <> 'paused';
     if seen.lanes is null then
-        return '{}';
+        return;
     end if;
     if not (seen.is_due or seen.is_expired or seen.is_late) then
         if seen.ready = 0 then
-            return '{}';
+            return;
         elsif seen.ready = 1 then
             chosen := flowfabric._lock_only(seen.first, covered, _take_ready.namespace, _take_ready.partitions);
             if chosen <> '{}' then
-                return chosen;
+                return;
             end if;
         end if;
     end if;
@@ -336,13 +337,13 @@ begin
             seen.lanes, covered, _take_ready.namespace, _take_ready.take, _take_ready.after_route,
             _take_ready.last_priority, _take_ready.last_created);
         if chosen <> '{}' then
-            return chosen;
+            return;
         end if;
     end if;
     for pass in 1 .. 100 loop
-        chosen := flowfabric._choose(seen.lanes, covered, _take_ready.namespace, _take_ready.partitions,
-                                     _take_ready.take, greatest(_take_ready.after_route, 0), now,
-                                     pass = 1 and _take_ready.wait, skips_late);
+        select * into chosen, stripes from flowfabric._choose(
+            seen.lanes, covered, _take_ready.namespace, _take_ready.partitions, _take_ready.take,
+            greatest(_take_ready.after_route, 0), now, pass = 1 and _take_ready.wait, skips_late);
         exit when not seen.is_late or skips_late or cardinality(chosen) = 0;
         -- Tickets past their deadline are ended and replaced by others. Ending them may have locked more than quotas,
         -- so later passes do not wait for locks. What such a pass cannot end is left out of the last pass, and so are
@@ -351,7 +352,6 @@ begin
         exit when late.ended = 0 and late.remaining = 0;
         skips_late := late.remaining > 0 or pass = 99;
     end loop;
-    return chosen;
 end $$;
 
 -- End the chosen tickets whose deadline has passed, so that they are not claimed. A claim that already holds budget

@@ -6,7 +6,7 @@
 --   emits    grant_issued
 --   returns  one row per grant, in the order of the tickets
 create or replace function flowfabric._grant(
-    places tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
+    places tid[], stripes tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
 returns table (partition int, id uuid, route int)
 language plpgsql as $$
 #variable_conflict use_column
@@ -18,12 +18,12 @@ begin
             grant_worker = _grant.worker, grant_instance = _grant.instance
         from unnest(_grant.places) with ordinality as p (place, number)
         where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _grant.now)
-        returning t.partition, t.id, t.route, p.number,
+        returning t.partition, t.id, t.route, p.number, t.epoch + 1 as epoch,
                   t.attempt + (t.attempt_state <> 'attempt_interrupted')::int as attempt
     ), admitted as (
         select case when count(*) > 0 then flowfabric._admit(
-            array_agg(g.partition), array_agg(g.id), array_agg(g.attempt), array_agg(g.route), _grant.now,
-            _grant.expires_at) end
+            array_agg(g.partition), array_agg(g.id), array_agg(g.epoch), array_agg(g.attempt), array_agg(g.route),
+            _grant.stripes, _grant.now, _grant.expires_at) end
         from granted g join flowfabric.routes r on r.id = g.route where r.quotas <> '{}'
     ), noted as (
         select flowfabric._append_all(
@@ -63,7 +63,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     signer flowfabric.keys;
-    chosen tid[];
+    taken record;
     now timestamptz;
     ends_at timestamptz;
     expires_ms bigint;
@@ -72,9 +72,9 @@ begin
         perform flowfabric._refuse('invalid_grant_lifetime', format(
             'ttl of %s ms is invalid; use 1 to 60,000 ms (one minute)', issue_grant.ttl_ms));
     end if;
-    chosen := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes,
-                                     issue_grant.capabilities::jsonb, issue_grant.take, issue_grant.after_route,
-                                     issue_grant.namespace, issue_grant.partitions);
+    taken := flowfabric._take_ready(issue_grant.worker, issue_grant.instance, issue_grant.lanes,
+                                    issue_grant.capabilities::jsonb, issue_grant.take, issue_grant.after_route,
+                                    issue_grant.namespace, issue_grant.partitions);
     signer := flowfabric._active_key();
     now := flowfabric.clock();
     -- Whole milliseconds, because the signed message holds milliseconds.
@@ -86,7 +86,8 @@ begin
                signer,
                flowfabric._grant_message(g.partition, g.id, issue_grant.worker, issue_grant.instance, expires_ms))),
            ends_at, g.route
-    from flowfabric._grant(chosen, issue_grant.worker, issue_grant.instance, signer.kid, ends_at, now)
+    from flowfabric._grant(taken.chosen, taken.stripes, issue_grant.worker, issue_grant.instance, signer.kid, ends_at,
+                           now)
          with ordinality as g (partition, id, route, number)
     order by g.number;
 end $$;
@@ -204,10 +205,10 @@ begin
             ticket.lane), '{"cause": "lane_paused"}');
     end if;
     perform flowfabric._raise(fault);
-    perform flowfabric._use_entries(ticket.id, ticket.expires_at);
+    perform flowfabric._use_entries(ticket);
     return query
     select c.* from flowfabric._lease(
-        array(select t.ctid from flowfabric.tickets t where t.partition = ticket.partition and t.id = ticket.id),
+        array(select t.ctid from flowfabric.tickets t where t.partition = ticket.partition and t.id = ticket.id), '{}',
         claim_granted.worker, claim_granted.instance, claim_granted.lease_ms * interval '1 ms', now) c;
 end $$;
 

@@ -66,3 +66,42 @@ begin
         array[_continue_in_route.take], '{}', null);
     return found.places;
 end $$;
+
+-- Serve one route whose turn it is alone, if it has no budget and one unlocked stripe of each of its quotas has room
+-- for as many executions as asked for.
+--
+--   returns  the ctids of the tickets, null if the long way must decide; the capacity of each known quota, the locked
+--            quotas, and the ctids of their stripes
+create or replace function flowfabric._serve_one_route(
+    routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, skips_late boolean,
+    inout rooms jsonb, inout locked uuid[], inout stripes tid[], out places tid[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    wanted uuid[];
+    stripe record;
+    rest bigint := _serve_one_route.take;
+begin
+    select r.quotas into wanted from flowfabric.routes r
+    where r.id = _serve_one_route.routes[1] and r.budgets = '{}' and cardinality(_serve_one_route.routes) = 1;
+    if wanted is null or locked <> '{}' then
+        return;
+    end if;
+    for number in 1 .. cardinality(wanted) loop
+        stripe := flowfabric._lock_stripe(wanted[number], _serve_one_route.take, '{}', _serve_one_route.now);
+        if stripe.place is not null then
+            stripes := stripes || stripe.place;
+        elsif rest = _serve_one_route.take then
+            return;
+        end if;
+        -- After it has locked a stripe that turned out to be full, a claim must not wait, so the long way is not taken.
+        rest := greatest(0, least(rest, coalesce(stripe.room, 0)));
+        rooms := rooms || jsonb_build_object(wanted[number], greatest(0, coalesce(stripe.room, 0)));
+    end loop;
+    locked := wanted;
+    select l.places into places from flowfabric._lock_ready(
+        _serve_one_route.routes, _serve_one_route.route_lanes, array['-infinity'::timestamptz], _serve_one_route.level,
+        array[rest::int], '{}', _serve_one_route.partitions, _serve_one_route.now, _serve_one_route.skips_late) l;
+    rooms := rooms || (select jsonb_object_agg(u.id, (rooms ->> u.id::text)::bigint - cardinality(places))
+                       from unnest(wanted) u (id));
+end $$;

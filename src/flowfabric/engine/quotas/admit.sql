@@ -1,77 +1,84 @@
 -- Admit executions: take slots and record admissions in the windows of quotas.
 
--- Delete slots that no execution holds any more, up to `most` per quota. The caller has locked the quotas, so that no
--- claim takes a slot at the same time.
---
---   returns  how many slots were deleted
-create or replace function flowfabric._drop_slots(quotas uuid[], most int default null)
-returns int
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    dropped int;
-begin
-    delete from flowfabric.quota_slots s where s.ctid = any (array(
-        select s.place from unnest(_drop_slots.quotas) x (id)
-        cross join lateral (select q.partition from flowfabric.quotas q where q.id = x.id offset 0) q
-        cross join lateral (
-            select s.ctid as place from flowfabric.quota_slots s
-            where s.partition = q.partition and s.quota = x.id and (
-                select flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, '-infinity')
-                from flowfabric.tickets t
-                where t.partition = s.execution_partition and t.id = s.execution) is not true
-            limit _drop_slots.most) s));
-    get diagnostics dropped = row_count;
-    return dropped;
-end $$;
-
 -- Record that executions were admitted: a slot in each quota of their routes, and an entry in its window for attempts
--- that have none. The caller has locked the quotas. Timestamps never decrease, even if the clock goes back. Many
--- executions may share a quota, so lookups are memoized.
+-- that have none. They fill the given stripes, which the caller has locked, in that order; if these have not enough
+-- room, the call fails. Timestamps never decrease within a stripe, even if the clock goes back. Many executions may
+-- share a quota, so lookups are memoized.
 create or replace function flowfabric._admit(
-    partitions smallint[], executions uuid[], attempts int[], routes int[], now timestamptz,
-    grant_expires_at timestamptz default null)
+    partitions smallint[], executions uuid[], epochs bigint[], attempts int[], routes int[], stripes tid[],
+    now timestamptz, grant_expires_at timestamptz default null)
 returns void
 language plpgsql set enable_bitmapscan = off set enable_memoize = on as $$
 #variable_conflict use_column
 begin
-    with admitted as (
-        select q.place, q.partition, q.id, q.stamp, q.span,
-               x.partition as execution_partition, x.execution, x.attempt, x.turn
-        from unnest(_admit.partitions, _admit.executions, _admit.attempts, _admit.routes)
-             with ordinality as x (partition, execution, attempt, route, turn)
+    if cardinality(_admit.executions) = 1 and cardinality(_admit.stripes) = (
+           select cardinality(r.quotas) from flowfabric.routes r where r.id = _admit.routes[1]) then
+        perform flowfabric._admit_one(_admit.partitions[1], _admit.executions[1], _admit.epochs[1], _admit.attempts[1],
+                                      _admit.stripes, _admit.now, _admit.grant_expires_at);
+        return;
+    end if;
+    with held as (
+        select s.*, x.place, x.turn, sum(s.room) over (partition by s.quota order by x.turn) as upto
+        from unnest(_admit.stripes) with ordinality as x (place, turn)
+        cross join lateral (
+            select s.partition, s.quota, s.number, s.newest, greatest(_admit.now, s.used_at) as stamp,
+                   least(s.slot_share - s.slots, s.entry_share - s.entries) as room
+            from flowfabric.quota_stripes s where s.ctid = x.place offset 0) s
+    ), admitted as (
+        select u.id as quota, x.partition as execution_partition, x.execution, x.epoch, x.attempt,
+               row_number() over (partition by u.id order by x.turn) as turn
+        from unnest(_admit.partitions, _admit.executions, _admit.epochs, _admit.attempts, _admit.routes)
+             with ordinality as x (partition, execution, epoch, attempt, route, turn)
         cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
         cross join lateral unnest(r.quotas) u (id)
-        cross join lateral (
-            select q.ctid as place, q.partition, q.id, greatest(_admit.now, q.used_at) as stamp,
-                   q.window_seconds * interval '1 second' as span
-            from flowfabric.quotas q where q.id = u.id offset 0) q
+    ), placed as (
+        select s.*, a.execution_partition, a.execution, a.epoch, a.attempt, a.turn as place_in_quota,
+               not exists (
+                   select from flowfabric.quota_entries e
+                   where e.execution = a.execution and e.quota = a.quota and e.attempt = a.attempt
+                     and e.at > s.stamp - q.span and e.grant_expires_at is null) as is_new
+        from admitted a
+        left join held s on s.quota = a.quota and a.turn <= s.upto and a.turn > s.upto - s.room
+        left join lateral (select q.window_seconds * interval '1 second' as span from flowfabric.quotas q
+                           where q.partition = s.partition and q.id = s.quota offset 0) q on true
     ), slots as (
-        insert into flowfabric.quota_slots (partition, quota, execution_partition, execution)
-        select a.partition, a.id, a.execution_partition, a.execution from admitted a
-        on conflict do nothing
+        insert into flowfabric.quota_slots as s (
+            partition, quota, stripe, execution_partition, execution, epoch, grant_expires_at)
+        select p.partition, p.quota, p.number, p.execution_partition, p.execution, p.epoch, _admit.grant_expires_at
+        from placed p
+        on conflict (partition, quota, stripe, execution_partition, execution, epoch)
+        do update set grant_expires_at = excluded.grant_expires_at
     ), entries as (
         insert into flowfabric.quota_entries (
-            partition, quota, number, at, execution_partition, execution, attempt, grant_expires_at)
-        select a.partition, a.id, coalesce(n.newest, 0) + row_number() over (partition by a.id order by a.turn),
-               a.stamp, a.execution_partition, a.execution, a.attempt, _admit.grant_expires_at
-        from admitted a cross join lateral (
-            select (select e.number from flowfabric.quota_entries e
-                    where e.partition = a.partition and e.quota = a.id
-                    order by e.at desc, e.number desc limit 1) as newest,
-                   exists (select from flowfabric.quota_entries e
-                           where e.execution = a.execution and e.quota = a.id and e.attempt = a.attempt
-                             and e.at > a.stamp - a.span and e.grant_expires_at is null) as is_counted offset 0) n
-        where not n.is_counted
+            partition, quota, stripe, number, at, execution_partition, execution, attempt, grant_expires_at)
+        select p.partition, p.quota, p.number,
+               p.newest + row_number() over (partition by p.place order by p.place_in_quota), p.stamp,
+               p.execution_partition, p.execution, p.attempt, _admit.grant_expires_at
+        from placed p where p.is_new
     )
-    update flowfabric.quotas q set used_at = greatest(_admit.now, q.used_at)
-    where q.ctid = any (array(select distinct a.place from admitted a));
+    update flowfabric.quota_stripes s
+    set slots = s.slots + f.slots, entries = s.entries + f.entries, newest = s.newest + f.entries, used_at = f.stamp
+    from (
+        select p.place, p.stamp, count(*) as slots, count(*) filter (where p.is_new) as entries
+        from placed p group by p.place, p.stamp) f
+    where s.ctid = f.place;
 end $$;
 
--- Make the window entries of a grant permanent, because the grant was used.
-create or replace function flowfabric._use_entries(execution uuid, grant_expires_at timestamptz)
+-- Make the slots and window entries of a grant permanent, because the grant was used.
+create or replace function flowfabric._use_entries(ticket flowfabric.tickets)
 returns void
-language sql as $$
+language plpgsql as $$
+#variable_conflict use_column
+begin
     update flowfabric.quota_entries e set grant_expires_at = null
-    where e.execution = _use_entries.execution and e.grant_expires_at = _use_entries.grant_expires_at
-$$;
+    where e.execution = ticket.id and e.grant_expires_at = ticket.expires_at;
+    update flowfabric.quota_slots s set grant_expires_at = null
+    from flowfabric.routes r
+    cross join lateral unnest(r.quotas) u (id)
+    cross join lateral (select t.partition, t.number from flowfabric.quotas q
+                        join flowfabric.quota_stripes t on t.partition = q.partition and t.quota = q.id
+                        where q.id = u.id offset 0) t
+    where r.id = ticket.route and s.partition = t.partition and s.quota = u.id and s.stripe = t.number
+      and s.execution_partition = ticket.partition and s.execution = ticket.id
+      and s.grant_expires_at = ticket.expires_at;
+end $$;

@@ -76,6 +76,7 @@ $$;
 -- Create a quota. Its id is derived from namespace and name.
 --
 --   moves    quota – → open, nothing used
+--   locks    its stripes, which nobody else sees yet
 --   emits    quota_created
 --   refuses  invalid_quota, invalid_body, quota_already_exists
 --   returns  'created', or 'exists' if a quota with this name and the same limits exists
@@ -104,6 +105,7 @@ begin
                       where q.partition = create_quota.partition and q.id = create_quota.id)
     on conflict do nothing;
     if found then
+        perform flowfabric._make_stripes(create_quota.partition, create_quota.id);
         perform flowfabric._append('quota_created', create_quota.name, create_quota.by, flowfabric._quota_limits(wanted)
             || jsonb_build_object('quota_id', create_quota.id, 'namespace', create_quota.namespace));
         return 'created';
@@ -120,10 +122,10 @@ begin
 end $$;
 
 -- Change the limits of a quota. Omitted limits keep their values. The next claim uses the new limits; running
--- executions continue, even above a lowered limit.
+-- executions continue, even above a lowered limit. It waits for the claims that admit to the quota at this moment.
 --
 --   moves    the limits
---   locks    the quota
+--   locks    the quota, then its stripes in order
 --   emits    quota_changed
 --   refuses  quota_not_found, invalid_quota, invalid_body
 --   returns  the lanes that may have claimable work again
@@ -149,6 +151,7 @@ begin
     set window_seconds = known.window_seconds,
         max_requests_per_window = known.max_requests_per_window, max_concurrent = known.max_concurrent
     where q.partition = known.partition and q.id = known.id;
+    perform flowfabric._make_stripes(known.partition, known.id);
     perform flowfabric._append('quota_changed', known.name, change_quota.by, flowfabric._quota_limits(known)
         || jsonb_build_object('quota_id', known.id, 'namespace', known.namespace));
     lanes := array(

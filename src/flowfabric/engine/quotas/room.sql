@@ -1,18 +1,39 @@
 -- Room: how many more executions a quota admits. It is counted from stored rows, so an execution never has to return
--- its slot explicitly.
+-- its slot explicitly. Each quota has stripes, and its room is that of all of them.
 
--- Whether a ticket holds its slots: it is active or granted. A reader may treat an expired grant as holding nothing; an
+-- Whether a ticket holds a slot: it is active with the epoch of the slot, or has its grant. Epochs and grants do not
+-- repeat, so a slot that is not held never will be again. A reader may treat an expired grant as holding nothing; an
 -- admission may not, because a worker may be using the grant at that moment.
 --
 --   returns  true or false
-create or replace function flowfabric._holds_slots(
-    phase flowfabric.phase, eligibility flowfabric.eligibility, expires_at timestamptz, valid_at timestamptz)
+create or replace function flowfabric._holds_slot(
+    phase flowfabric.phase, eligibility flowfabric.eligibility, epoch bigint, expires_at timestamptz, slot_epoch bigint,
+    grant_expires_at timestamptz, valid_at timestamptz)
 returns boolean
 language sql immutable as $$
-    select _holds_slots.phase = 'active'
-        or _holds_slots.phase = 'runnable' and _holds_slots.eligibility = 'granted'
-        and _holds_slots.expires_at > _holds_slots.valid_at
+    select case when _holds_slot.grant_expires_at is null
+        then _holds_slot.phase = 'active' and _holds_slot.epoch = _holds_slot.slot_epoch
+        else _holds_slot.phase = 'runnable' and _holds_slot.eligibility = 'granted'
+            and _holds_slot.expires_at = _holds_slot.grant_expires_at and _holds_slot.expires_at > _holds_slot.valid_at
+        end
 $$;
+
+-- The slots of a stripe, and whether a ticket holds each.
+--
+--   returns  the ctids of the slots
+create or replace function flowfabric._slots_of(stripe flowfabric.quota_stripes, valid_at timestamptz)
+returns table (place tid, is_held boolean)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.ctid, coalesce((
+        select flowfabric._holds_slot(t.phase, t.eligibility, t.epoch, t.expires_at, s.epoch, s.grant_expires_at,
+                                      _slots_of.valid_at)
+        from flowfabric.tickets t where t.partition = s.execution_partition and t.id = s.execution), false)
+    from flowfabric.quota_slots s
+    where s.partition = stripe.partition and s.quota = stripe.quota and s.stripe = stripe.number;
+end $$;
 
 -- The number of tickets that hold a slot of a quota.
 --
@@ -23,12 +44,9 @@ language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return (
-        select count(*) from flowfabric.quota_slots s
-        cross join lateral (
-            select t.phase, t.eligibility, t.expires_at from flowfabric.tickets t
-            where t.partition = s.execution_partition and t.id = s.execution offset 0) t
-        where s.partition = quota.partition and s.quota = quota.id
-          and flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, _held_slots.valid_at));
+        select count(*) from flowfabric.quota_stripes s
+        cross join lateral flowfabric._slots_of(s, _held_slots.valid_at) x
+        where s.partition = quota.partition and s.quota = quota.id and x.is_held);
 end $$;
 
 -- Whether the grant of a window entry is still valid.
@@ -46,9 +64,33 @@ begin
           and t.expires_at > _is_granted.valid_at);
 end $$;
 
--- The number of admissions in the window of a quota: the newest entry number minus the oldest plus one, minus unused
+-- The number of admissions of a stripe in its window: the newest entry number minus the oldest plus one, minus unused
 -- grants. Two index lookups, plus one per grant, however many entries there are. The calling function disables the
 -- plans that would read more.
+--
+--   returns  the number
+create or replace function flowfabric._entries_of(
+    stripe flowfabric.quota_stripes, window_seconds int, now timestamptz, valid_at timestamptz)
+returns bigint
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    behind timestamptz := _entries_of.now - _entries_of.window_seconds * interval '1 second';
+    oldest bigint;
+begin
+    select e.number into oldest from flowfabric.quota_entries e
+    where e.partition = stripe.partition and e.quota = stripe.quota and e.stripe = stripe.number and e.at > behind
+    order by e.at, e.number limit 1;
+    if oldest is null then
+        return 0;
+    end if;
+    return stripe.newest - oldest + 1 - (
+        select count(*) from flowfabric.quota_entries e
+        where e.partition = stripe.partition and e.quota = stripe.quota and e.stripe = stripe.number and e.at > behind
+          and e.grant_expires_at is not null and not flowfabric._is_granted(e, _entries_of.valid_at));
+end $$;
+
+-- The number of admissions in the window of a quota.
 --
 --   returns  the number
 create or replace function flowfabric._entries_in_window(
@@ -56,26 +98,15 @@ create or replace function flowfabric._entries_in_window(
 returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
-declare
-    behind timestamptz := _entries_in_window.now - quota.window_seconds * interval '1 second';
-    oldest bigint;
-    newest bigint;
 begin
-    select e.number into oldest from flowfabric.quota_entries e
-    where e.partition = quota.partition and e.quota = quota.id and e.at > behind order by e.at, e.number limit 1;
-    if oldest is null then
-        return 0;
-    end if;
-    select e.number into newest from flowfabric.quota_entries e
-    where e.partition = quota.partition and e.quota = quota.id order by e.at desc, e.number desc limit 1;
-    return newest - oldest + 1 - (
-        select count(*) from flowfabric.quota_entries e
-        where e.partition = quota.partition and e.quota = quota.id and e.at > behind and e.grant_expires_at is not null
-          and not flowfabric._is_granted(e, _entries_in_window.valid_at));
+    return (
+        select coalesce(sum(flowfabric._entries_of(s, quota.window_seconds, _entries_in_window.now,
+                                                   _entries_in_window.valid_at)), 0)
+        from flowfabric.quota_stripes s where s.partition = quota.partition and s.quota = quota.id);
 end $$;
 
--- How many more executions a quota admits now. If `enough` is given, slots are first counted without their tickets,
--- some of which may no longer hold their slots; the tickets are read only if that count leaves less than `enough`.
+-- How many more executions a quota admits now. If `enough` is given, the counters of its stripes answer, if they leave
+-- at least that much; they may count what has ended or left the window. Otherwise slots and tickets are read.
 --
 --   returns  the number, at least 0; with `enough` possibly a lower bound that is at least `enough`; null for a quota
 --            that does not exist
@@ -85,11 +116,18 @@ returns bigint
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
+    known bigint;
     of_window bigint := 9007199254740991;
-    of_slots bigint;
 begin
     if quota.id is null then
         return null;
+    end if;
+    if _quota_room.enough is not null then
+        select sum(greatest(0, least(s.slot_share - s.slots, s.entry_share - s.entries))) into known
+        from flowfabric.quota_stripes s where s.partition = quota.partition and s.quota = quota.id;
+        if known >= _quota_room.enough then
+            return known;
+        end if;
     end if;
     if quota.max_requests_per_window is not null then
         of_window := greatest(0, quota.max_requests_per_window - flowfabric._entries_in_window(
@@ -98,15 +136,8 @@ begin
     if quota.max_concurrent is null or of_window = 0 then
         return of_window;
     end if;
-    if _quota_room.enough is not null then
-        of_slots := quota.max_concurrent - (
-            select count(*) from flowfabric.quota_slots s where s.partition = quota.partition and s.quota = quota.id);
-    end if;
-    if _quota_room.enough is null or of_slots < _quota_room.enough then
-        of_slots := greatest(
-            0, quota.max_concurrent - flowfabric._held_slots(_quota_room.quota, _quota_room.valid_at));
-    end if;
-    return least(of_window, of_slots);
+    return least(of_window, greatest(
+        0, quota.max_concurrent - flowfabric._held_slots(_quota_room.quota, _quota_room.valid_at)));
 end $$;
 
 -- How many more executions each quota admits now, for a claim of `take` executions. Grants count until a sweep or a
@@ -193,8 +224,13 @@ begin
         return null;
     end if;
     return (
-        select e.at + span from flowfabric.quota_entries e
-        where e.partition = quota.partition and e.quota = quota.id and e.at > _next_room_at.now - span
-          and (e.grant_expires_at is null or flowfabric._is_granted(e, _next_room_at.now))
-        order by e.at, e.number offset too_many limit 1);
+        select x.at + span from flowfabric.quota_stripes s
+        cross join lateral (
+            select e.at, e.number from flowfabric.quota_entries e
+            where e.partition = s.partition and e.quota = s.quota and e.stripe = s.number
+              and e.at > _next_room_at.now - span
+              and (e.grant_expires_at is null or flowfabric._is_granted(e, _next_room_at.now))
+            order by e.at, e.number limit too_many + 1) x
+        where s.partition = quota.partition and s.quota = quota.id
+        order by x.at, s.number, x.number offset too_many limit 1);
 end $$;

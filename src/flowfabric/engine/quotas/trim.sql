@@ -1,10 +1,10 @@
 -- Trim quotas: delete admissions outside their window, and slots without a holder.
 
 -- Sweep: delete rows that quotas no longer count: entries outside their window, and slots of executions that are
--- neither active nor granted. Quotas without such rows are not locked; the next pass handles quotas that a claim has
+-- neither active nor granted. Stripes without such rows are not locked; the next pass handles stripes that a claim has
 -- locked.
 --
---   locks    the quotas it trims, skipping locked ones
+--   locks    the stripes it trims, skipping locked ones
 --   returns  how many entries and slots were deleted
 create or replace function flowfabric.trim_windows(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
@@ -12,31 +12,58 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    quota flowfabric.quotas;
-    removed int;
+    due record;
 begin
     moved := 0;
-    for quota in
-        select q.* from flowfabric.quotas q
-        where exists (select from flowfabric.quota_slots s
-                      where s.partition = q.partition and s.quota = q.id and (
-                          select flowfabric._holds_slots(t.phase, t.eligibility, t.expires_at, '-infinity')
-                          from flowfabric.tickets t
-                          where t.partition = s.execution_partition and t.id = s.execution) is not true)
-           or exists (select from flowfabric.quota_entries e
-                      where e.partition = q.partition and e.quota = q.id
+    for due in
+        select s.partition, s.quota, s.number
+        from flowfabric.quotas q
+        join flowfabric.quota_stripes s on s.partition = q.partition and s.quota = q.id
+        where exists (select from flowfabric.quota_entries e
+                      where e.partition = s.partition and e.quota = s.quota and e.stripe = s.number
                         and e.at <= now - q.window_seconds * interval '1 second')
-        order by q.id offset trim_windows.passing
-        for update skip locked
+           or s.slots > 0 and exists (select from flowfabric._slots_of(s, '-infinity') x where not x.is_held)
+        order by s.quota, s.number offset trim_windows.passing
     loop
-        delete from flowfabric.quota_entries e where e.ctid = any (array(
-            select e.ctid from flowfabric.quota_entries e
-            where e.partition = quota.partition and e.quota = quota.id
-              and e.at <= now - quota.window_seconds * interval '1 second'
-            order by e.at, e.number limit trim_windows.take - moved));
-        get diagnostics removed = row_count;
-        moved := moved + removed;
-        moved := moved + flowfabric._drop_slots(array[quota.id], trim_windows.take - moved);
+        moved := moved + flowfabric._trim_stripe(due.partition, due.quota, due.number, now, trim_windows.take - moved);
         exit when moved >= trim_windows.take;
     end loop;
+end $$;
+
+-- Delete up to `most` rows of a stripe that its quota no longer counts, and count its entries again.
+--
+--   locks    the stripe, unless it is locked
+--   returns  how many rows were deleted
+create or replace function flowfabric._trim_stripe(partition int, quota uuid, number int, now timestamptz, most int)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    held flowfabric.quota_stripes;
+    quota flowfabric.quotas;
+    entries int;
+    removed int;
+begin
+    select s.* into held from flowfabric.quota_stripes s
+    where s.partition = _trim_stripe.partition and s.quota = _trim_stripe.quota and s.number = _trim_stripe.number
+    for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    select q.* into quota from flowfabric.quotas q where q.partition = held.partition and q.id = held.quota;
+    delete from flowfabric.quota_entries e where e.ctid = any (array(
+        select e.ctid from flowfabric.quota_entries e
+        where e.partition = held.partition and e.quota = held.quota and e.stripe = held.number
+          and e.at <= _trim_stripe.now - quota.window_seconds * interval '1 second'
+        order by e.at, e.number limit _trim_stripe.most));
+    get diagnostics entries = row_count;
+    delete from flowfabric.quota_slots s where s.ctid = any (array(
+        select x.place from flowfabric._slots_of(held, '-infinity') x
+        where not x.is_held limit _trim_stripe.most - entries));
+    get diagnostics removed = row_count;
+    update flowfabric.quota_stripes s
+    set slots = greatest(0, s.slots - removed), used_at = greatest(s.used_at, _trim_stripe.now),
+        entries = flowfabric._entries_of(held, quota.window_seconds, _trim_stripe.now, '-infinity')
+    where s.partition = held.partition and s.quota = held.quota and s.number = held.number;
+    return entries + removed;
 end $$;

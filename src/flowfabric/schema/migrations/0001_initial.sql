@@ -612,7 +612,6 @@ create table flowfabric.quotas (
     max_requests_per_window bigint,
     window_seconds          int not null,
     created_at              timestamptz not null,
-    used_at                 timestamptz not null default '-infinity',
     id                      uuid not null,
     namespace               text collate "C" not null,
     name                    text collate "C" not null,
@@ -623,19 +622,42 @@ create table flowfabric.quotas (
 create index quotas_by_id on flowfabric.quotas (id);
 create index quotas_by_name on flowfabric.quotas (namespace, name);
 
--- Executions that were admitted and may hold a slot. One holds its slot while its ticket is active or granted.
+-- The limits of a quota are divided among stripes, so that claims that use different stripes do not wait for each
+-- other. `slots` and `entries` are at least what the stripe holds and what its window counts; it admits while they are
+-- below its shares. `newest` is the number of its newest entry, `used_at` the time of that entry.
+create table flowfabric.quota_stripes (
+    partition   smallint not null,
+    number      smallint not null,
+    slots       bigint not null default 0,
+    slot_share  bigint not null default 0,
+    entries     bigint not null default 0,
+    entry_share bigint not null default 0,
+    newest      bigint not null default 0,
+    used_at     timestamptz not null default '-infinity',
+    quota       uuid not null,
+    primary key (partition, quota, number)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+        autovacuum_vacuum_cost_delay = 0);
+
+-- Executions that were admitted and may hold a slot. One holds its slot while its ticket is active with this epoch, or
+-- has this grant.
 create table flowfabric.quota_slots (
     partition           smallint not null,
+    stripe              smallint not null,
     execution_partition smallint not null,
+    epoch               bigint not null,
+    grant_expires_at    timestamptz,
     quota               uuid not null,
     execution           uuid not null,
-    primary key (partition, quota, execution_partition, execution)
+    primary key (partition, quota, stripe, execution_partition, execution, epoch)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
--- The admissions of a sliding window, numbered without gaps: the numbers at both ends of the window give the count. The
--- admission of a grant counts while the ticket shows that the grant is valid, and permanently once the grant is used.
+-- The admissions of a sliding window, numbered without gaps in each stripe: the numbers at both ends of the window give
+-- the count. The admission of a grant counts while the ticket shows that the grant is valid, and permanently once the
+-- grant is used.
 create table flowfabric.quota_entries (
     partition           smallint not null,
+    stripe              smallint not null,
     execution_partition smallint not null,
     attempt             int not null,
     number              bigint not null,
@@ -643,12 +665,11 @@ create table flowfabric.quota_entries (
     grant_expires_at    timestamptz,
     quota               uuid not null,
     execution           uuid not null,
-    primary key (partition, quota, number)
+    primary key (partition, quota, stripe, at, number)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
-create index quota_entries_by_age on flowfabric.quota_entries (partition, quota, at, number);
 create index quota_entries_by_execution on flowfabric.quota_entries (execution, quota, attempt);
-create index quota_entries_granted on flowfabric.quota_entries (partition, quota, at)
+create index quota_entries_granted on flowfabric.quota_entries (partition, quota, stripe, at)
     where grant_expires_at is not null;
 
 -- Schedules: executions that are submitted repeatedly.
