@@ -13,7 +13,7 @@ from benchmarks.waiting import FILL
 from flowfabric.engine import claims, executions, waits
 from flowfabric.model import Claim, Delivered
 from tests.conftest import SOAK, Connect, Server
-from tests.engine.waits.scene import ANY, Waiting, wish
+from tests.engine.waits.scene import ANY, Waiting, approvals, waiting, wish
 from tests.filled import copied, undone
 from tests.given import Given, submission
 from tests.sql.reading import Plan, Read
@@ -170,6 +170,20 @@ async def test_earlier_waits_of_an_execution_do_not_make_the_next_one_slower(con
     assert done.effect == "resume_condition_satisfied"
     assert (read.rows <= 60, read.whole) == (True, 0), read
     assert await given.count("signals") == 2_001
+
+
+@pytest.mark.parametrize("condition", [approvals(1), approvals(2)])
+async def test_a_signal_that_a_condition_cannot_count_reads_none_of_the_signals_that_have_arrived(
+    conn: asyncpg.Connection, given: Given, condition: dict[str, object]
+) -> None:
+    waits_on = await waiting(given, condition)
+    await conn.execute(SIGNALS.replace("closed", "active").replace("w where", "w, generate_series(1, 2000) where"))
+    await conn.execute("analyze flowfabric.signals")
+
+    done, read = await reading(conn, waits.deliver_signal(conn, waits_on.signal("progress")))
+
+    assert done.effect == "signal_ignored_matcher_failed"
+    assert (read.rows <= 60, read.whole) == (True, 0), read
 
 
 # Two thousand waits of the same execution that have ended.

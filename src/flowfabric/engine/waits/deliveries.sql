@@ -144,6 +144,14 @@ begin
         effect := 'buffered_for_pending_waitpoint';
         return;
     end if;
+    part := case when wait.within is not null then wait.id end;
+    -- An open wait is not satisfied yet. If no leaf can count this signal, that does not change, and the signals that
+    -- have arrived, maybe thousands, need not be read.
+    effect := flowfabric._signal_effect(
+        wait.condition, point.key, given.name, given.source_type, false, false);
+    if effect <> 'appended_to_waitpoint_duplicate' then
+        return;
+    end if;
     judged := flowfabric._judge(
         wait.condition,
         case when given.number = 1 then '[]' else flowfabric._arrived_signals(wait) end
@@ -152,7 +160,6 @@ begin
         wait.condition, point.key, given.name, given.source_type, judged.holds and flowfabric._is_last(wait),
         given.id::text = any (judged.counted));
     satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
-    part := case when wait.within is not null then wait.id end;
 end $$;
 
 -- Record signals from authorised senders and apply them, as if one after the other. `items` selects the signals from
