@@ -274,6 +274,10 @@ class MaxReplaysExhausted(Conflict):
     """The execution has been replayed as often as its policy allows."""
 
 
+class KeyConflict(Conflict):
+    """The idempotency key belongs to an execution of another task or with other arguments; `execution_id` names it."""
+
+
 class LaneDraining(Conflict):
     """The lane is draining and accepts no new work; `resume_lane` opens it again."""
 
@@ -464,7 +468,7 @@ class ExecutionCancelled(ExecutionFailed):
 
 
 class ExecutionExpired(ExecutionFailed):
-    """The execution reached its deadline or used up its last attempt's time."""
+    """The execution reached its deadline."""
 
 
 class ExecutionSkipped(ExecutionFailed):

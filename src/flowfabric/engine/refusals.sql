@@ -47,6 +47,7 @@ language sql immutable as $$
                               'quota_not_found', 'waitpoint_not_found', 'schedule_not_found', 'reservation_not_found')
             then '404'
         when _family.code in ('execution_ended', 'execution_not_runnable', 'lane_draining', 'execution_not_terminal',
+                              'key_conflict',
                               'max_replays_exhausted', 'instance_reassigned', 'cursor_expired',
                               'execution_not_suspended', 'target_not_signalable', 'waitpoint_closed',
                               'approval_digest_mismatch', 'waitpoint_not_pending', 'pending_waitpoint_expired',

@@ -1,6 +1,7 @@
 """Idempotency keys: one key, one execution, until its window has expired and its execution has ended."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from uuid import uuid4
@@ -9,7 +10,7 @@ import pytest
 
 from flowfabric import errors, ids, testing
 from flowfabric.engine import executions, lanes
-from flowfabric.errors import FlowFabricError, LaneDraining
+from flowfabric.errors import FlowFabricError, KeyConflict, LaneDraining
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, SubmitOutcome, Submitted
 from flowfabric.postgres.driver import Connection
@@ -33,7 +34,7 @@ async def submit_together(conn: Connection, batch: Sequence[Submission]) -> list
 
 
 async def remove(conn: Connection, execution_id: ExecutionId) -> None:
-    """Remove an ended execution, as retention does; its key stays."""
+    """Remove an ended execution, as retention does; its key stays for a day at least."""
     await conn.execute("delete from flowfabric.executions where id = $1", execution_id.uuid)
 
 
@@ -51,10 +52,10 @@ async def test_a_key_finds_the_first_execution_whatever_id_and_partition_a_retry
     assert await stored(given) == before
 
 
-async def test_a_key_is_scoped_by_namespace_and_not_by_lane_or_task(conn: Connection) -> None:
+async def test_a_key_is_scoped_by_namespace_and_not_by_lane(conn: Connection) -> None:
     _, first = await submit(conn, key="order-7", namespace="a")
 
-    assert await submit(conn, key="order-7", namespace="a", lane="other", task="other") == (DUPLICATE, first)
+    assert await submit(conn, key="order-7", namespace="a", lane="other") == (DUPLICATE, first)
     outcome, other = await submit(conn, key="order-7", namespace="b")
     assert (outcome, other != first) == (CREATED, True)
     assert await submit(conn, key="order-7", namespace="b") == (DUPLICATE, other)
@@ -73,10 +74,23 @@ async def test_an_empty_key_means_no_key(conn: Connection, given: Given) -> None
     assert await given.count("idempotency_keys") == 0
 
 
-async def test_a_key_is_in_use_until_its_window_expires_even_if_its_execution_has_ended(
+async def test_a_key_is_in_use_for_as_long_as_the_record_of_its_execution(conn: Connection, given: Given) -> None:
+    first = await given.cancelled(key="k")
+
+    await given.time_passes(days=6)
+    assert await submit(conn, key="k") == (DUPLICATE, first)
+    assert (await executions.remove_idempotency_keys(conn)).moved == 1
+    assert await submit(conn, key="k") == (DUPLICATE, first)
+    await given.time_passes(days=2)
+    await executions.remove_ended(conn)
+    outcome, second = await submit(conn, key="k")
+    assert (outcome, second != first) == (CREATED, True)
+
+
+async def test_a_key_with_a_window_is_in_use_until_it_expires_even_if_its_execution_has_ended(
     conn: Connection, given: Given
 ) -> None:
-    first = await given.cancelled(key="k")
+    first = await given.cancelled(key="k", policy={"dedup_window_ms": DAY_MS})
 
     await given.time_passes(hours=23, minutes=59)
     assert await submit(conn, key="k") == (DUPLICATE, first)
@@ -150,7 +164,7 @@ async def test_a_second_submit_of_a_key_waits_and_finds_what_the_first_has_commi
     conn: Connection, connect: Connect, given: Given, expired: bool
 ) -> None:
     if expired:
-        await given.cancelled(key="k")
+        await given.cancelled(key="k", policy={"dedup_window_ms": DAY_MS})
         await given.time_passes(days=1)
     one, two = await connect(), await connect()
     async with one.transaction():
@@ -167,7 +181,7 @@ async def test_a_second_submit_of_a_key_is_created_when_the_first_rolls_back(
     connect: Connect, given: Given, expired: bool
 ) -> None:
     if expired:
-        await given.cancelled(key="k")
+        await given.cancelled(key="k", policy={"dedup_window_ms": DAY_MS})
         await given.time_passes(days=1)
     one, two = await connect(), await connect()
     first = one.transaction()
@@ -183,7 +197,7 @@ async def test_a_second_submit_of_a_key_is_created_when_the_first_rolls_back(
 
 
 async def test_a_key_that_the_sweep_deletes_while_a_submit_waits_for_it_is_free(connect: Connect, given: Given) -> None:
-    await given.cancelled(key="k")
+    await given.cancelled(key="k", policy={"dedup_window_ms": DAY_MS})
     await given.time_passes(days=1)
     one, two = await connect(), await connect()
     async with one.transaction():
@@ -290,3 +304,92 @@ async def test_a_repeated_submission_after_its_deadline_is_a_duplicate(conn: Con
     assert await executions.submit(conn, submission(key="k", deadline=deadline)) == Submitted(
         SubmitOutcome.DUPLICATE, first
     )
+
+
+SAME = [
+    (b'{"a": 1, "b": [2]}', b'{"b":[2],"a":1.0}'),
+    (rb'"\u00e4"', '"ä"'.encode()),
+    (b"\x00 not JSON", b"\x00 not JSON"),
+    (None, None),
+]
+OTHER = [
+    (b'{"a": 1}', b'{"a": 2}'),
+    (b'{"a": 1}', b'{"a": "1"}'),
+    (b"[1, 2]", b"[2, 1]"),
+    (None, b"{}"),
+    (b"{}", None),
+    (b"\x00 not JSON", b"{}"),
+    (rb'"\u0000"', rb'"\u0001"'),
+    (b"[" * 100_000, b"[" * 100_001),
+    (b"1e999999", b"1e999998"),
+]
+
+
+@pytest.mark.parametrize(("first", "again"), SAME)
+async def test_the_same_key_with_the_same_arguments_is_a_duplicate(
+    conn: Connection, first: bytes | None, again: bytes | None
+) -> None:
+    _, owner = await submit(conn, key="order-7", payload=first)
+
+    assert await submit(conn, key="order-7", payload=again, lane="other", priority=7) == (DUPLICATE, owner)
+
+
+@pytest.mark.parametrize(("first", "again"), OTHER)
+async def test_the_same_key_with_other_arguments_is_refused_with_the_id_of_the_first_execution(
+    conn: Connection, given: Given, first: bytes | None, again: bytes | None
+) -> None:
+    _, owner = await submit(conn, key="order-7", payload=first)
+
+    async with given.nothing_changes():
+        with pytest.raises(KeyConflict, match=r"key 'order-7' belongs to .* which has other arguments") as refused:
+            await submit(conn, key="order-7", payload=again)
+    assert refused.value.fields == {"execution_id": str(owner)}
+
+
+async def test_the_same_key_for_another_task_is_refused(conn: Connection, given: Given) -> None:
+    _, owner = await submit(conn, key="order-7", task="ship")
+
+    async with given.nothing_changes():
+        with pytest.raises(KeyConflict, match=f"belongs to execution {re.escape(str(owner))} of task 'ship'; use"):
+            await submit(conn, key="order-7", task="refund")
+
+
+async def test_a_conflict_in_a_batch_harms_no_other_item(conn: Connection) -> None:
+    _, owner = await submit(conn, key="a", payload=b"1")
+
+    first, again, other, old, older = await executions.submit_many(
+        conn,
+        [
+            submission(key="new", payload=b"1"),
+            submission(key="new", payload=b"1.0"),
+            submission(key="new", payload=b"2"),
+            submission(key="a", payload=b"2"),
+            submission(key="a", payload=b" 1"),
+        ],
+    )
+
+    assert isinstance(first, Submitted)
+    assert again == Submitted(DUPLICATE, first.execution_id)
+    assert isinstance(other, KeyConflict)
+    assert other.fields == {"execution_id": str(first.execution_id)}
+    assert isinstance(old, KeyConflict)
+    assert older == Submitted(DUPLICATE, owner)
+
+
+async def test_a_conflict_is_found_after_the_end_and_on_a_draining_lane(conn: Connection, given: Given) -> None:
+    await given.cancelled(key="k", payload=b"1")
+    await lanes.drain_lane(conn, "default", by="ops")
+
+    with pytest.raises(KeyConflict):
+        await submit(conn, key="k", payload=b"2")
+    assert (await submit(conn, key="k", payload=b"1"))[0] is DUPLICATE
+
+
+async def test_a_submit_that_waited_for_its_key_finds_the_conflict(connect: Connect, given: Given) -> None:
+    one, two = await connect(), await connect()
+    async with one.transaction():
+        await submit(one, key="k", payload=b"1")
+        second = await blocked(given, two, asyncio.create_task(submit(two, key="k", payload=b"2")))
+
+    with pytest.raises(KeyConflict):
+        await second

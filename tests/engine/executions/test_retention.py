@@ -160,7 +160,9 @@ async def test_a_key_stays_until_its_window_expires(conn: Connection, given: Giv
 
 
 async def test_a_key_is_deleted_after_its_window_and_its_execution_have_ended(conn: Connection, given: Given) -> None:
-    unfinished, ended = await given.submitted(key="a"), await given.cancelled(key="b")
+    window = {"dedup_window_ms": DAY_MS}
+    unfinished = await given.submitted(key="a", policy=window)
+    ended = await given.cancelled(key="b", policy=window)
     await given.time_passes(hours=23)
     assert (await executions.remove_idempotency_keys(conn)).moved == 0
     await given.time_passes(hours=1)
@@ -174,7 +176,7 @@ async def test_a_key_is_deleted_after_its_window_and_its_execution_have_ended(co
 
 async def test_the_sweep_deletes_keys_up_to_its_limit(conn: Connection, given: Given) -> None:
     for number in range(5):
-        await given.cancelled(key=f"k{number}")
+        await given.cancelled(key=f"k{number}", policy={"dedup_window_ms": DAY_MS})
         await given.time_passes(minutes=1)
     await given.time_passes(days=1)
 

@@ -104,8 +104,8 @@ $$;
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
 --            too_many_steps, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
---            invalid_tag_key, invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large;
---            invalid_limit over 1,000 items
+--            invalid_tag_key, invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large,
+--            key_conflict; invalid_limit over 1,000 items
 --   returns  per item 'new' if the child was submitted, 'saved' {result} if that place already has its child, 'taken'
 --            if another execution has the id or the idempotency key, or its refusal
 create or replace function flowfabric.submit_children(

@@ -1,7 +1,77 @@
 -- Idempotency: which submissions are duplicates, by id or by idempotency key.
 
+-- Whether an execution keeps its idempotency key after the key's window: until it ends, and unless its policy chose the
+-- window, for as long as its record exists. Volatile, because it must see what a lock has just waited for.
+--
+--   returns  true or false
+create or replace function flowfabric._keeps_key(partition int, id uuid)
+returns boolean
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    return exists (
+        select from flowfabric.executions e
+        where e.partition = _keeps_key.partition and e.id = _keeps_key.id
+          and (e.outcome is null or not coalesce(e.policy ? 'dedup_window_ms', false)));
+end $$;
+
+-- Whether two payloads are the same JSON value: the order of fields, spaces and ways to write a number do not matter.
+-- What Postgres cannot read as JSON is compared byte by byte.
+--
+--   returns  true or false
+create or replace function flowfabric._same_payload(first bytea, second bytea)
+returns boolean
+language plpgsql immutable as $$
+begin
+    if _same_payload.first is not distinct from _same_payload.second then
+        return true;
+    end if;
+    return coalesce(convert_from(_same_payload.first, 'UTF8')::jsonb
+                    = convert_from(_same_payload.second, 'UTF8')::jsonb, false);
+exception when data_exception or program_limit_exceeded then
+    return false;
+end $$;
+
+-- Find the duplicates by idempotency key that are not repetitions: the execution that owns the key has another task or
+-- payload. Options do not matter. Without a record there is nothing to compare.
+--
+--   refuses  key_conflict, as a value
+--   returns  the fault per item; null if no item has one
+create or replace function flowfabric._key_faults(
+    owners text[], keys text[], key_partitions int[], payloads bytea[], options_of int[], namespaces text[],
+    tasks text[])
+returns jsonb[]
+language plpgsql volatile as $$
+#variable_conflict use_column
+begin
+    if _key_faults.keys is null or array_remove(_key_faults.owners, null) = '{}' then
+        return null;
+    end if;
+    return (
+        select case when count(o.fault) > 0 then array_agg(o.fault order by x.item) end
+        from (
+            select i as item, _key_faults.owners[i] as owner, _key_faults.keys[i] as key,
+                   _key_faults.payloads[i] as payload, _key_faults.key_partitions[i] as key_partition,
+                   _key_faults.namespaces[_key_faults.options_of[i]] as namespace,
+                   _key_faults.tasks[_key_faults.options_of[i]] as task
+            from generate_series(1, cardinality(_key_faults.keys)) i offset 0) x
+        left join lateral (
+            select flowfabric._fault('key_conflict', format(
+                       'key %s belongs to execution %s of task %s%s; use another key, or the same task and arguments',
+                       flowfabric._shown(x.key), x.owner, flowfabric._shown(e.task),
+                       case when e.task = x.task then ', which has other arguments' else '' end),
+                       jsonb_build_object('execution_id', x.owner)) as fault
+            from flowfabric.idempotency_keys k
+            cross join lateral (
+                select e.task, e.payload from flowfabric.executions e
+                where e.partition = k.execution_partition and e.id = k.execution offset 0) e
+            where k.partition = x.key_partition and k.namespace = x.namespace and k.key = x.key
+              and flowfabric._id(k.execution_partition, k.execution) = x.owner
+              and not (e.task = x.task and flowfabric._same_payload(e.payload, x.payload))) o on true);
+end $$;
+
 -- Acquire idempotency keys for executions, each if it is free. An execution owns its key for the key's window, and
--- until the execution ends. Waits for other transactions that are acquiring the same key. The keys given must be
+-- for as long as _keeps_key says. Waits for other transactions that are acquiring the same key. The keys given must be
 -- distinct.
 --
 --   locks    the idempotency keys, in key order
@@ -35,7 +105,7 @@ begin
         return array_fill(null::text, array[cardinality(taken)]);
     end if;
 
-    -- A new statement after the lock, with a new snapshot: it sees whether the key's owner is still unfinished.
+    -- A new statement after the lock, with a new snapshot: it sees whether the key's owner keeps it.
     with moved as (
         update flowfabric.idempotency_keys k
         set execution_partition = w.execution_partition, execution = w.execution, expires_at = w.expires_at
@@ -49,10 +119,7 @@ begin
                 where k.partition = w.partition and k.namespace = w.namespace and k.key = w.key
                   and k.expires_at <= flowfabric.clock()
                 offset 0) h
-            left join lateral (
-                select t.id from flowfabric.tickets t
-                where t.partition = h.execution_partition and t.id = h.execution offset 0) t on true
-            where not w.number = any (taken) and t.id is null
+            where not w.number = any (taken) and not flowfabric._keeps_key(h.execution_partition, h.execution)
             limit cardinality(_take_keys.keys)) w
         where k.ctid = w.place
         returning w.number
@@ -76,7 +143,7 @@ end $$;
 --   returns  the existing execution's id per item, in order; null if the item is not a duplicate
 create or replace function flowfabric._find_owners(
     partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[], expiries timestamptz[],
-    refused boolean[])
+    faults jsonb[])
 returns text[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -93,12 +160,12 @@ begin
             select x.*, first_value(x.item) over (partition by x.partition, x.id order by x.item)::int as same_id,
                    e.id is not null as known
             from unnest(_find_owners.partitions, _find_owners.ids, _find_owners.keys, _find_owners.key_partitions,
-                        _find_owners.namespaces, _find_owners.expiries, _find_owners.refused)
-                 with ordinality as x (partition, id, key, key_partition, namespace, expires_at, refused, item)
+                        _find_owners.namespaces, _find_owners.expiries, _find_owners.faults)
+                 with ordinality as x (partition, id, key, key_partition, namespace, expires_at, fault, item)
             left join lateral (
                 select e.id from flowfabric.executions e
                 where e.partition = x.partition and e.id = x.id offset 0) e on true
-            where not x.refused
+            where x.fault is null
         ), firsts as (
             select distinct on (i.namespace, i.key) i.* from items i
             where i.key is not null and not i.known
@@ -153,7 +220,7 @@ end $$;
 create or replace function flowfabric._existing_owner(
     partition int, id uuid, key_partition int, namespace text, key text, now timestamptz)
 returns text
-language sql stable as $$
+language sql volatile as $$
     select coalesce(
         (select flowfabric._id(e.partition, e.id) from flowfabric.executions e
          where e.partition = _existing_owner.partition and e.id = _existing_owner.id),
@@ -161,8 +228,7 @@ language sql stable as $$
          where k.partition = _existing_owner.key_partition and k.namespace = _existing_owner.namespace
            and k.key = _existing_owner.key
            and (k.expires_at > _existing_owner.now
-                or exists (select from flowfabric.tickets t
-                           where t.partition = k.execution_partition and t.id = k.execution))))
+                or flowfabric._keeps_key(k.execution_partition, k.execution))))
 $$;
 
 -- Add the duplicates among the items of a batch that were refused because of a draining lane, a past deadline or their
@@ -170,8 +236,8 @@ $$;
 --
 --   returns  the existing execution's id per item, in order; null if the item is not a duplicate
 create or replace function flowfabric._add_late_owners(
-    owners text[], partitions int[], ids uuid[], keys text[], key_partitions int[], namespaces text[],
-    deadlines_at timestamptz[], faults jsonb[], made boolean[], now timestamptz)
+    owners text[], partitions int[], ids uuid[], keys text[], key_partitions int[], options_of int[],
+    namespaces text[], deadlines_at timestamptz[], faults jsonb[], made boolean[], now timestamptz)
 returns text[]
 language plpgsql stable as $$
 begin
@@ -190,7 +256,8 @@ begin
                         and _add_late_owners.deadlines_at[i] <= _add_late_owners.now then
                     flowfabric._existing_owner(
                         _add_late_owners.partitions[i], _add_late_owners.ids[i], _add_late_owners.key_partitions[i],
-                        _add_late_owners.namespaces[i], _add_late_owners.keys[i], _add_late_owners.now) end as owner
+                        _add_late_owners.namespaces[_add_late_owners.options_of[i]], _add_late_owners.keys[i],
+                        _add_late_owners.now) end as owner
             from generate_series(1, cardinality(_add_late_owners.ids)) i) x
         order by x.item);
 end $$;

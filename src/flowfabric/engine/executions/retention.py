@@ -16,5 +16,5 @@ async def remove_ended(conn: Connection, *, limit: int = 500, passing: int = 0, 
 
 
 async def remove_idempotency_keys(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:
-    """Delete idempotency keys (not signing keys) whose window has expired and whose execution has ended."""
+    """Delete idempotency keys (not signing keys) whose window has expired and whose execution does not keep them."""
     return await calls.sweep(conn, "remove_idempotency_keys", limit, passing)

@@ -84,26 +84,33 @@ begin
     where g.partition = any (array[r.partition]) and g.execution between r.id and r.id;
 end $$;
 
--- Sweep: delete idempotency keys (not signing keys) whose window has expired and whose execution has ended, and the
--- idempotency keys of usage reports after a day.
+-- Sweep: delete idempotency keys (not signing keys) whose window has expired, unless their execution keeps them, and
+-- the idempotency keys of usage reports after a day. A key that is kept is checked again a day later, or in the next
+-- pass if its policy has chosen the window.
 --
---   locks    the idempotency keys it deletes, skipping locked ones
---   returns  how many were deleted
+--   locks    the idempotency keys it deletes or keeps, skipping locked ones
+--   returns  how many were deleted or kept for another day
 create or replace function flowfabric.remove_idempotency_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 begin
     with expired as (
-        select k.ctid as place from flowfabric.idempotency_keys k
+        select k.ctid as place, flowfabric._keeps_key(k.execution_partition, k.execution) as is_kept
+        from flowfabric.idempotency_keys k
         where k.expires_at <= flowfabric.clock()
-          and not exists (select from flowfabric.tickets t
-                          where t.partition = k.execution_partition and t.id = k.execution)
+          and not exists (select from flowfabric.executions e
+                          where e.partition = k.execution_partition and e.id = k.execution and e.outcome is null
+                            and e.policy ? 'dedup_window_ms')
         order by k.expires_at limit remove_idempotency_keys.take offset remove_idempotency_keys.passing
         for update of k skip locked
+    ), kept as (
+        update flowfabric.idempotency_keys k set expires_at = flowfabric.clock() + interval '1 day'
+        where k.ctid = any (array(select x.place from expired x where x.is_kept)) returning 1
     ), forgotten as (
-        delete from flowfabric.idempotency_keys k where k.ctid = any (array(select x.place from expired x)) returning 1
+        delete from flowfabric.idempotency_keys k
+        where k.ctid = any (array(select x.place from expired x where not x.is_kept)) returning 1
     )
-    select count(*) into moved from forgotten;
+    select (select count(*) from kept) + (select count(*) from forgotten) into moved;
     moved := moved + flowfabric._forget_usage_keys(greatest(remove_idempotency_keys.take - moved, 0));
 end $$;

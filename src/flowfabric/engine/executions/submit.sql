@@ -322,12 +322,13 @@ begin
     end if;
 end $$;
 
--- Build the answers of a call. An item that was refused but is a duplicate is answered as a duplicate.
+-- Build the answers of a call. An item that was refused but is a duplicate is answered as a duplicate, unless the
+-- duplicate is a conflict.
 --
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric._submission_answers(
-    options_of int[], partitions int[], ids uuid[], dues timestamptz[], faults jsonb[], owners text[], made boolean[],
-    states text[])
+    options_of int[], partitions int[], ids uuid[], dues timestamptz[], faults jsonb[], conflicts jsonb[],
+    owners text[], made boolean[], states text[])
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -345,7 +346,8 @@ begin
                     _submission_answers.states[_submission_answers.options_of[x.item]], 'waiting') || '"}' end
     from (
         select i as item, _submission_answers.made is null or _submission_answers.made[i] as is_made,
-               case when _submission_answers.owners[i] is null then _submission_answers.faults[i] end as fault
+               case when _submission_answers.owners[i] is null then _submission_answers.faults[i]
+                    else _submission_answers.conflicts[i] end as fault
         from generate_series(1, cardinality(_submission_answers.ids)) i offset 0) x;
 end $$;
 
@@ -359,8 +361,8 @@ end $$;
 --   emits    execution_submitted; lane_registered, if a lane is new; flow_member_added, for members
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
---            invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, per item;
---            invalid_limit over 1,000 items
+--            invalid_tag, flow_not_found, flow_already_terminal, wrong_partition, flow_too_large, key_conflict, per
+--            item; invalid_limit over 1,000 items
 --   returns  per item 'created' {public_state}, 'duplicate' {execution_id}, or its refusal
 create or replace function flowfabric.submit(
     options text[], options_of int[], partitions int[], ids uuid[], payloads bytea[] default null,
@@ -420,8 +422,7 @@ begin
         owners := flowfabric._find_owners(
             submit.partitions, submit.ids, submit.keys, submit.key_partitions,
             array(select option.namespaces[t] from unnest(submit.options_of) t),
-            array(select now + option.windows[t] from unnest(submit.options_of) t),
-            array(select faults[i] is not null from generate_series(1, cardinality(submit.ids)) i));
+            array(select now + option.windows[t] from unnest(submit.options_of) t), faults);
     end if;
     if array_position(routes, null) is not null then
         routes := flowfabric._make_routes(
@@ -443,12 +444,12 @@ begin
 
     if faults is not null then
         owners := flowfabric._add_late_owners(
-            owners, submit.partitions, submit.ids, submit.keys, submit.key_partitions,
-            array(select option.namespaces[t] from unnest(submit.options_of) t), submit.deadlines_at, faults, made,
-            now);
+            owners, submit.partitions, submit.ids, submit.keys, submit.key_partitions, submit.options_of,
+            option.namespaces, submit.deadlines_at, faults, made, now);
     end if;
     return query
     select a.* from flowfabric._submission_answers(
-        submit.options_of, submit.partitions, submit.ids, dues, faults, owners, made,
-        flowfabric._fresh_states(routes, option.budgets, option.quotas, now)) a;
+        submit.options_of, submit.partitions, submit.ids, dues, faults, flowfabric._key_faults(
+            owners, submit.keys, submit.key_partitions, submit.payloads, submit.options_of, option.namespaces,
+            option.tasks), owners, made, flowfabric._fresh_states(routes, option.budgets, option.quotas, now)) a;
 end $$;

@@ -230,7 +230,7 @@ end $$;
 --   refuses  invalid_namespace, invalid_name, invalid_body, invalid_tag_key, invalid_tag, invalid_policy, invalid_lane,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
 --            self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_edge_group,
---            flow_too_large
+--            flow_too_large, key_conflict
 --   returns  'created' or 'duplicate', the flow, and {name: execution}
 create or replace function flowfabric.submit_flow(
     partition int, id uuid, namespace text, kind text, names text[], options text[], options_of int[], ids uuid[],

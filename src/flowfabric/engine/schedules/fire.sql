@@ -133,7 +133,7 @@ end $$;
 --            lane_registered, if a lane is new
 --   refuses  invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace, invalid_capabilities,
 --            budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time, invalid_tag_key,
---            invalid_tag, invalid_limit, recorded on the schedule
+--            invalid_tag, invalid_limit, key_conflict, recorded on the schedule
 --   returns  how many schedules were handled, the lanes with new work, the executions that ended, and new refusals
 create or replace function flowfabric.fire_schedules(
     take int default 500, passing int default 0, namespaces text[] default '{}', names text[] default '{}',
@@ -222,7 +222,7 @@ end $$;
 --            lane_registered, if a lane is new
 --   refuses  schedule_not_found, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
 --            invalid_capabilities, budget_not_found, quota_not_found, lane_draining, payload_too_large, invalid_time,
---            invalid_tag_key, invalid_tag, invalid_limit, row_locked
+--            invalid_tag_key, invalid_tag, invalid_limit, row_locked, key_conflict
 --   returns  'fired', 'duplicate' if that id was submitted before, or 'skipped' if the previous execution is
 --            unfinished and the schedule skips overlaps; the execution it is about, its lane, and the executions that
 --            ended
