@@ -1,8 +1,9 @@
 """Sync access: the same methods, which wait for their result in a thread of their own."""
 
 import asyncio
+import atexit
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
@@ -148,7 +149,10 @@ async def test_threads_use_an_app_that_is_open_on_the_loop_of_an_async_program(a
         assert app.is_open
 
 
-def test_threads_that_open_an_app_at_once_share_it(app: App) -> None:
+def test_threads_that_open_an_app_at_once_share_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+
     @app.task
     async def double(n: int) -> None: ...
 
@@ -164,6 +168,9 @@ def test_threads_that_open_an_app_at_once_share_it(app: App) -> None:
     for each in threads:
         each.join(TIMEOUT)
     assert len(set(handles)) == 4
+    [close] = at_exit
+    close()
+    assert not app.is_open
 
 
 def test_a_sync_app_that_is_not_open_says_so(app: App) -> None:

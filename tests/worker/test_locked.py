@@ -67,7 +67,7 @@ async def test_reservations_of_a_locked_budget_do_not_take_the_connections_of_ot
             waiting = [await costly.submit() for _ in range(10)]
             await given.until_blocked()
             async with asyncio.timeout(9):  # less than the time limit of a call
-                for number in range(20):
+                for number in range(5):
                     assert await (await free.submit(number)).result() == number
             assert {await given.state(execution.execution_id) for execution in waiting} == {"active"}
         await asyncio.gather(*(execution.result(20) for execution in waiting))
