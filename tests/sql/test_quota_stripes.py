@@ -91,7 +91,9 @@ async def test_a_limit_is_lowered_after_the_claims_that_use_it(given: Given, rac
         lambda conn: claim(conn, take=10),
         lambda conn: quotas.change_quota(conn, "model", by="ops", max_concurrent=10),
     )
-    assert (await room(given), await claim(given.conn, take=70)) == (0, [])
+    assert (await room(given), await claim(given.conn, take=70), await claim(given.conn)) == (0, [], [])
+    for check in ALWAYS:
+        assert await given.rows(check) == []
 
 
 async def test_below_a_lowered_cap_nothing_is_admitted_until_enough_has_ended(given: Given) -> None:
@@ -198,6 +200,18 @@ async def test_an_execution_that_was_granted_twice_holds_one_slot(given: Given) 
     assert (shown.held_count, shown.room) == (1, 63)
     await attempts.complete(given.conn, taken.fence)
     assert await room(given) == 64
+
+
+async def test_an_execution_that_was_claimed_again_holds_one_slot(given: Given) -> None:
+    await quotas.create_quota(given.conn, "model", max_concurrent=64)
+    await submitted(given, 1)
+    for _ in range(5):
+        [taken] = await given.claim()
+        await attempts.delay(given.conn, taken.fence)
+    await given.claim()
+
+    shown = await quotas.describe_quota(given.conn, "model")
+    assert (shown.held_count, shown.room) == (1, 63)
 
 
 async def test_a_limit_that_is_raised_gets_more_stripes(given: Given) -> None:
