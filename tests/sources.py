@@ -20,7 +20,7 @@ LITERAL = re.compile(r"(?:\b[eE])?'(?:[^']|'')*'|\"[^\"]*\"")
 SETTING = re.compile(r"\bset (\w+ = (?:'[^']*'|\w+))")
 CALL = re.compile(r"\bflowfabric\.(\w+)\s*\(")
 CLAUSE = re.compile(r"^ {2}(moves|locks|emits|refuses|returns) +(\S.*(?:\n {3,}\S.*)*)", re.MULTILINE)
-FAULT = re.compile(r"flowfabric\._(?:fault|refuse)\(\s*'(\w+)'")
+FAULT = re.compile(r"flowfabric\._(?:fault|refuse|length_fault|label_fault)\(\s*'(\w+)'")
 WRITE = r"insert into flowfabric\.events \(at, kind[^)]*\)\s*select [\w.]+(?:\(\))?, "
 APPEND = re.compile(rf"(?:flowfabric\._append\w*\(\s*(?:kind => )?|{WRITE})'(\w+)'")
 LOCK = re.compile(

@@ -71,21 +71,14 @@ end $$;
 
 -- Lock the ticket of a runnable execution.
 --
---   locks    the ticket
 --   refuses  execution_not_runnable
 --   returns  the ticket
 create or replace function flowfabric._lock_runnable(partition int, id uuid)
 returns flowfabric.tickets
 language plpgsql as $$
-#variable_conflict use_column
 declare
-    ticket flowfabric.tickets;
+    ticket flowfabric.tickets := flowfabric._lock_ticket(_lock_runnable.partition, _lock_runnable.id);
 begin
-    select t.* into ticket from flowfabric.tickets t
-    where t.partition = _lock_runnable.partition and t.id = _lock_runnable.id for update;
-    if not found then
-        perform flowfabric._refuse_ended(_lock_runnable.partition, _lock_runnable.id);
-    end if;
     if ticket.phase <> 'runnable' then
         perform flowfabric._refuse('execution_not_runnable',
             format('execution %s is %s, not runnable; wait until it is, or use cancel to end it',

@@ -39,42 +39,36 @@ begin
     end loop;
 end $$;
 
--- Lock a lane before changing its state.
+-- Give a lane a new state, and write down who changed it and why.
 --
+--   moves    lane any → the state given
 --   locks    the lane
 --   refuses  lane_not_found
---   returns  the lane
-create or replace function flowfabric._lock_lane(name text)
-returns flowfabric.lanes
+--   returns  false if it is in this state already
+create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
+returns boolean
 language plpgsql as $$
 #variable_conflict use_column
 declare
     lane flowfabric.lanes;
 begin
-    select l.* into lane from flowfabric.lanes l where l.name = _lock_lane.name for update;
+    perform flowfabric._check_by(_set_lane_state.by);
+    select l.* into lane from flowfabric.lanes l where l.name = _set_lane_state.name for update;
     if lane.name is null then
         perform flowfabric._refuse('lane_not_found', format(
-            'lane %s does not exist; %s', flowfabric._shown(_lock_lane.name), coalesce(
+            'lane %s does not exist; %s', flowfabric._shown(_set_lane_state.name), coalesce(
                 'existing lanes: ' || (
                     select string_agg(n.name, ', ' order by n.name)
                            || case when (select count(*) from flowfabric.lanes) > 20 then ', …' else '' end
                     from (select l.name from flowfabric.lanes l order by l.name limit 20) n),
                 'there are no lanes yet: submit to it, or use configure_lane to create it')));
     end if;
-    return lane;
-end $$;
-
--- Write a lane's new state, who changed it and why. The caller has locked the lane.
---
---   moves    lane any → the state given
-create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
-returns void
-language sql as $$
     update flowfabric.lanes l
     set state = _set_lane_state.state, by = _set_lane_state.by, reason = flowfabric._kept_text(_set_lane_state.reason),
         since = flowfabric.clock()
-    where l.name = _set_lane_state.name
-$$;
+    where l.name = _set_lane_state.name and l.state <> _set_lane_state.state;
+    return found;
+end $$;
 
 -- Create a lane or change its options. An option that is null keeps its value.
 --
@@ -89,11 +83,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     is_new boolean;
 begin
-    if configure_lane.name !~ '^[\x20-\x7e]{1,64}$' then
-        perform flowfabric._refuse('invalid_lane',
-            format('lane name %s is invalid; use 1 to 64 printable ASCII characters',
-                   flowfabric._shown(configure_lane.name)));
-    end if;
+    perform flowfabric._raise(flowfabric._label_fault('invalid_lane', 'lane name', configure_lane.name));
     is_new := flowfabric._add_lane(configure_lane.name);
 
     update flowfabric.lanes l set keep_renewals = configure_lane.keep_renewals
@@ -114,11 +104,9 @@ returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    perform flowfabric._check_by(pause_lane.by);
-    if (flowfabric._lock_lane(pause_lane.name)).state = 'paused' then
+    if not flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason) then
         return 'noop';
     end if;
-    perform flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason);
     perform flowfabric._append('lane_paused', pause_lane.name, pause_lane.by,
                                jsonb_build_object('reason', flowfabric._kept_text(pause_lane.reason)));
     return 'paused';
@@ -137,16 +125,13 @@ create or replace function flowfabric.drain_lane(
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    perform flowfabric._check_by(drain_lane.by);
-    if (flowfabric._lock_lane(drain_lane.name)).state = 'draining' then
-        outcome := 'noop';
-    else
-        perform flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason);
+    outcome := 'noop';
+    if flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason) then
         perform flowfabric._append('lane_drain_started', drain_lane.name, drain_lane.by,
                                    jsonb_build_object('reason', flowfabric._kept_text(drain_lane.reason)));
         outcome := 'draining';
     end if;
-    select least(sum(c.amount), 10001) into left_count
+    select least(c.waiting + c.delayed + c.held + c.blocked + c.active + c.suspended, 10001) into left_count
     from flowfabric._lane_depth(drain_lane.name, flowfabric.clock()) c;
 end $$;
 
@@ -162,85 +147,62 @@ returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    perform flowfabric._check_by(resume_lane.by);
-    if (flowfabric._lock_lane(resume_lane.name)).state = 'active' then
+    if not flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason) then
         return 'noop';
     end if;
-    perform flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason);
     perform flowfabric._append('lane_resumed', resume_lane.name, resume_lane.by,
                                jsonb_build_object('reason', flowfabric._kept_text(resume_lane.reason)));
     return 'active';
 end $$;
 
--- Count the executions of a lane by state. Each count stops at 10,001, which bounds the cost for a huge backlog. Uses
--- plain index scans: a bitmap scan would read every row before the limit. A due execution counts as waiting even if no
--- sweep has promoted it yet.
+-- Count the executions of a lane by state. Each count stops at 10,001, which bounds the cost for a huge backlog. A due
+-- execution counts as waiting even if no sweep has promoted it yet.
 --
---   returns  one row each for 'waiting' (claimable), 'delayed', 'held', 'blocked' (by dependencies), 'active' and
---            'suspended', with the count
-create or replace function flowfabric._lane_depth(lane text, now timestamptz)
-returns table (what text, amount bigint)
+--   returns  the counts: waiting (claimable), delayed, held, blocked (by dependencies), active and suspended
+create or replace function flowfabric._lane_depth(
+    lane text, now timestamptz, out waiting bigint, out delayed bigint, out held bigint, out blocked bigint,
+    out active bigint, out suspended bigint)
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-    select 'waiting', count(*) from (
-        (select from flowfabric.tickets t
-         where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 10001)
-        union all
-        (select from flowfabric.tickets t
-         where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
-           and t.due_at <= _lane_depth.now limit 10001)
-        union all
-        (select from flowfabric.tickets t
-         where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'granted' limit 10001)
-        limit 10001) x
-    union all
-    select 'delayed', count(*) from (
-        select from flowfabric.tickets t
-        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
-          and t.due_at > _lane_depth.now limit 10001) x
-    union all
-    select 'held', count(*) from (
-        select from flowfabric.tickets t
-        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator'
-        limit 10001) x
-    union all
-    select 'blocked', count(*) from (
-        select from flowfabric.tickets t
-        where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_dependencies'
-        limit 10001) x
-    union all
-    select 'active', count(*) from (
-        select from flowfabric.tickets t where t.lane = _lane_depth.lane and t.phase = 'active' limit 10001) x
-    union all
-    select 'suspended', count(*) from (
-        select from flowfabric.tickets t where t.lane = _lane_depth.lane and t.phase = 'suspended' limit 10001) x
+    select (select count(*) from (
+               (select from flowfabric.tickets t
+                where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 10001)
+               union all
+               (select from flowfabric.tickets t
+                where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+                  and t.due_at <= _lane_depth.now limit 10001)
+               union all
+               (select from flowfabric.tickets t
+                where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'granted' limit 10001)
+               limit 10001) x),
+           (select count(*) from (
+               select from flowfabric.tickets t
+               where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+                 and t.due_at > _lane_depth.now limit 10001) x),
+           (select count(*) from (
+               select from flowfabric.tickets t
+               where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator'
+               limit 10001) x),
+           (select count(*) from (
+               select from flowfabric.tickets t
+               where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_dependencies'
+               limit 10001) x),
+           (select count(*) from (
+               select from flowfabric.tickets t
+               where t.lane = _lane_depth.lane and t.phase = 'active' limit 10001) x),
+           (select count(*) from (
+               select from flowfabric.tickets t
+               where t.lane = _lane_depth.lane and t.phase = 'suspended' limit 10001) x)
 $$;
 
--- Find when the oldest claimable execution was submitted: a loose index scan over distinct (priority, route) pairs, and
--- a scan of the due executions that are not yet promoted. Each stops at 10,001 rows, which bounds the cost.
+-- Find when the oldest claimable execution was submitted: of the first 10,001 (priority, route) pairs with ready
+-- tickets, and of as many due executions that are not yet promoted.
 --
 --   returns  the time, or null if no execution is claimable
 create or replace function flowfabric._oldest_waiting(lane text, now timestamptz)
 returns timestamptz
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-    with recursive heads as (
-        (select t.priority, t.route, t.created_at from flowfabric.tickets t
-         where t.lane = _oldest_waiting.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-         order by t.priority desc, t.route, t.created_at limit 1)
-        union all
-        select n.* from heads h cross join lateral (
-            (select t.priority, t.route, t.created_at from flowfabric.tickets t
-             where t.lane = _oldest_waiting.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-               and t.priority = h.priority and t.route > h.route
-             order by t.route, t.created_at limit 1)
-            union all
-            (select t.priority, t.route, t.created_at from flowfabric.tickets t
-             where t.lane = _oldest_waiting.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-               and t.priority < h.priority
-             order by t.priority desc, t.route, t.created_at limit 1)
-            limit 1) n
-    )
-    select min(x.created_at) from (
-        (select h.created_at from heads h limit 10001)
+    select min(x.oldest_at) from (
+        select r.oldest_at from flowfabric._ready_routes(_oldest_waiting.lane, 10001) r
         union all
         (select t.created_at from flowfabric.tickets t
          where t.lane = _oldest_waiting.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
@@ -265,13 +227,7 @@ begin
     return query
     select l.name, l.state::text, l.since, l.by, l.reason, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
            flowfabric._oldest_waiting(l.name, now)
-    from flowfabric.lanes l
-    cross join lateral (
-        select sum(x.amount) filter (where x.what = 'waiting')::bigint as waiting,
-               sum(x.amount) filter (where x.what = 'delayed')::bigint as delayed,
-               sum(x.amount) filter (where x.what = 'active')::bigint as active,
-               sum(x.amount) filter (where x.what = 'suspended')::bigint as suspended
-        from flowfabric._lane_depth(l.name, now) x) d
+    from flowfabric.lanes l cross join lateral flowfabric._lane_depth(l.name, now) d
     where l.name > coalesce(list_lanes.after, '')
     order by l.name
     limit flowfabric._page(list_lanes.take);

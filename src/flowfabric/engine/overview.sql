@@ -127,36 +127,23 @@ end $$;
 create or replace function flowfabric._stuck_words(prospect text, route flowfabric.routes, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
+#variable_conflict use_column
 begin
     if _stuck_words.prospect in ('blocked_by_budget', 'blocked_by_quota') then
         return flowfabric._explain_limited(_stuck_words.route, _stuck_words.prospect = 'blocked_by_budget',
                                            _stuck_words.now, _stuck_words.now);
     end if;
-    return jsonb_build_object(
-        'sentence', flowfabric._stuck_sentence(_stuck_words.prospect, _stuck_words.route, _stuck_words.now));
-end $$;
-
--- Why no worker claims executions of a route, as a sentence.
---
---   returns  the sentence
-create or replace function flowfabric._stuck_sentence(prospect text, route flowfabric.routes, now timestamptz)
-returns text
-language sql stable as $$
-    select case _stuck_sentence.prospect
+    return jsonb_build_object('sentence', case _stuck_words.prospect
         when 'blocked_by_lane_state' then (
-            select format('lane %s has been paused since %s by %s%s', l.name, flowfabric._moment(l.since),
-                          coalesce(l.by, 'an unnamed operator'), ': ' || l.reason)
-            from flowfabric.lanes l where l.name = (_stuck_sentence.route).lane)
-        when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_sentence.route, _stuck_sentence.now)
-        when 'no_worker' then
-            format('no live worker serves lane %s', (_stuck_sentence.route).lane)
-            || case when exists (
-                        select from flowfabric.workers w
-                        where w.expires_at > _stuck_sentence.now and (_stuck_sentence.route).lane = any (w.lanes))
-                    then format(' for namespace %s', (_stuck_sentence.route).namespace) else '' end
-        else format('executions of lane %s in namespace %s are %s', (_stuck_sentence.route).lane,
-                    (_stuck_sentence.route).namespace, replace(_stuck_sentence.prospect, '_', ' ')) end
-$$;
+            select flowfabric._paused_words(l) from flowfabric.lanes l where l.name = route.lane)
+        when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_words.route, _stuck_words.now)
+        when 'no_worker' then format('no live worker serves lane %s', route.lane) || case when exists (
+                select from flowfabric.workers w
+                where w.expires_at > _stuck_words.now and route.lane = any (w.lanes))
+            then format(' for namespace %s', route.namespace) else '' end
+        else format('executions of lane %s in namespace %s are %s', route.lane, route.namespace,
+                    replace(_stuck_words.prospect, '_', ' ')) end);
+end $$;
 
 -- Delayed executions of a lane, and due ones that no worker has claimed; the first 1,001 by due time.
 --
@@ -187,8 +174,7 @@ create or replace function flowfabric._stuck_holds(lane text)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable set enable_bitmapscan = off as $$
     select 'blocked_by_operator', (array_agg(x.id order by x.since))[1], count(*), min(x.since), null::timestamptz,
-           format('held by %s since %s%s', (array_agg(x.hold ->> 'by' order by x.since))[1],
-                  flowfabric._moment(min(x.since)), ': ' || (array_agg(x.hold ->> 'reason' order by x.since))[1])
+           flowfabric._held_words((array_agg(x.hold order by x.since))[1])
     from (select t.hold, (t.hold ->> 'since')::timestamptz as since, flowfabric._id(t.partition, t.id) as id
           from flowfabric.tickets t
           where t.lane = _stuck_holds.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator'
@@ -370,13 +356,7 @@ begin
         'oldest_at', flowfabric._oldest_waiting(l.name, now)))
     into names, shown
     from flowfabric._busy_lanes(most) l
-    cross join lateral (
-        select sum(x.amount) filter (where x.what = 'waiting') as waiting,
-               sum(x.amount) filter (where x.what = 'active') as active,
-               sum(x.amount) filter (where x.what = 'delayed') as delayed,
-               sum(x.amount) filter (where x.what = 'suspended') as suspended,
-               sum(x.amount) filter (where x.what = 'held') as held
-        from flowfabric._lane_depth(l.name, now) x) d;
+    cross join lateral flowfabric._lane_depth(l.name, now) d;
     return jsonb_build_object(
         'at', now, 'lanes', coalesce(shown, '[]'), 'lane_count', (select count(*) from flowfabric.lanes),
         'workers', flowfabric._instances(most, now), 'worker_count', (select count(*) from flowfabric.workers),

@@ -1,14 +1,19 @@
 -- Routes: executions with the same lane, namespace, capabilities, budgets and quotas are admitted alike.
 -- Whether a route is open is computed, never stored.
 
--- Check a set of capabilities.
+-- Check a set of capabilities: those that a submission needs, or those that a worker has.
 --
---   returns  the cause of the error, or null if the set is valid
-create or replace function flowfabric._capabilities_cause(capabilities jsonb)
-returns text
+--   refuses  invalid_capabilities, as a value
+--   returns  the fault, or null if the set is valid
+create or replace function flowfabric._capabilities_fault(what text, capabilities jsonb)
+returns jsonb
 language sql immutable as $$
-    select case
-        when jsonb_typeof(_capabilities_cause.capabilities) <> 'array' then 'not_array'
+    select flowfabric._fault('invalid_capabilities',
+        format('%s %s are invalid; use a list of up to 256 words without commas, whitespace or control characters, at '
+               'most 4,096 bytes in total', _capabilities_fault.what,
+               flowfabric._shown(_capabilities_fault.capabilities::text)), jsonb_build_object('cause', x.cause))
+    from (select case
+        when jsonb_typeof(_capabilities_fault.capabilities) is distinct from 'array' then 'not_array'
         else (
             select case
                 when bool_or(jsonb_typeof(c.token) <> 'string') then 'non_string_token'
@@ -20,25 +25,10 @@ language sql immutable as $$
                 when count(distinct c.token) > 256 then 'too_many_tokens'
                 when octet_length(string_agg(distinct c.token #>> '{}', ',')) > 4096 then 'too_many_bytes'
             end
-            from jsonb_array_elements(_capabilities_cause.capabilities) c (token))
-    end
+            from jsonb_array_elements(_capabilities_fault.capabilities) c (token))
+        end as cause) x
+    where x.cause is not null
 $$;
-
--- Find a route by its fields.
---
---   returns  the route's id, or null if it does not exist
-create or replace function flowfabric._known_route(
-    lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
-returns int
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return (
-        select r.id from flowfabric.routes r
-        where r.lane = _known_route.lane and r.namespace = _known_route.namespace
-          and r.digest = md5(array_to_string(_known_route.needs, ',')) and r.budgets = _known_route.budgets
-          and r.quotas = _known_route.quotas);
-end $$;
 
 -- Find a route by its fields, or create it and its lane. Only the first use of a route can wait for another
 -- transaction.
@@ -55,9 +45,11 @@ declare
 begin
     perform flowfabric._register_lane(_make_route.lane);
     loop
-        found_id := flowfabric._known_route(_make_route.lane, _make_route.namespace, _make_route.needs,
-                                            _make_route.budgets, _make_route.quotas);
-        exit when found_id is not null;
+        select r.id into found_id from flowfabric.routes r
+        where r.lane = _make_route.lane and r.namespace = _make_route.namespace
+          and r.digest = md5(array_to_string(_make_route.needs, ',')) and r.budgets = _make_route.budgets
+          and r.quotas = _make_route.quotas;
+        exit when found;
 
         insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
         values (_make_route.lane, _make_route.namespace, _make_route.needs,
@@ -86,28 +78,35 @@ begin
         where b.id is not null order by b.id);
 end $$;
 
+-- Check the names of the budgets or the quotas of a submission.
+--
+--   refuses  invalid_body, as a value
+--   returns  the fault, or null if they are a list of names
+create or replace function flowfabric._names_fault(what text, words jsonb)
+returns jsonb
+language sql immutable as $$
+    select case when jsonb_typeof(_names_fault.words) <> 'array'
+                     or jsonb_path_exists(_names_fault.words, '$[*] ? (@.type() != "string")')
+                     or jsonb_array_length(_names_fault.words) > 16 then
+        flowfabric._fault('invalid_body',
+            format('%s %s are invalid; use a list of up to 16 names', _names_fault.what,
+                   flowfabric._shown(_names_fault.words::text)), jsonb_build_object('field', _names_fault.what))
+    end
+$$;
+
 -- Check the budgets of a submission. A budget that does not exist is refused, never ignored.
 --
---   refuses  invalid_body, budget_not_found, as a value
+--   refuses  budget_not_found, as a value
 --   returns  the fault, or null if the budgets are valid
 create or replace function flowfabric._budgets_fault(namespace text, words jsonb)
 returns jsonb
 language sql stable as $$
-    select case
-        when _budgets_fault.words = '[]' then null
-        when jsonb_typeof(_budgets_fault.words) <> 'array'
-             or jsonb_path_exists(_budgets_fault.words, '$[*] ? (@.type() != "string")')
-             or jsonb_array_length(_budgets_fault.words) > 16 then
-            flowfabric._fault('invalid_body',
-                format('budgets %s are invalid; use a list of up to 16 names',
-                       flowfabric._shown(_budgets_fault.words::text)), '{"field": "budgets"}')
-        else (
-            select flowfabric._fault('budget_not_found', format(
-                'budget %s does not exist in namespace %s; check the name, or use create_budget to create it',
-                flowfabric._shown(w.word), flowfabric._shown(_budgets_fault.namespace)))
-            from jsonb_array_elements_text(_budgets_fault.words) with ordinality as w (word, place)
-            where flowfabric._find_budget(_budgets_fault.namespace, w.word) is null order by w.place limit 1)
-    end
+    select coalesce(flowfabric._names_fault('budgets', _budgets_fault.words), (
+        select flowfabric._fault('budget_not_found', format(
+            'budget %s does not exist in namespace %s; check the name, or use create_budget to create it',
+            flowfabric._shown(w.word), flowfabric._shown(_budgets_fault.namespace)))
+        from jsonb_array_elements_text(_budgets_fault.words) with ordinality as w (word, place)
+        where flowfabric._find_budget(_budgets_fault.namespace, w.word) is null order by w.place limit 1))
 $$;
 
 -- Look up quotas by name or id.
@@ -129,24 +128,14 @@ end $$;
 
 -- Check the quotas of a submission.
 --
---   refuses  invalid_body, as a value
 --   returns  the fault, or null if the quotas are valid
 create or replace function flowfabric._quotas_fault(namespace text, words jsonb)
 returns jsonb
 language sql stable as $$
-    select case
-        when _quotas_fault.words = '[]' then null
-        when jsonb_typeof(_quotas_fault.words) <> 'array'
-             or jsonb_path_exists(_quotas_fault.words, '$[*] ? (@.type() != "string")')
-             or jsonb_array_length(_quotas_fault.words) > 16 then
-            flowfabric._fault('invalid_body',
-                format('quotas %s are invalid; use a list of up to 16 names',
-                       flowfabric._shown(_quotas_fault.words::text)), '{"field": "quotas"}')
-        else (
-            select flowfabric._missing_quota(_quotas_fault.namespace, w.word)
-            from jsonb_array_elements_text(_quotas_fault.words) w (word)
-            where (flowfabric._find_quota(_quotas_fault.namespace, w.word)).id is null limit 1)
-    end
+    select coalesce(flowfabric._names_fault('quotas', _quotas_fault.words), (
+        select flowfabric._missing_quota(_quotas_fault.namespace, w.word)
+        from jsonb_array_elements_text(_quotas_fault.words) w (word)
+        where (flowfabric._find_quota(_quotas_fault.namespace, w.word)).id is null limit 1))
 $$;
 
 -- Create the new routes that a call needs, in the order of their fields, so that two calls that create the same routes
@@ -177,37 +166,22 @@ begin
     return _make_routes.routes;
 end $$;
 
--- Check the fields of a route. The pattern only searches for an invalid character and the length is checked separately:
--- a pattern with a repetition count is ten times slower.
+-- Check the fields of a route.
 --
---   refuses  invalid_lane, invalid_namespace, invalid_capabilities, as a value
+--   refuses  invalid_lane, invalid_namespace, as a value
 --   returns  the fault, or null if the fields are valid
 create or replace function flowfabric._words_fault(lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb)
 returns jsonb
 language plpgsql stable as $$
 declare
-    cause text;
     fault jsonb;
 begin
-    if octet_length(_words_fault.lane) not between 1 and 64 or _words_fault.lane ~ '[^\x20-\x7e]' then
-        return flowfabric._fault('invalid_lane',
-            format('lane name %s is invalid; use 1 to 64 printable ASCII characters',
-                   flowfabric._shown(_words_fault.lane)));
-    elsif octet_length(_words_fault.namespace) not between 1 and 64 or _words_fault.namespace ~ '[^\x20-\x7e]' then
-        return flowfabric._fault('invalid_namespace',
-            format('namespace %s is invalid; use 1 to 64 printable ASCII characters',
-                   flowfabric._shown(_words_fault.namespace)));
+    fault := coalesce(flowfabric._label_fault('invalid_lane', 'lane name', _words_fault.lane),
+                      flowfabric._label_fault('invalid_namespace', 'namespace', _words_fault.namespace));
+    if fault is null and _words_fault.needs <> '[]' then
+        fault := flowfabric._capabilities_fault('needs', _words_fault.needs);
     end if;
-    if _words_fault.needs <> '[]' then
-        cause := flowfabric._capabilities_cause(_words_fault.needs);
-        if cause is not null then
-            return flowfabric._fault('invalid_capabilities',
-                format('needs %s are invalid; use a list of up to 256 words without commas, whitespace or '
-                       'control characters, at most 4,096 bytes in total',
-                       flowfabric._shown(_words_fault.needs::text)), jsonb_build_object('cause', cause));
-        end if;
-    end if;
-    if _words_fault.budgets <> '[]' then
+    if fault is null and _words_fault.budgets <> '[]' then
         fault := flowfabric._budgets_fault(_words_fault.namespace, _words_fault.budgets);
     end if;
     if fault is null and _words_fault.quotas <> '[]' then

@@ -97,19 +97,46 @@ begin
     return kept;
 end $$;
 
+-- Check the length of a text; null is valid unless it is `required`.
+--
+--   refuses  with the code given, as a value
+--   returns  the fault, or null if the text is valid
+create or replace function flowfabric._length_fault(
+    code text, what text, value text, low int, high int, field text default null, required boolean default false)
+returns jsonb
+language sql immutable as $$
+    select case when octet_length(_length_fault.value) not between _length_fault.low and _length_fault.high
+                     or _length_fault.required and _length_fault.value is null then
+        flowfabric._fault(_length_fault.code,
+            format('%s %s is invalid; use %s %s bytes', _length_fault.what, flowfabric._shown(_length_fault.value),
+                   case _length_fault.low when 0 then 'at most' else _length_fault.low || ' to' end,
+                   _length_fault.high),
+            case when _length_fault.field is null then '{}' else jsonb_build_object('field', _length_fault.field) end)
+    end
+$$;
+
+-- Check the name of a lane or a namespace; null is valid. The pattern only searches for an invalid character and the
+-- length is checked separately: a pattern with a repetition count is ten times slower.
+--
+--   refuses  with the code given, as a value
+--   returns  the fault, or null if the name is valid
+create or replace function flowfabric._label_fault(code text, what text, value text)
+returns jsonb
+language sql immutable as $$
+    select case when octet_length(_label_fault.value) not between 1 and 64 or _label_fault.value ~ '[^\x20-\x7e]' then
+        flowfabric._fault(_label_fault.code, format('%s %s is invalid; use 1 to 64 printable ASCII characters',
+                                                    _label_fault.what, flowfabric._shown(_label_fault.value)))
+    end
+$$;
+
 -- Check the name of the acting person or service (`by`). Null is allowed and means that no name was given.
 --
 --   refuses  invalid_body
 create or replace function flowfabric._check_by(by text)
 returns void
-language plpgsql as $$
-begin
-    if octet_length(_check_by.by) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_body',
-                                   format('by %s is invalid; use 1 to 256 bytes', flowfabric._shown(_check_by.by)),
-                                   '{"field": "by"}');
-    end if;
-end $$;
+language sql as $$
+    select flowfabric._raise(flowfabric._length_fault('invalid_body', 'by', _check_by.by, 1, 256, 'by'))
+$$;
 
 -- Normalize a set of words for storage and comparison: distinct, in byte order.
 --

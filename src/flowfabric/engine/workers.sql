@@ -30,34 +30,8 @@ declare
     name text;
 begin
     foreach name in array coalesce(nullif(_check_lanes.lanes, '{}'), '{null}') loop
-        if name is null or name !~ '^[\x20-\x7e]{1,64}$' then
-            perform flowfabric._refuse('invalid_lane',
-                format('lane name %s is invalid; use at least one name of 1 to 64 printable ASCII characters',
-                       flowfabric._shown(name)));
-        end if;
+        perform flowfabric._raise(flowfabric._label_fault('invalid_lane', 'lane name', coalesce(name, '')));
     end loop;
-end $$;
-
--- Refuse an invalid set of capabilities.
---
---   refuses  invalid_capabilities
-create or replace function flowfabric._check_capabilities(capabilities jsonb)
-returns void
-language plpgsql immutable as $$
-declare
-    cause text;
-begin
-    if _check_capabilities.capabilities = '[]' then
-        return;
-    end if;
-    cause := case when _check_capabilities.capabilities is null then 'not_array'
-                  else flowfabric._capabilities_cause(_check_capabilities.capabilities) end;
-    if cause is not null then
-        perform flowfabric._refuse('invalid_capabilities',
-            format('capabilities %s are invalid; use a list of up to 256 words without commas, whitespace or '
-                   'control characters, at most 4,096 bytes in total',
-                   flowfabric._shown(_check_capabilities.capabilities::text)), jsonb_build_object('cause', cause));
-    end if;
 end $$;
 
 -- The advisory lock number that an instance holds while it lives.
@@ -109,7 +83,7 @@ declare
 begin
     perform flowfabric._check_worker(register_worker.worker, register_worker.instance);
     perform flowfabric._check_lanes(register_worker.lanes);
-    perform flowfabric._check_capabilities(register_worker.capabilities::jsonb);
+    perform flowfabric._raise(flowfabric._capabilities_fault('capabilities', register_worker.capabilities::jsonb));
     if register_worker.ttl_ms is null or register_worker.ttl_ms not between 1000 and 600000 then
         perform flowfabric._refuse('invalid_limit', format(
             'ttl of %s ms is invalid; use 1,000 to 600,000 ms (ten minutes)', register_worker.ttl_ms));

@@ -107,7 +107,7 @@ async def test_a_value_has_at_most_256_bytes(conn: Connection, given: Given) -> 
 
     with pytest.raises(errors.InvalidTag) as refusal:
         await executions.set_tag(conn, execution_id, "a.b", "ü" * 128 + "x")
-    assert "use at most 256 bytes" in refusal.value.message
+    assert "at most 256 bytes" in refusal.value.message
     assert await stored(given) == before
 
 

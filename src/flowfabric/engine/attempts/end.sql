@@ -70,7 +70,7 @@ begin
             from flowfabric._fenced(complete.partitions, complete.ids, complete.lease_ids, complete.epochs,
                                     complete.attempts, rounds, round, complete.wait) f
             cross join lateral (select complete.results[f.item], complete.encodings[f.item]) r (result, encoding)
-            offset 0) x; -- `offset 0`: each item is checked once, not once per aggregate
+            offset 0) x;
         if round = 1 and 2 = any (rounds) then
             perform flowfabric._lock_reserved_budgets(complete.partitions, complete.ids);
         end if;
@@ -92,17 +92,11 @@ end $$;
 --   returns  the fault, or null if the result is valid
 create or replace function flowfabric._result_fault(bytes int, encoding text, most int)
 returns jsonb
-language plpgsql immutable as $$
-begin
-    if _result_fault.bytes > _result_fault.most then
-        return flowfabric._oversize_fault('result', _result_fault.bytes, _result_fault.most);
-    elsif octet_length(_result_fault.encoding) not between 1 and 64 then
-        return flowfabric._fault('invalid_body',
-            format('encoding %s is invalid; use 1 to 64 bytes', flowfabric._shown(_result_fault.encoding)),
-            '{"field": "encoding"}');
-    end if;
-    return null;
-end $$;
+language sql immutable as $$
+    select case when _result_fault.bytes > _result_fault.most
+        then flowfabric._oversize_fault('result', _result_fault.bytes, _result_fault.most)
+        else flowfabric._length_fault('invalid_body', 'encoding', _result_fault.encoding, 1, 64, 'encoding') end
+$$;
 
 -- Fail attempts. The policy of each execution decides whether it is retried. `flows` and `wait` are as for complete.
 --
@@ -185,14 +179,11 @@ language sql immutable as $$
             flowfabric._fault('invalid_body',
                 format('failure class %s is invalid; use transient, permanent, infra_crash, timeout or cancelled',
                        flowfabric._shown(_failure_fault.class)), '{"field": "class"}')
-        when octet_length(_failure_fault.category) not between 1 and 64 then
-            flowfabric._fault('invalid_body',
-                format('category %s is invalid; use 1 to 64 bytes', flowfabric._shown(_failure_fault.category)),
-                '{"field": "category"}')
         when _failure_fault.retry_after_ms not between 0 and 2592000000 then
             flowfabric._fault('invalid_time',
                 format('retry_after of %s ms is invalid; use 0 to 2,592,000,000 ms (30 days)',
                        _failure_fault.retry_after_ms))
+        else flowfabric._length_fault('invalid_body', 'category', _failure_fault.category, 1, 64, 'category')
     end
 $$;
 

@@ -54,7 +54,6 @@ declare
     now timestamptz := flowfabric.clock();
     parent record;
 begin
-    -- By ctid: the rows were inserted in this transaction, so no other transaction can have moved them.
     update flowfabric.executions e set parent_partition = x.partition, parent = x.id, on_parent_end = x.ending
     from (
         select x.*, e.place

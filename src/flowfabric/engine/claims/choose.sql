@@ -1,7 +1,6 @@
 -- Choosing: which ready execution a worker gets next, at a cost that does not grow with the backlog.
 
--- Make due executions claimable before a claim looks for them, at most `take` per call. Bitmap scans are off: a bitmap
--- would read every due row before the limit applies.
+-- Make due executions claimable before a claim looks for them, at most `take` per call.
 --
 --   moves    not_eligible_until_time → eligible_now
 --   locks    the tickets it moves, skipping locked ones
@@ -102,7 +101,6 @@ begin
     from (
         select x.*, r.is_limited from (
             select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
-        -- Lateral, so that each route is looked up as it is found: another join might finish the whole scan first.
         cross join lateral (
             select r.budgets <> '{}' or r.quotas <> '{}' as is_limited from flowfabric.routes r
             where r.id = x.route and r.needs <@ _turn_order.capabilities

@@ -394,7 +394,9 @@ returns void
 language plpgsql stable as $$
 begin
     perform flowfabric._check_worker(_check_claim.worker, _check_claim.instance);
-    perform flowfabric._check_capabilities(_check_claim.capabilities);
+    if _check_claim.capabilities is distinct from '[]' then
+        perform flowfabric._raise(flowfabric._capabilities_fault('capabilities', _check_claim.capabilities));
+    end if;
     perform flowfabric._check_lanes(_check_claim.lanes);
     if _check_claim.take is null or _check_claim.take not between 1 and 1000 then
         perform flowfabric._refuse('invalid_limit', format('take %s is invalid; use 1 to 1,000', _check_claim.take));

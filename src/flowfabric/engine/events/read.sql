@@ -152,10 +152,8 @@ returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if coalesce(octet_length(acknowledge.consumer), 0) not between 1 and 256 then
-        perform flowfabric._refuse('invalid_name', format(
-            'consumer name %s is invalid; use 1 to 256 bytes', flowfabric._shown(acknowledge.consumer)));
-    end if;
+    perform flowfabric._raise(flowfabric._length_fault(
+        'invalid_name', 'consumer name', acknowledge.consumer, 1, 256, required => true));
     if acknowledge.event_id > (select h.id from flowfabric.horizon h) then
         perform flowfabric._refuse(
             'invalid_cursor', 'the cursor is after the last readable event; use the cursor of an event that was read',

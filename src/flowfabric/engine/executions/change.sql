@@ -21,6 +21,25 @@ begin
         jsonb_build_object('outcome', outcome));
 end $$;
 
+-- Lock the ticket of an execution that has not ended.
+--
+--   locks    the ticket
+--   returns  the ticket
+create or replace function flowfabric._lock_ticket(partition int, id uuid)
+returns flowfabric.tickets
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _lock_ticket.partition and t.id = _lock_ticket.id for update;
+    if not found then
+        perform flowfabric._refuse_ended(_lock_ticket.partition, _lock_ticket.id);
+    end if;
+    return ticket;
+end $$;
+
 -- Cancel an execution. An operator needs no fence. Any other source must pass the fence while the execution is leased,
 -- and a fence that is passed must be valid.
 --
@@ -105,11 +124,7 @@ declare
     ticket flowfabric.tickets;
 begin
     perform flowfabric._check_by(change_priority.by);
-    select t.* into ticket from flowfabric.tickets t
-    where t.partition = change_priority.partition and t.id = change_priority.id for update;
-    if not found then
-        perform flowfabric._refuse_ended(change_priority.partition, change_priority.id);
-    end if;
+    ticket := flowfabric._lock_ticket(change_priority.partition, change_priority.id);
     priority := least(greatest(change_priority.wanted, 0), 9000);
     previous := ticket.priority;
     if priority <> previous then

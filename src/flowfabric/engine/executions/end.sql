@@ -42,7 +42,6 @@ begin
     with gone as (
         delete from flowfabric.tickets t
         using (
-            -- The limit lowers the row estimate, so that the planner picks a tid scan even for a tiny table.
             select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures)
                             as x (place, result, encoding, failure)
             limit cardinality(_end.places)) x
@@ -62,8 +61,6 @@ begin
             attempt_epoch = g.attempt_epoch, attempt_started_at = g.attempt_started_at, worker = g.worker,
             instance = g.instance, traceback = g.failure -> 'traceback'
         from gone g
-        -- With `=` the planner may read a whole index in order for a merge join. With `any` on both columns Postgres 15
-        -- may use only one of them as an index condition.
         where e.partition = any (array[g.partition]) and e.id between g.id and g.id
         returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension,
                   e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, g.lease,

@@ -1,9 +1,8 @@
 -- Explain: one sentence that says what an execution waits for and what releases it.
 
 -- Count the executions ahead of a ticket in its lane: all with a higher priority, and older ones with the same
--- priority. The count stops at 1,000 executions and 1,000 routes, which bounds the cost for a huge backlog. It uses a
--- loose index scan over the routes and plain index scans: a bitmap scan or a sort would read every row before the
--- limit.
+-- priority, by a loose index scan over the routes. The count stops at 1,000 executions and 1,000 routes, which bounds
+-- the cost for a huge backlog.
 --
 --   returns  the number
 create or replace function flowfabric._ahead_of(ticket flowfabric.tickets)
@@ -53,6 +52,28 @@ language sql stable as $$
          where w.expires_at > _explain_uncovered.now and (_explain_uncovered.route).lane = any (w.lanes)
            and coalesce(w.namespace, (_explain_uncovered.route).namespace) = (_explain_uncovered.route).namespace
          order by cardinality(m.missing), w.instance limit 1), '')
+$$;
+
+-- Who has paused a lane, since when, and why.
+--
+--   returns  the sentence
+create or replace function flowfabric._paused_words(lane flowfabric.lanes)
+returns text
+language sql immutable as $$
+    select format('lane %s has been paused since %s by %s%s', (_paused_words.lane).name,
+                  flowfabric._moment((_paused_words.lane).since),
+                  coalesce((_paused_words.lane).by, 'an unnamed operator'), ': ' || (_paused_words.lane).reason)
+$$;
+
+-- Who holds an execution, since when, and why.
+--
+--   returns  the sentence
+create or replace function flowfabric._held_words(hold jsonb)
+returns text
+language sql stable as $$
+    select format('held by %s since %s%s', _held_words.hold ->> 'by',
+                  flowfabric._moment((_held_words.hold ->> 'since')::timestamptz),
+                  ': ' || (_held_words.hold ->> 'reason'))
 $$;
 
 -- Build an explanation.
@@ -121,17 +142,11 @@ begin
         when 'blocked_by_dependencies' then
             return flowfabric._explain_dependencies(_explain_runnable.ticket);
         when 'blocked_by_operator' then
-            return flowfabric._explanation(
-                format('held by %s since %s%s; unhold releases it', ticket.hold ->> 'by',
-                       flowfabric._moment((ticket.hold ->> 'since')::timestamptz),
-                       coalesce(': ' || (ticket.hold ->> 'reason'), '')),
-                'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
+            return flowfabric._explanation(flowfabric._held_words(ticket.hold) || '; unhold releases it',
+                                           'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
         when 'blocked_by_lane_state' then
-            return flowfabric._explanation(
-                format('lane %s has been paused since %s by %s%s; resume_lane releases it', lane.name,
-                       flowfabric._moment(lane.since), coalesce((lane).by, 'an unnamed operator'),
-                       coalesce(': ' || lane.reason, '')),
-                'lane', lane.since, 'resume_lane');
+            return flowfabric._explanation(flowfabric._paused_words(lane) || '; resume_lane releases it',
+                                           'lane', lane.since, 'resume_lane');
         when 'blocked_by_route' then
             return flowfabric._explanation(
                 flowfabric._explain_uncovered(route, _explain_runnable.now) || '; start a worker that has them',
@@ -241,24 +256,11 @@ $$;
 create or replace function flowfabric.explain(partition int, id uuid)
 returns text
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
-    ticket flowfabric.tickets;
-    ended record;
+    summary jsonb := flowfabric._summary(explain.partition, explain.id, flowfabric.clock());
 begin
-    select t.* into ticket from flowfabric.tickets t where t.partition = explain.partition and t.id = explain.id;
-    if found then
-        return case ticket.phase
-            when 'runnable' then flowfabric._explain_runnable(ticket, now)
-            when 'active' then flowfabric._explain_active(ticket, now)
-            when 'suspended' then flowfabric._explain_suspended(ticket)
-        end;
-    end if;
-    select e.outcome, e.ended_at, e.attempt, e.failure, e.overridden into ended from flowfabric.executions e
-    where e.partition = explain.partition and e.id = explain.id;
-    if not found then
+    if summary is null then
         perform flowfabric._refuse_missing(explain.partition, explain.id);
     end if;
-    return flowfabric._explain_ended(ended.outcome, ended.ended_at, ended.attempt, ended.failure, ended.overridden);
+    return summary -> 'explanation';
 end $$;

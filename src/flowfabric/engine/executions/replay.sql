@@ -36,12 +36,12 @@ begin
             flowfabric._fault('max_replays_exhausted',
                 format('execution %s has reached its limit of %s replays (policy max_replay_count); submit a new one',
                        flowfabric._id(replay.partition, replay.id), flowfabric._number(ended.replays)))
-        when ended.flow is not null then flowfabric._closed_flow_fault(replay.partition, ended.flow) end);
+        when ended.flow is not null then (
+            select flowfabric._cancelled_flow_fault(f) from flowfabric.flows f
+            where f.partition = replay.partition and f.id = ended.flow and f.cancelled_at is not null) end);
     perform flowfabric._raise(case
         when ended.state = 'draining' then flowfabric._draining_fault(ended.lane)
-        when replay.deadline_ms not between 1 and 315360000000 or replay.deadline_at <= now
-             or replay.deadline_at > now + interval '10 years'
-            then flowfabric._deadline_fault(replay.deadline_ms, replay.deadline_at, now) end);
+        else flowfabric._deadline_fault(replay.deadline_ms, replay.deadline_at, now) end);
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason,
                                     attempt_state, epoch, attempt, replays, started_at, bytes, flow)

@@ -43,8 +43,6 @@ begin
     from unnest(items.partitions, items.ids, items.ends) as x (partition, id, ended_at) where x.id = any (flows.busy);
     delete from flowfabric.removals r where r.ctid = any (entries.places);
     moved := coalesce(cardinality(items.ids), 0);
-    -- No `=` between two tables: a generic plan made while they were empty might be a merge join that reads a whole
-    -- index.
     with taken as (
         select x.partition, x.id as execution, x.ended_at
         from unnest(items.partitions, items.ids, items.ends) as x (partition, id, ended_at)

@@ -78,67 +78,48 @@ begin
                 jsonb_build_object('field', field));
         end if;
     end loop;
-    if coalesce(octet_length(_options_fault.given ->> 'task'), 0) not between 1 and 256 then
-        return flowfabric._fault('invalid_name',
-            format('task name %s is invalid; use 1 to 256 bytes', flowfabric._shown(_options_fault.given ->> 'task')));
-    elsif octet_length(_options_fault.given ->> 'encoding') not between 1 and 64 then
-        return flowfabric._fault('invalid_body',
-            format('encoding %s is invalid; use 1 to 64 bytes', flowfabric._shown(_options_fault.given ->> 'encoding')),
-            '{"field": "encoding"}');
-    elsif octet_length(_options_fault.given ->> 'creator') > 256 then
-        return flowfabric._fault('invalid_body',
-            format('creator %s is invalid; use at most 256 bytes',
-                   flowfabric._shown(_options_fault.given ->> 'creator')),
-            '{"field": "creator"}');
-    elsif _options_fault.given ? 'policy' then
-        return flowfabric._policy_fault(_options_fault.given -> 'policy');
-    end if;
-    return null;
+    return coalesce(
+        flowfabric._length_fault(
+            'invalid_name', 'task name', _options_fault.given ->> 'task', 1, 256, required => true),
+        flowfabric._length_fault('invalid_body', 'encoding', _options_fault.given ->> 'encoding', 1, 64, 'encoding'),
+        flowfabric._length_fault('invalid_body', 'creator', _options_fault.given ->> 'creator', 0, 256, 'creator'),
+        case when _options_fault.given ? 'policy' then flowfabric._policy_fault(_options_fault.given -> 'policy') end);
 end $$;
 
 -- Check one submission, except its options.
 --
---   refuses  invalid_body, invalid_time, as a value
+--   refuses  invalid_body, as a value
 --   returns  the fault, or null if the submission is valid
 create or replace function flowfabric._submission_fault(
     key text, payload_bytes int, payload_limit int, delay_ms bigint, delay_until timestamptz, deadline_ms bigint,
     deadline_at timestamptz, tags text, now timestamptz)
 returns jsonb
 language sql stable as $$
-    select case
-        when octet_length(_submission_fault.key) > 256 then
-            flowfabric._fault('invalid_body',
-                format('idempotency key %s is invalid; use at most 256 bytes',
-                       flowfabric._shown(_submission_fault.key)),
-                '{"field": "key"}')
-        when _submission_fault.payload_bytes > _submission_fault.payload_limit then
-            flowfabric._oversize_fault('payload', _submission_fault.payload_bytes, _submission_fault.payload_limit)
-        when _submission_fault.delay_ms not between 0 and 315360000000
-             or _submission_fault.delay_until > _submission_fault.now + interval '10 years' then
-            flowfabric._fault('invalid_time',
-                format('delay %s is invalid; use a duration from 0 or a time, at most ten years ahead',
-                       coalesce('of ' || _submission_fault.delay_ms || ' ms',
-                                flowfabric._moment(_submission_fault.delay_until))))
-        when _submission_fault.deadline_ms not between 1 and 315360000000
-             or _submission_fault.deadline_at <= _submission_fault.now
-             or _submission_fault.deadline_at > _submission_fault.now + interval '10 years' then
-            flowfabric._deadline_fault(
-                _submission_fault.deadline_ms, _submission_fault.deadline_at, _submission_fault.now)
-        when _submission_fault.tags is not null then flowfabric._tags_fault(_submission_fault.tags::jsonb)
-    end
+    select coalesce(
+        flowfabric._length_fault('invalid_body', 'idempotency key', _submission_fault.key, 0, 256, 'key'),
+        case when _submission_fault.payload_bytes > _submission_fault.payload_limit then flowfabric._oversize_fault(
+            'payload', _submission_fault.payload_bytes, _submission_fault.payload_limit) end,
+        flowfabric._delay_fault(_submission_fault.delay_ms, _submission_fault.delay_until, _submission_fault.now),
+        flowfabric._deadline_fault(_submission_fault.deadline_ms, _submission_fault.deadline_at, _submission_fault.now),
+        case when _submission_fault.tags is not null then flowfabric._tags_fault(_submission_fault.tags::jsonb) end)
 $$;
 
--- Build the error for a deadline that has passed or is too far ahead.
+-- Check a deadline: it must lie ahead, but not too far.
 --
 --   refuses  invalid_time, as a value
---   returns  the fault
+--   returns  the fault, or null if the deadline is valid
 create or replace function flowfabric._deadline_fault(deadline_ms bigint, deadline_at timestamptz, now timestamptz)
 returns jsonb
-language sql immutable as $$
-    select flowfabric._fault('invalid_time',
-        format('deadline %s is invalid; use a time after now (%s), at most ten years ahead',
-               coalesce('of ' || _deadline_fault.deadline_ms || ' ms', flowfabric._moment(_deadline_fault.deadline_at)),
-               flowfabric._moment(_deadline_fault.now)))
+language sql stable as $$
+    select case when _deadline_fault.deadline_ms not between 1 and 315360000000
+                     or _deadline_fault.deadline_at <= _deadline_fault.now
+                     or _deadline_fault.deadline_at > _deadline_fault.now + interval '10 years' then
+        flowfabric._fault('invalid_time',
+            format('deadline %s is invalid; use a time after now (%s), at most ten years ahead',
+                   coalesce('of ' || _deadline_fault.deadline_ms || ' ms',
+                            flowfabric._moment(_deadline_fault.deadline_at)),
+                   flowfabric._moment(_deadline_fault.now)))
+    end
 $$;
 
 -- Insert records, tickets, tags and events for the items of a call, except the items marked in `passed`. An id that

@@ -1,35 +1,8 @@
 -- Tags: names and values to find executions by. The record stores them for reading, the tags table for searching.
 
--- Check a tag's name. Any text of 1 to 128 bytes is valid.
---
---   refuses  invalid_tag_key, as a value
---   returns  the fault, or null if the name is valid
-create or replace function flowfabric._tag_key_fault(key text)
-returns jsonb
-language sql immutable as $$
-    select case when octet_length(_tag_key_fault.key) not between 1 and 128 then
-        flowfabric._fault('invalid_tag_key',
-            format('tag name %s is invalid; use 1 to 128 bytes', flowfabric._shown(_tag_key_fault.key)))
-    end
-$$;
-
--- Check a tag's value.
---
---   refuses  invalid_tag, as a value
---   returns  the fault, or null if the value is valid
-create or replace function flowfabric._tag_value_fault(key text, value text)
-returns jsonb
-language sql immutable as $$
-    select case when octet_length(_tag_value_fault.value) > 256 then
-        flowfabric._fault('invalid_tag',
-            format('value %s of tag %s is invalid; use at most 256 bytes', flowfabric._shown(_tag_value_fault.value),
-                   flowfabric._shown(_tag_value_fault.key)))
-    end
-$$;
-
 -- Check a set of tags.
 --
---   refuses  invalid_tag, as a value
+--   refuses  invalid_tag, invalid_tag_key, as a value
 --   returns  the fault of the first invalid tag, or null if all are valid
 create or replace function flowfabric._tags_fault(tags jsonb)
 returns jsonb
@@ -40,18 +13,35 @@ language sql immutable as $$
                 format('tags %s are invalid; use an object of strings', flowfabric._shown(_tags_fault.tags::text)))
         else coalesce(
             (select coalesce(
-                 flowfabric._tag_key_fault(t.key),
-                 case when jsonb_typeof(t.value) <> 'string' then
+                 flowfabric._length_fault('invalid_tag_key', 'tag name', t.key, 1, 128),
+                 case when jsonb_typeof(t.value) <> 'string' or octet_length(t.value #>> '{}') > 256 then
                      flowfabric._fault('invalid_tag',
-                         format('value %s of tag %s is invalid; use a string', flowfabric._shown(t.value::text),
-                                flowfabric._shown(t.key))) end,
-                 flowfabric._tag_value_fault(t.key, t.value #>> '{}'))
+                         format('value %s of tag %s is invalid; use a string of at most 256 bytes',
+                                flowfabric._shown(case jsonb_typeof(t.value) when 'string' then t.value #>> '{}'
+                                                  else t.value::text end),
+                                flowfabric._shown(t.key))) end)
              from jsonb_each(_tags_fault.tags) t order by 1 limit 1),
             (select flowfabric._fault('invalid_tag',
                  format('there are %s tags; use at most 64', flowfabric._number(count(*))))
              from jsonb_object_keys(_tags_fault.tags) having count(*) > 64))
     end
 $$;
+
+-- Set, change or (with a null value) remove a tag among others.
+--
+--   returns  the tags
+create or replace function flowfabric._with_tag(tags jsonb, key text, value text)
+returns jsonb
+language plpgsql stable as $$
+declare
+    changed jsonb := coalesce(_with_tag.tags, '{}') - _with_tag.key;
+begin
+    if _with_tag.value is not null then
+        changed := changed || jsonb_build_object(_with_tag.key, _with_tag.value);
+    end if;
+    perform flowfabric._raise(flowfabric._tags_fault(changed));
+    return changed;
+end $$;
 
 -- Set, change or (with a null value) remove a tag of an execution, even after the execution has ended.
 --
@@ -66,20 +56,15 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     asked flowfabric.executions;
-    old_tags jsonb;
     new_tags jsonb;
 begin
-    perform flowfabric._raise(coalesce(flowfabric._tag_key_fault(set_tag.key),
-                                       flowfabric._tag_value_fault(set_tag.key, set_tag.value)));
+    perform flowfabric._raise(flowfabric._tags_fault(
+        jsonb_build_object(set_tag.key, coalesce(set_tag.value, ''))));
     asked := flowfabric._lock_whole(set_tag.partition, set_tag.id);
-    old_tags := coalesce(asked.tags, '{}');
-    new_tags := case when set_tag.value is null then old_tags - set_tag.key
-                     else old_tags || jsonb_build_object(set_tag.key, set_tag.value) end;
-    if new_tags = old_tags then
+    new_tags := flowfabric._with_tag(asked.tags, set_tag.key, set_tag.value);
+    if new_tags = coalesce(asked.tags, '{}') then
         return 'noop';
     end if;
-    perform flowfabric._raise(flowfabric._tags_fault(new_tags));
-
     update flowfabric.executions e set tags = nullif(new_tags, '{}')
     where e.partition = set_tag.partition and e.id = set_tag.id;
     delete from flowfabric.tags t
@@ -103,7 +88,7 @@ language plpgsql stable as $$
 declare
     value text;
 begin
-    perform flowfabric._raise(flowfabric._tag_key_fault(get_tag.key));
+    perform flowfabric._raise(flowfabric._length_fault('invalid_tag_key', 'tag name', get_tag.key, 1, 128));
     select e.tags ->> get_tag.key into value from flowfabric.executions e
     where e.partition = get_tag.partition and e.id = get_tag.id;
     if not found then

@@ -7,21 +7,11 @@
 create or replace function flowfabric._flow_fault(namespace text, kind text, key text, tags jsonb)
 returns jsonb
 language sql immutable as $$
-    select case
-        when _flow_fault.namespace is null or octet_length(_flow_fault.namespace) not between 1 and 64
-           or _flow_fault.namespace ~ '[^\x20-\x7e]' then
-            flowfabric._fault('invalid_namespace',
-                format('namespace %s is invalid; use 1 to 64 printable ASCII characters',
-                       flowfabric._shown(_flow_fault.namespace)))
-        when coalesce(octet_length(_flow_fault.kind), 0) not between 1 and 256 then
-            flowfabric._fault('invalid_name',
-                format('kind %s is invalid; use 1 to 256 bytes', flowfabric._shown(_flow_fault.kind)))
-        when octet_length(_flow_fault.key) > 256 then
-            flowfabric._fault('invalid_body',
-                format('key %s is invalid; use at most 256 bytes', flowfabric._shown(_flow_fault.key)),
-                '{"field": "key"}')
-        when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags)
-    end
+    select coalesce(
+        flowfabric._label_fault('invalid_namespace', 'namespace', coalesce(_flow_fault.namespace, '')),
+        flowfabric._length_fault('invalid_name', 'kind', _flow_fault.kind, 1, 256, required => true),
+        flowfabric._length_fault('invalid_body', 'key', _flow_fault.key, 0, 256, 'key'),
+        case when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags) end)
 $$;
 
 -- Create an empty flow. Its idempotency key is unique within the namespace and is reserved until the flow is removed.

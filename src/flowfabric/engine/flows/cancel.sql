@@ -26,11 +26,7 @@ begin
                    flowfabric._shown(cancel_flow.policy)),
             '{"field": "policy"}');
     end if;
-    select f.* into flow from flowfabric.flows f
-    where f.partition = cancel_flow.partition and f.id = cancel_flow.id for update;
-    if not found then
-        perform flowfabric._raise(flowfabric._no_flow_fault(cancel_flow.partition, cancel_flow.id));
-    end if;
+    flow := flowfabric._lock_flow(cancel_flow.partition, cancel_flow.id);
     outcome := 'already_cancelled';
     if flow.cancelled_at is null then
         select array_agg(x.partition) as partitions, array_agg(x.id) as ids, count(*)::int as amount into going from (

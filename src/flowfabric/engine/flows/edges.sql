@@ -24,8 +24,7 @@ begin
         return flowfabric._not_member_fault(
             _edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream);
     elsif octet_length(_edge_fault.pass_as) not between 1 and 128 then
-        return flowfabric._fault('invalid_name',
-            format('pass_as %s is invalid; use 1 to 128 bytes', flowfabric._shown(_edge_fault.pass_as)));
+        return flowfabric._length_fault('invalid_name', 'pass_as', _edge_fault.pass_as, 1, 128, 'pass_as');
     end if;
     select flowfabric._id(e.partition, e.upstream) into rival from flowfabric.flow_edges e
     where e.flow = flow.id and e.downstream = _edge_fault.downstream and e.partition + 0 = flow.partition

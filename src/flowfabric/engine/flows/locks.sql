@@ -365,11 +365,11 @@ begin
                       where e.id = x.id and e.flow = any (busy));
 end $$;
 
--- Lock a flow that must exist and must not be cancelled.
+-- Lock a flow that must exist.
 --
 --   locks    the flow
 --   returns  the flow
-create or replace function flowfabric._lock_open_flow(partition int, id uuid)
+create or replace function flowfabric._lock_flow(partition int, id uuid)
 returns flowfabric.flows
 language plpgsql as $$
 #variable_conflict use_column
@@ -377,10 +377,23 @@ declare
     flow flowfabric.flows;
 begin
     select f.* into flow from flowfabric.flows f
-    where f.partition = _lock_open_flow.partition and f.id = _lock_open_flow.id for update;
+    where f.partition = _lock_flow.partition and f.id = _lock_flow.id for update;
     if not found then
-        perform flowfabric._raise(flowfabric._no_flow_fault(_lock_open_flow.partition, _lock_open_flow.id));
-    elsif flow.cancelled_at is not null then
+        perform flowfabric._raise(flowfabric._no_flow_fault(_lock_flow.partition, _lock_flow.id));
+    end if;
+    return flow;
+end $$;
+
+-- Lock a flow that must exist and must not be cancelled.
+--
+--   returns  the flow
+create or replace function flowfabric._lock_open_flow(partition int, id uuid)
+returns flowfabric.flows
+language plpgsql as $$
+declare
+    flow flowfabric.flows := flowfabric._lock_flow(_lock_open_flow.partition, _lock_open_flow.id);
+begin
+    if flow.cancelled_at is not null then
         perform flowfabric._raise(flowfabric._cancelled_flow_fault(flow));
     end if;
     return flow;
@@ -410,16 +423,3 @@ language sql immutable as $$
                flowfabric._id((_cancelled_flow_fault.flow).partition, (_cancelled_flow_fault.flow).id),
                flowfabric._moment((_cancelled_flow_fault.flow).cancelled_at)))
 $$;
-
--- Check that a flow is not cancelled, before one of its members is replayed.
---
---   returns  the fault, or null if the flow is open
-create or replace function flowfabric._closed_flow_fault(partition int, id uuid)
-returns jsonb
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    return (select flowfabric._cancelled_flow_fault(f) from flowfabric.flows f
-            where f.partition = _closed_flow_fault.partition and f.id = _closed_flow_fault.id
-              and f.cancelled_at is not null);
-end $$;

@@ -202,21 +202,14 @@ declare
     flow flowfabric.flows;
     new_tags jsonb;
 begin
-    perform flowfabric._raise(coalesce(
-        flowfabric._tag_key_fault(set_flow_tag.key),
-        flowfabric._tag_value_fault(set_flow_tag.key, set_flow_tag.value)));
+    perform flowfabric._raise(flowfabric._tags_fault(
+        jsonb_build_object(set_flow_tag.key, coalesce(set_flow_tag.value, ''))));
     perform flowfabric._check_by(set_flow_tag.by);
-    select f.* into flow from flowfabric.flows f
-    where f.partition = set_flow_tag.partition and f.id = set_flow_tag.id for update;
-    if not found then
-        perform flowfabric._raise(flowfabric._no_flow_fault(set_flow_tag.partition, set_flow_tag.id));
-    end if;
-    new_tags := case when set_flow_tag.value is null then coalesce(flow.tags, '{}') - set_flow_tag.key
-                     else coalesce(flow.tags, '{}') || jsonb_build_object(set_flow_tag.key, set_flow_tag.value) end;
+    flow := flowfabric._lock_flow(set_flow_tag.partition, set_flow_tag.id);
+    new_tags := flowfabric._with_tag(flow.tags, set_flow_tag.key, set_flow_tag.value);
     if new_tags = coalesce(flow.tags, '{}') then
         return 'noop';
     end if;
-    perform flowfabric._raise(flowfabric._tags_fault(new_tags));
     update flowfabric.flows f set tags = nullif(new_tags, '{}') where f.partition = flow.partition and f.id = flow.id;
     perform flowfabric._append_flow('tag_set', flow.partition, flow.id, set_flow_tag.by,
                                     jsonb_build_object('key', set_flow_tag.key, 'value', set_flow_tag.value));

@@ -123,8 +123,8 @@ declare
     added record;
 begin
     perform flowfabric._check_links(
-        _link_members.flow, cardinality(_link_members.ids), _link_members.upstreams, _link_members.downstreams,
-        _link_members.names, _link_members.grouped, _link_members.policies);
+        cardinality(_link_members.ids), _link_members.upstreams, _link_members.downstreams, _link_members.names,
+        _link_members.grouped, _link_members.policies);
     insert into flowfabric.edge_groups (partition, flow, downstream, kind, needed, cancels, total)
     select flow.partition, flow.id, _link_members.ids[coalesce(d.number, p.number)],
            coalesce(p.policy ->> 'kind', 'all_of'),
@@ -162,8 +162,7 @@ end $$;
 --   refuses  self_referencing_edge, cycle_detected, dependency_already_exists, invalid_dependency, invalid_name,
 --            invalid_edge_group
 create or replace function flowfabric._check_links(
-    flow flowfabric.flows, members int, upstreams int[], downstreams int[], names text[], grouped int[],
-    policies jsonb[])
+    members int, upstreams int[], downstreams int[], names text[], grouped int[], policies jsonb[])
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -197,9 +196,7 @@ begin
                 format('pass_as %s is already used by an earlier edge; use another name',
                        flowfabric._shown(edge.name)),
                 jsonb_build_object('cause', case when edge.name = 'payload' then 'payload_taken' else 'name_taken' end))
-            else flowfabric._fault('invalid_name',
-                format('pass_as %s is invalid; use 1 to 128 bytes', flowfabric._shown(edge.name)),
-                '{"field": "pass_as"}') end);
+            else flowfabric._length_fault('invalid_name', 'pass_as', edge.name, 1, 128, 'pass_as') end);
     end loop;
     for number in 1 .. coalesce(cardinality(_check_links.policies), 0) loop
         edges_into := cardinality(array_positions(_check_links.downstreams, _check_links.grouped[number]));
