@@ -35,6 +35,7 @@ class Arguments:
                 raise TypeError(f"{takes}, but a payload passes every argument by name; {remedy}")
         types = hints(handler)
         taken = [parameter for parameter in parameters if parameter.name != injected]
+        self._name = handler.__qualname__
         self._signature = inspect.Signature(taken)
         named_only = any(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in taken)
         self._by_position = None if named_only else [parameter.name for parameter in taken]
@@ -53,10 +54,19 @@ class Arguments:
         return self._signature.parameters
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
-        """Encode the arguments of a call. Raises `TypeError` as the call itself would, and `InvalidBody`."""
+        """Encode the arguments of a call. Raises `TypeError` as the call itself would.
+
+        Raises `InvalidBody` if they do not have the annotated types, so that the caller learns it, and not a worker.
+        """
         if self._by_position is not None and len(args) == len(self._by_position) and not kwargs:
-            return encode(dict(zip(self._by_position, args, strict=True)))
-        return encode(self.bind(args, kwargs))
+            encoded = encode(dict(zip(self._by_position, args, strict=True)))
+        else:
+            encoded = encode(self.bind(args, kwargs))
+        try:
+            self._decoder.decode(encoded)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise InvalidBody(f"the arguments do not fit {self._name}: {error}", field="payload") from None
+        return encoded
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments of a call by name. Raises `TypeError` as the call itself would."""

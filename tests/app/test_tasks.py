@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, Context, SyncContext
+from flowfabric import App, Context, ExecutionFailed, SyncContext
 from flowfabric.engine import executions
 from flowfabric.errors import InvalidBody, InvalidPolicy, PayloadTooLarge
+from tests.app.scene import TIMEOUT, working
 from tests.given import Given
 
 
@@ -276,3 +277,50 @@ async def test_a_delay_can_be_a_moment(app: App) -> None:
         found = await (await report.with_options(delay=moment).submit()).describe()
 
     assert found.due_at == moment
+
+
+def typed(app: App) -> Any:
+    @app.task
+    async def typed_report(topic: str, pages: int = 1) -> str:
+        return topic * pages
+
+    return typed_report
+
+
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"topic": 7}, r"Expected `str`, got `int` - at `\$\.topic`"),
+    ({"topic": "tides", "pages": "two"}, r"Expected `int`, got `str` - at `\$\.pages`"),
+    ({"topic": None}, r"Expected `str`, got `null`"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "why"), MISFITS)
+async def test_arguments_of_the_wrong_type_are_refused_at_submit(
+    app: App, given: Given, arguments: dict[str, Any], why: str
+) -> None:
+    report = typed(app)
+    async with app, given.nothing_changes():
+        for submit in (
+            lambda: report.submit(**arguments),
+            lambda: report.submit_many([{"topic": "tides"}, arguments]),
+            lambda: report.submit_in(given.conn, **arguments),
+            lambda: app.create_schedule("daily", report, arguments, every="1h"),
+        ):
+            async with given.conn.transaction():
+                with pytest.raises(InvalidBody, match=f"the arguments do not fit .*typed_report: {why}") as refused:
+                    await submit()
+                assert refused.value.fields == {"field": "payload"}
+
+
+async def test_arguments_of_a_child_are_checked_when_it_is_submitted(app: App, given: Given) -> None:
+    report = typed(app)
+
+    @app.task(retries=3)
+    async def parent(ctx: Context) -> str:
+        await ctx.submit(report, 7)
+        return "never"
+
+    async with working(app):
+        with pytest.raises(ExecutionFailed, match="the arguments do not fit"):
+            await (await parent.submit()).result(TIMEOUT)
+    assert await given.count("executions") == 1

@@ -69,6 +69,14 @@ async def test_with_app_wrong_arguments_and_unknown_tasks_are_errors(here: Run, 
     assert await given.count("executions") == 0
 
 
+async def test_with_app_arguments_of_the_wrong_type_are_an_error(here: Run, given: Given, place: str) -> None:
+    code, _, err = await here("submit greet --app", place, '{"name": "Ada", "loud": "very"}')
+
+    assert code == 1
+    assert "the arguments do not fit greet: Expected `bool`, got `str` - at `$.loud`" in err
+    assert await given.count("executions") == 0
+
+
 async def test_a_second_submission_with_the_same_key_is_a_duplicate(here: Run, given: Given) -> None:
     first = await here("submit greet --key once")
     second = await here("submit greet --key once")
