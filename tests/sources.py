@@ -40,6 +40,12 @@ PATH = re.compile(r"`(?!\./)([\w.-]+/[\w./-]*)`")
 COMPUTED = re.compile(rf"flowfabric\._(?:fault|refuse|append\w*)\(\s*(?!kind => )[^'\s]|{WRITE}[^'\s]")
 
 
+# The only trigger. A change and its event are written by neighbouring statements, never by a trigger.
+TRIGGERS = {
+    "number_events": "gives events of a caller's transaction their ids as it commits; nothing else can run then"
+}
+
+
 class SqlFunction(NamedTuple):
     """A SQL function, as it is written in its file."""
 
