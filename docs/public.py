@@ -68,7 +68,7 @@ INTERNAL = {
 }
 """Members without an underscore that are private: only other modules of FlowFabric use them."""
 
-OF_SYNC = {"SyncApp": ["__call__", "open"], "SyncChild": ["unwaited"], "SyncContext": ["unwaited"]}
+OF_SYNC = {"SyncApp": ["__call__", "close", "open"], "SyncChild": ["unwaited"], "SyncContext": ["unwaited"]}
 """The members of sync classes that their async classes do not have; the others are generated from those."""
 
 OPERATORS = ("__call__", "__getitem__")

@@ -1,9 +1,8 @@
 """Sync access: the same methods, which wait for their result in a thread of their own."""
 
 import asyncio
-import atexit
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -149,10 +148,7 @@ async def test_threads_use_an_app_that_is_open_on_the_loop_of_an_async_program(a
         assert app.is_open
 
 
-def test_threads_that_open_an_app_at_once_share_it(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    at_exit: list[Callable[[], None]] = []
-    monkeypatch.setattr(atexit, "register", at_exit.append)
-
+def test_threads_that_open_an_app_at_once_share_it_until_it_is_closed(app: App) -> None:
     @app.task
     async def double(n: int) -> None: ...
 
@@ -167,9 +163,9 @@ def test_threads_that_open_an_app_at_once_share_it(app: App, monkeypatch: pytest
         each.start()
     for each in threads:
         each.join(TIMEOUT)
+    app.sync().close()
+    app.sync().close()
     assert len(set(handles)) == 4
-    [close] = at_exit
-    close()
     assert not app.is_open
 
 

@@ -14,6 +14,8 @@ CHOSEN_BY_ARGUMENT = {
     "_note_groups": "the state of the group",
 }
 
+OF_FLOWS = ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition", "flow_member_added"]
+
 # Codes and events of the called functions that cannot occur in the caller, with the reason.
 CANNOT_HAPPEN = {
     "register_worker": {"invalid_lease": "it requests no lease, and passes a valid duration"},
@@ -24,10 +26,8 @@ CANNOT_HAPPEN = {
         "payload_too_large": "a place stores no result of a handler",
     },
     "_fence_faults": {"row_locked": "it waits for locks"},
-    "_fire": dict.fromkeys(
-        ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition", "flow_member_added"],
-        "a schedule does not submit to a flow",
-    ),
+    "_fire": dict.fromkeys(OF_FLOWS, "a schedule does not submit to a flow"),
+    "submit_one": {**dict.fromkeys(OF_FLOWS, "it submits to no flow"), "invalid_limit": "it sends one item"},
     "set_edge_group": {"execution_not_found": "a member of a flow that it has locked; retention removes whole flows"},
     "_submit_members": {
         **dict.fromkeys(["flow_not_found", "flow_already_terminal"], "the flow was just created"),

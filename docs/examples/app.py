@@ -178,6 +178,8 @@ def of_sync(ctx: SyncContext) -> None:
         print(execution.result(timeout="10m"))
     # SyncApp.open
     sync = app.sync().open()
+    # SyncApp.close
+    sync.close()
     # App.is_open
     if not app.is_open:
         sync = app.sync().open()

@@ -21,7 +21,8 @@ OWN = range(256 * CELL, 256 * CELL + 256)
 IN_FLOW_TABLES = """
 select c.relname as name from pg_class c join pg_attribute a on a.attrelid = c.oid
 where c.relnamespace = 'flowfabric'::regnamespace and c.relkind = 'r' and a.attname = 'partition'
-  and c.relname not in ('budgets', 'quotas', 'quota_entries', 'quota_slots', 'usage_keys', 'reservations')
+  and c.relname not in ('budgets', 'quotas', 'quota_entries', 'quota_slots', 'quota_stripes', 'usage_keys',
+                        'reservations')
 """
 
 
@@ -83,6 +84,21 @@ async def test_an_app_runs_everything_in_the_partitions_of_another_cell(elsewher
     finally:
         await conn.close()
     assert [type(ids.decode_event_cursor(cursor)) for cursor in cursors[:1]] == [int]
+
+
+async def test_plain_sql_submits_to_the_partitions_of_another_cell(elsewhere: App) -> None:
+    @elsewhere.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    one = "select flowfabric.submit_one('double', '{\"number\": 4}', key => 'once')"
+    async with working(elsewhere):
+        first = await double.with_options(key="once").submit(4)
+        async with elsewhere.database.connection() as conn:
+            assert await conn.fetchval(one) == str(first.execution_id)
+            other = elsewhere.execution(await conn.fetchval(one.replace("once", "twice")))
+        assert await other.result(TIMEOUT) == 8
+        assert other.execution_id.partition in OWN
 
 
 async def test_ids_and_cursors_of_two_cells_are_not_mixed_up(

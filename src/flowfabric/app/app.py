@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -62,6 +62,7 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[tuple[str, str], Declaration] = {}
         self.opening = threading.Lock()  # held by a thread that opens the app for sync code
+        self.kept_open: ExitStack | None = None  # closes what `app.sync().open()` has opened
         self._opening = False
         self._connections: Connections | None = None
 

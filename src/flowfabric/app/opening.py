@@ -22,27 +22,34 @@ class Opening(Sync):
         self._closing = ExitStack()
 
     def open(self) -> Self:
-        """Open the app unless it is open, and keep it open until the process ends. Safe to repeat, from any thread.
+        """Open the app unless it is open, and keep it open until `close` or the end of the process.
 
-        Call it when you first need the app, because a web server may fork its processes before that.
+        Safe to repeat, from any thread. Call it when you first need the app, because a web server may fork its
+        processes before that.
         """
-        self._open(closes=False)
+        with self._thing.opening:
+            if not self._thing.is_open:
+                self._thing.kept_open = self._opened()
+                atexit.register(self._thing.kept_open.close)
         return self
 
+    def close(self) -> None:
+        """Close the app, if `open` has opened it. The end of the process does the same."""
+        kept, self._thing.kept_open = self._thing.kept_open, None
+        if kept is not None:
+            atexit.unregister(kept.close)
+            kept.close()
+
     def __enter__(self) -> Self:
-        self._open(closes=True)
+        with self._thing.opening:
+            if not self._thing.is_open:
+                self._closing = self._opened()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._closing.close()
 
-    def _open(self, *, closes: bool) -> None:
-        with self._thing.opening:
-            if self._thing.is_open:
-                return
-            stack = ExitStack()
-            stack.enter_context(opened(self._thing))
-            if closes:
-                self._closing = stack
-            else:
-                atexit.register(stack.close)
+    def _opened(self) -> ExitStack:
+        stack = ExitStack()
+        stack.enter_context(opened(self._thing))
+        return stack

@@ -254,7 +254,7 @@ def caller(conn: object) -> Caller:
         return OfAsyncpg(conn)
     raise TypeError(
         f"{type(conn).__name__} is not a connection that can be joined; pass one of asyncpg, psycopg 3, SQLAlchemy 2 "
-        "or Django"
+        "or Django, or call the SQL function flowfabric.submit_one on it"
     )
 
 
