@@ -55,7 +55,8 @@ async def live(conn: asyncpg.Connection, costs: Costs, lives: int, size: int) ->
                 lanes=["default"],
                 take=size,
                 slots=size,
-                last=last if size > 1 else None,
+                after_route=last.route if last else 0,
+                last=last,
             )
         last = taken[-1]
         async with costs.of("complete"):

@@ -16,6 +16,7 @@ from flowfabric.errors import ShuttingDown
 from flowfabric.ids import ExecutionId
 from flowfabric.postgres.database import Database
 from flowfabric.sweeps import Sweep, run_each, run_once, run_sweeps
+from flowfabric.sweeps.loop import pause
 from tests.conftest import Connect
 from tests.given import Given, until
 
@@ -175,3 +176,15 @@ async def test_a_sweep_that_succeeds_logs_nothing(
 
     assert await run_once(database, EXPIRE_LEASES) == 3
     assert reports(caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("every", "moved", "took", "expected"),
+    [(2, 0, 0.01, 2), (2, 0, 0.1, 5), (2, 0, 9, 15), (2, 1, 0.1, 2), (0.25, 0, 0.1, 0.25), (60, 0, 0.1, 60)],
+)
+def test_a_sweep_that_takes_long_to_find_nothing_runs_less_often(
+    every: float, moved: int, took: float, expected: float
+) -> None:
+    sweep = Sweep("expire_leases", timedelta(seconds=every), claims.expire_leases)
+
+    assert pause(sweep, moved, took, longest=15) == expected

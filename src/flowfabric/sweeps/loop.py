@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ log = logging.getLogger("flowfabric.sweeps")
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 15.0
 SHORT_PAUSE = 2.0  # the longest one of a frequent sweep: after an outage, dead workers must be noticed soon
+SLOW_SHARE = 50  # at most one part in this many of the time goes into a sweep that finds nothing
 MOST_SKIPPED = 10_000  # rows; a run that has skipped more of them leaves the rest to the next run
 
 
@@ -115,6 +117,16 @@ async def _run(database: Database, sweep: Sweep) -> SweepRun:
         return SweepRun(sweep=sweep.name, moved=0, error=str(error))
 
 
+def pause(sweep: Sweep, moved: int, took: float, longest: float) -> float:
+    """How many seconds to wait after a run that `took` so long.
+
+    While a transaction holds an old snapshot, a sweep reads through all dead rows to find nothing. It then runs less
+    often, unless its interval is shorter than two seconds: those sweeps notice dead workers, and start what is due.
+    """
+    every = sweep.every.total_seconds()
+    return every if moved or every < 2 else max(every, min(SLOW_SHARE * took, longest))
+
+
 async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     every = sweep.every.total_seconds()
     # Start soon, so that short-lived processes sweep too, but not at once: many processes may start together.
@@ -124,11 +136,13 @@ async def _repeat(database: Database, sweep: Sweep, woken: Woken) -> None:
     while True:
         await backoff.wait()
         try:
-            await run_once(database, sweep, woken, turn)
+            began = time.monotonic()
+            moved = await run_once(database, sweep, woken, turn)
+            took = time.monotonic() - began
             if turn is not None:
                 await turn.end()
         except Exception as error:
             log.warning("sweep %s failed; retrying in about %.2g s: %s", sweep.name, backoff.current, error)
         else:
-            backoff.first = every
+            backoff.first = pause(sweep, moved, took, longest)
             backoff.reset()
