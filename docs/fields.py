@@ -264,6 +264,7 @@ FIELDS = {
     "SignalToSend.name": "the name of the signal, which conditions refer to",
     "Spending.name": "the name of the budget",
     "Suspension.name": "the name of its place in the journal",
+    "ExecutionToSuspend.waits": "the waits, each a `Suspension` or a `Wish`",
     "Wish.name": "the name of its place in the journal",
     "CancelledFlow.by": "who cancelled it",
     "CancelledFlow.members": "ids of the members that were cancelled, at most a thousand",

@@ -172,7 +172,6 @@ PARAMETERS = {
     "waits": "waits of this context: `ctx.sleep(…)`, `ctx.wait_for_signal(…)`, `child.result()`, …",
     "window_seconds": "the length of the window",
     "wish": "the request: the condition, its waitpoints and the timeout",
-    "wishes": "the waits, each with its place in the journal",
     "worker": "the name of the worker, the same for all its processes",
     # where the same name means something else
     "App.create_schedule.name": "the name of the schedule, unique in its namespace",
@@ -296,6 +295,8 @@ PARAMETERS = {
     "Execution.approve.by": "the name of the person, whom you have authenticated",
     "workers.mark_dead.instance": "the instance to mark as dead",
     "workers.unregister_worker.instance": "the instance that stops",
+    "waits.suspend.waits": "one wait or several, each a `Suspension` or a `Wish`",
+    "waits.suspend_many.items": "one suspension per execution, each with its waits",
     "waits.resume.note": "why; written to the event log",
     "waits.create_waitpoint.key": "the name of the waitpoint",
     "waits.deliver_approval.lane": "refuse if the execution is in another lane",

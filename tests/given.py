@@ -22,7 +22,7 @@ BLOCKED = "datname = current_database() and wait_event_type = 'Lock'"
 OPTIONS = Options(task="report")
 OPTION_FIELDS = set(Options.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
-TABLES += ["suspensions", "waitpoints", "signals", "keys", "schedules"]
+TABLES += ["waits", "budget_waits", "waitpoints", "signals", "keys", "schedules"]
 TABLES += ["quotas", "quota_stripes", "quota_slots", "quota_entries"]
 TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps"]
 TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]

@@ -53,7 +53,6 @@ def test_no_function_hides_from_these_tests() -> None:
         "_append_about",
         "_append_budget",
         "_append_all",
-        "_append_each",
         "_append_flow",
     }
     assert CHOSEN_BY_ARGUMENT.keys() | CANNOT_HAPPEN.keys() <= BY_NAME.keys()

@@ -42,6 +42,7 @@ from flowfabric.model import (
     Delay,
     EdgePolicy,
     EventFilter,
+    ExecutionToSuspend,
     FailureClass,
     FailureReport,
     Link,
@@ -415,10 +416,10 @@ async def of_waits(
     wish = Suspension(condition=paid, waitpoints=["paid"], timeout=timedelta(days=3), timeout_behavior="auto_resume")
     suspended = await waits.suspend(conn, claim.fence, wish)
     print("give away:", suspended.waitpoints[0].token)
-    # waits.suspend_together
+    # waits.suspend_many
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     wishes = [Wish(name="sleep", occurrence=1, what=tomorrow), Wish(name="child", occurrence=1, what=child_id)]
-    await waits.suspend_together(conn, claim.fence, wishes)
+    await waits.suspend_many(conn, [ExecutionToSuspend(fence=claim.fence, waits=wishes)])
     # waits.create_waitpoint
     waitpoint = await waits.create_waitpoint(conn, claim.fence, "paid", expires_in=timedelta(days=3))
     # waits.deliver_signal

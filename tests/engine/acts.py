@@ -115,8 +115,8 @@ def acts_on_claims_and_waits(it: Scene) -> Iterator[tuple[str, Act]]:
     yield "create_waitpoint", lambda conn: waits.create_waitpoint(conn, fence, "w")
     yield "suspend", lambda conn: waits.suspend(conn, fence, wish())
     yield (
-        "suspend_together",
-        lambda conn: waits.suspend_together(conn, fence, [Wish(name="a", occurrence=1, what=wish())]),
+        "suspend",
+        lambda conn: waits.suspend(conn, fence, [Wish(name="a", occurrence=1, what=wish())]),
     )
     yield "deliver_signal", lambda conn: waits.deliver_signal(conn, it.waiting.signal())
     yield "deliver_approval", lambda conn: waits.deliver_approval(conn, it.waiting.execution_id, "w", "no", by="ops")

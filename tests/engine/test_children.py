@@ -53,7 +53,7 @@ async def born(given: Given, parent: Claim, many: int = 1, **options: Any) -> li
 
 async def waits_for(given: Given, parent: Claim, *of: ExecutionId, choice: int | None = None) -> str:
     wishes = [Wish(name=f"child:{child}", occurrence=1, what=child, choice=choice) for child in of]
-    return (await waits.suspend_together(given.conn, parent.fence, wishes)).outcome
+    return (await waits.suspend(given.conn, parent.fence, wishes)).outcome
 
 
 async def completed(given: Given, result: bytes = b"1") -> Claim:
@@ -146,7 +146,7 @@ async def test_a_wait_never_misses_the_end_of_its_child(given: Given, connect: C
     transaction = other.transaction()
     await transaction.start()
     wish = Wish(name=f"child:{child}", occurrence=1, what=child)
-    assert (await waits.suspend_together(other, parent.fence, [wish])).outcome == "suspended"
+    assert (await waits.suspend(other, parent.fence, [wish])).outcome == "suspended"
 
     await completed(given)
     assert (await children.deliver_child_ends(given.conn)).moved == 0, "the parent is locked: left for the next pass"

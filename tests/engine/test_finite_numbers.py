@@ -117,8 +117,8 @@ FIELDS: Mapping[str, Op] = {
     "EdgePolicy.k": lambda conn, _, n: flows.set_edge_group(
         conn, mint_flow_id(), mint_execution_id(), EdgePolicy(kind="quorum", k=n)
     ),
-    "Wish.occurrence": lambda conn, fence, n: waits.suspend_together(conn, fence, [wish(occurrence=n)]),
-    "Wish.choice": lambda conn, fence, n: waits.suspend_together(conn, fence, [wish(choice=n), wish(occurrence=2)]),
+    "Wish.occurrence": lambda conn, fence, n: waits.suspend(conn, fence, [wish(occurrence=n)]),
+    "Wish.choice": lambda conn, fence, n: waits.suspend(conn, fence, [wish(choice=n), wish(occurrence=2)]),
     "Suspension.condition": lambda conn, fence, n: waits.suspend(
         conn, fence, Suspension(condition={**COUNT, "n": n}, waitpoints=["w"])
     ),

@@ -133,9 +133,7 @@ FIELDS: Mapping[str, Op] = {
     "Step.fence": lambda conn, fence, text: steps.save_step(
         conn, Step(fence=_late(fence, text), name="s", occurrence=1)
     ),
-    "Wish.what": lambda conn, fence, text: waits.suspend_together(
-        conn, fence, [Wish(name="w", occurrence=1, what=text)]
-    ),
+    "Wish.what": lambda conn, fence, text: waits.suspend(conn, fence, [Wish(name="w", occurrence=1, what=text)]),
     "SignalToSend.execution_id": lambda conn, _, text: waits.deliver_signal(conn, _signal(text)),
     "EventFilter.execution_id": lambda conn, _, text: events.read_events(
         conn, events.OLDEST, EventFilter(execution_id=text)

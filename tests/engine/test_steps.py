@@ -293,7 +293,7 @@ async def test_the_journal_of_a_claim_equals_the_journal_that_is_read(given: Giv
     for occurrence in (1, 2):
         point = await waits.create_waitpoint(given.conn, claim.fence, ODD)
         asked = Suspension(condition={"kind": "single", "waitpoint": ODD}, waitpoints=[ODD])
-        await waits.suspend_together(given.conn, claim.fence, [Wish(name=ODD, occurrence=occurrence + 1, what=asked)])
+        await waits.suspend(given.conn, claim.fence, [Wish(name=ODD, occurrence=occurrence + 1, what=asked)])
         sent = SignalToSend(
             execution_id=claim.execution_id,
             waitpoint_id=point.waitpoint_id,

@@ -266,7 +266,7 @@ async def test_an_invalid_wait_fails_the_run_and_leaves_no_other_wait(app: App, 
     async with working(app):
         with pytest.raises(ExecutionFailed, match="invalid_suspension"):
             await (await order.submit()).result(TIMEOUT)
-    assert (await given.count("suspensions"), await given.count("waitpoints")) == (0, 0)
+    assert (await given.count("waits"), await given.count("waitpoints")) == (0, 0)
 
 
 @pytest.mark.parametrize(("given", "what"), [([], "nothing"), ([7], "int"), ([{"a": 1}], "dict")])

@@ -8,8 +8,8 @@ import asyncpg
 from tests.sql.reading import reading
 
 ROWS, OPEN = 6_000, 600
-TABLES = ["executions", "tickets", "suspensions", "waitpoints", "signals", "steps", "child_ends"]
-TABLES += ["budgets", "reservations", "spending"]
+TABLES = ["executions", "tickets", "waits", "waitpoints", "signals", "steps", "child_ends"]
+TABLES += ["budgets", "reservations", "spending", "budget_waits"]
 
 # The first OPEN executions wait, the next OPEN run with a pending waitpoint, and the others have ended.
 FILL = f"""
@@ -33,39 +33,35 @@ from others o left join others p on p.n = o.n % {2 * OPEN} and p.waits;
 
 insert into flowfabric.tickets
     (partition, id, route, lane, priority, created_at, phase, eligibility, reason, attempt_state, attempt, epoch,
-     lease_id, expires_at, instance, suspension, ties)
+     lease_id, expires_at, instance, suspension, suspended_at, ties)
 select o.partition, o.id, o.route, 'many', 0, o.at,
        case when o.waits then 'suspended' else 'active' end::flowfabric.phase, 'eligible_now', 'waiting_for_signal',
-       'running_attempt', 1, 1, gen_random_uuid(), o.later, 'others', o.suspension, true
+       'running_attempt', 1, 1, gen_random_uuid(), o.later, 'others', o.suspension, o.at, true
 from others o where o.waits or o.runs;
 
-insert into flowfabric.suspensions
-    (partition, execution, id, suspended_at, timeout_at, ended_at, ended_by, reason_code, timeout_behavior,
-     requested_by, name, occurrence, condition)
-select o.partition, o.id, o.suspension, o.at, case when o.waits and o.n % 2 = 0 then o.later end,
-       case when not o.waits then o.at end, case when not o.waits then 'signal' end, 'waiting_for_signal', 'fail',
-       'worker', 'wait', 1,
-       case when o.n % 3 = 0 then '{{"kind": "together"}}' else '{{"kind": "single", "waitpoint": "w"}}' end::jsonb
+insert into flowfabric.waits
+    (partition, execution, id, suspension, suspended_at, timeout_at, ended_at, ended_by, reason_code, timeout_behavior,
+     requested_by, name, occurrence, condition, waitpoints)
+select o.partition, o.id, case when o.n % 3 = 0 then gen_random_uuid() else o.suspension end, o.suspension, o.at,
+       case when o.waits and o.n % 2 = 0 then o.later end, case when not o.waits then o.at end,
+       case when not o.waits then 'signal' end, 'waiting_for_signal', 'fail', 'worker', 'wait', 1,
+       '{{"kind": "single", "waitpoint": "w"}}', array[o.waitpoint]
 from others o;
 
-insert into flowfabric.suspensions
-    (partition, execution, id, suspended_at, timeout_at, ended_at, ended_by, reason_code, timeout_behavior,
-     requested_by, name, occurrence, condition, within, choice, is_sleep, child_partition, child)
-select o.partition, o.id, gen_random_uuid(), o.at, case when o.waits and part = 1 then o.later end,
+insert into flowfabric.waits
+    (partition, execution, id, suspension, suspended_at, timeout_at, ended_at, ended_by, reason_code, timeout_behavior,
+     requested_by, name, occurrence, condition, choice, is_sleep, child_partition, child)
+select o.partition, o.id, gen_random_uuid(), o.suspension, o.at, case when o.waits and part = 1 then o.later end,
        case when not o.waits then o.at end, case when not o.waits then 'signal' end, 'waiting_for_signal',
-       'auto_resume', 'worker', 'part' || part, 1, '{{"kind": "timeout_only"}}', o.suspension, part % 2, part = 1,
+       'auto_resume', 'worker', 'part' || part, 1, '{{"kind": "timeout_only"}}', part % 2, part = 1,
        case when part = 2 then o.partition end, case when part = 2 then gen_random_uuid() end
 from others o cross join generate_series(1, 2) part where o.n % 3 = 0;
 
-insert into flowfabric.suspensions
-    (partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
-select o.partition, o.id, gen_random_uuid(), o.at, 'paused_by_budget', 'fail', 'budget', jsonb_build_object(
-           'kind', 'operator_only', 'budget', md5('x')::uuid, 'amounts', '{{"tokens": 1}}'::jsonb, 'asked_us', 1)
-from others o where o.runs;
+insert into flowfabric.budget_waits (partition, execution, budget, amounts, asked_at)
+select o.partition, o.id, md5('x')::uuid, '{{"tokens": 1}}', o.at from others o where o.runs;
 
 insert into flowfabric.waitpoints
-    (partition, execution, id, key, state, suspension, kid, fingerprint, created_at, expires_at, closed_at,
-     close_reason)
+    (partition, execution, id, key, state, wait, kid, fingerprint, created_at, expires_at, closed_at, close_reason)
 select o.partition, o.id, o.waitpoint, 'w',
        case when o.waits then 'active' when o.runs then 'pending' else 'closed' end::flowfabric.waitpoint_state,
        case when not o.runs then o.suspension end, 'k1', 'f', o.at, case when o.runs then o.later end,

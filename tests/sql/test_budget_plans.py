@@ -151,7 +151,7 @@ async def test_the_sweeps_read_only_due_rows(filled: asyncpg.Connection) -> None
         passes = [budgets.reset_budgets, budgets.expire_reservations, budgets.resume_budget_waits]
         return [(await each(filled)).moved for each in passes]
 
-    moved, read = await reading(filled, sweep(), [*OURS, "suspensions"])
+    moved, read = await reading(filled, sweep(), [*OURS, "budget_waits"])
     assert moved == [0, 0, 0]
     assert read.whole == 0
     assert read.rows <= A_LOOK
@@ -173,15 +173,13 @@ async def test_a_report_is_a_hot_update(given: Given) -> None:
 WAITING = 20_000
 SUSPEND = """
 with made as (
-    insert into flowfabric.suspensions
-        (partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
-    select e.partition, e.id, gen_random_uuid(), now(), 'paused_by_budget', 'fail', 'budget',
-           jsonb_build_object('kind', 'operator_only', 'budget', $1::uuid, 'amounts', '{"tokens": 10}'::jsonb,
-                              'asked_us', row_number() over ())
+    insert into flowfabric.budget_waits (partition, execution, budget, amounts, asked_at)
+    select e.partition, e.id, $1::uuid, '{"tokens": 10}'::jsonb, now() + row_number() over () * interval '1 us'
     from flowfabric.tickets e where e.lane = 'behind' limit $2
-    returning partition, execution, id)
-update flowfabric.tickets t set phase = 'suspended', suspension = m.id from made m
-where t.partition = m.partition and t.id = m.execution
+    returning partition, execution)
+update flowfabric.tickets t
+set phase = 'suspended', reason = 'waiting_for_budget', suspension = gen_random_uuid(), suspended_at = now()
+from made m where t.partition = m.partition and t.id = m.execution
 """
 
 
@@ -192,7 +190,7 @@ async def test_a_settlement_reads_a_bounded_number_of_waiting_executions(filled:
     assert held.reservation_id is not None
 
     settled = budgets.settle(filled, held.reservation_id, {"tokens": 15})
-    _, read = await reading(filled, settled, ["tickets", "suspensions"])
+    _, read = await reading(filled, settled, ["tickets", "budget_waits"])
     assert read.whole == 0
     assert read.rows <= 1_000
     assert (await budgets.describe_budget(filled, TEAM)).waiting_count == 10_001

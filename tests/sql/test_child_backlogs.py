@@ -14,7 +14,7 @@ MANY = 200_000 if SOAK else 10_000
 TAKE = 100
 EACH = 20  # rows and index entries per end that is taken, and per locked parent that is passed
 PASSED = 1_000  # locked parents that one pass can get past
-TABLES = ["executions", "tickets", "suspensions", "signals", "child_ends"]
+TABLES = ["executions", "tickets", "waits", "signals", "child_ends"]
 
 # Child ends, an hour old, spread over $1 families; `PARENTS` adds the tickets of the parents.
 ENDS = f"""

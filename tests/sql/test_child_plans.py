@@ -7,7 +7,7 @@ import pytest
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
-from flowfabric.model import ChildToSubmit, Claim, Completion, SuspendedTogether, Wish
+from flowfabric.model import ChildToSubmit, Claim, Completion, Suspended, Wish
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
 from tests.given import Given, submission
@@ -53,9 +53,9 @@ async def born(given: Given) -> Family:
     return Family(parent, [ExecutionId(row["partition"], row["id"]) for row in found])
 
 
-async def waited_for(conn: Connection, it: Family) -> SuspendedTogether:
+async def waited_for(conn: Connection, it: Family) -> Suspended:
     wishes = [Wish(name=f"child:{child}", occurrence=1, what=child) for child in it.children]
-    return await waits.suspend_together(conn, it.parent.fence, wishes)
+    return await waits.suspend(conn, it.parent.fence, wishes)
 
 
 async def completed(given: Given) -> Family:
@@ -88,7 +88,7 @@ def cancelled(after: int) -> Callable[[Given], Awaitable[Family]]:
 
 PLANS = {
     "submit and adopt": Plan(a_parent, family, MANY * EACH, lambda asked: len(asked) == MANY),
-    "suspend_together": Plan(born, waited_for, MANY * EACH, lambda answer: answer.outcome == "suspended"),
+    "suspend": Plan(born, waited_for, MANY * EACH, lambda answer: answer.outcome == "suspended"),
     "deliver_child_ends": Plan(
         completed,
         lambda conn, _: children.deliver_child_ends(conn, limit=1_000),

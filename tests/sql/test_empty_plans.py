@@ -28,7 +28,7 @@ async def signalled(conn: asyncpg.Connection, *waiting: Claim) -> None:
     signals = []
     for it in waiting:
         point = await waits.create_waitpoint(conn, it.fence, "go")
-        await waits.suspend_together(conn, it.fence, [WISH])
+        await waits.suspend(conn, it.fence, [WISH])
         signals.append(
             SignalToSend(execution_id=it.execution_id, waitpoint_id=point.waitpoint_id, token=point.token, name="go")
         )
@@ -67,7 +67,7 @@ PLANS = {
     "complete": of_a_claim(lambda conn, it: attempts.complete_many(conn, [Completion(fence=it.fence)])),
     "delay": of_a_claim(lambda conn, it: attempts.delay_many(conn, [Delay(fence=it.fence)])),
     "fail": of_a_claim(lambda conn, it: attempts.fail_many(conn, [FailureReport(fence=it.fence, reason="none")])),
-    "suspend": of_a_claim(lambda conn, it: waits.suspend_together(conn, it.fence, [WISH])),
+    "suspend": of_a_claim(lambda conn, it: waits.suspend(conn, it.fence, [WISH])),
     "signal": of_a_claim(signalled),
     "signals": of_a_claim(two_signalled, 300),  # seven calls; the others are one to three
     "cancel": of_a_claim(lambda conn, it: executions.cancel(conn, it.execution_id, by="test")),

@@ -171,7 +171,7 @@ async def a_family_and_waits_together(m: Meter) -> None:
     first, second = await born(m, it, "a", "b")
     now = await m.conn.fetchval("select flowfabric.clock()")
     asked = wishes(first, now + HOUR)
-    await m("suspend_together", waits.suspend_together(m.conn, it.fence, asked))
+    await m("suspend", waits.suspend(m.conn, it.fence, asked))
     await looked_at(m, it.execution_id)
     await m("deliver_signal to a part", waits.deliver_signal(m.conn, await token_of(m, it, "v")))
     [child, other] = await claims.claim(m.conn, "w", instance="w-1", lanes=["nursery"], take=2)
@@ -182,8 +182,8 @@ async def a_family_and_waits_together(m: Meter) -> None:
     [it] = await claimed(m)
     await looked_at(m, it.execution_id)
     await m(
-        "suspend_together again",
-        waits.suspend_together(m.conn, it.fence, [asked[0], *wishes(second, now + 3 * HOUR)[3:]]),
+        "suspend again",
+        waits.suspend(m.conn, it.fence, [asked[0], *wishes(second, now + 3 * HOUR)[3:]]),
     )
     await m("cancel", executions.cancel(m.conn, it.execution_id))
     swept = await m("deliver_child_ends to orphans", children.deliver_child_ends(m.conn, limit=20))
@@ -198,7 +198,7 @@ async def parts_ended_by_others(m: Meter) -> None:
         now = await m.conn.fetchval("select flowfabric.clock()")
         asked = wishes(it.execution_id, now + HOUR)
         del asked[3]
-        await m("suspend_together", waits.suspend_together(m.conn, it.fence, asked))
+        await m("suspend", waits.suspend(m.conn, it.fence, asked))
         if end == "resume":
             await m("resume", waits.resume(m.conn, it.execution_id, by="ops"))
         elif end == "signals":
@@ -207,7 +207,7 @@ async def parts_ended_by_others(m: Meter) -> None:
         else:
             await waits.resume(m.conn, it.execution_id, by="ops")
             [it] = await claimed(m)
-            await m("suspend_together with one", waits.suspend_together(m.conn, it.fence, asked[:1]))
+            await m("suspend with one", waits.suspend(m.conn, it.fence, asked[:1]))
         await m("cancel", executions.cancel(m.conn, it.execution_id))
 
 

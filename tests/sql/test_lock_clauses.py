@@ -16,7 +16,7 @@ FUNCTIONS = {function.name: function for function in sql_functions()}
 SWEEPS = [sweep.name for sweep in sweeps(Config())]
 # The set-based functions that one call makes for many callers of a process (postgres/batching.py).
 MERGED = ["complete", "fail", "delay", "save_step", "submit", "deliver_signal", "report_usage", "submit_children"]
-MERGED += ["mark_begun"]
+MERGED += ["mark_begun", "suspend"]
 # A row lock without `skip locked` waits; so does an insert that meets the key of an open transaction.
 CLAUSE = re.compile(r"\bfor (?:no key )?(?:update|share)\b(?: of \w+)?(?! of)(?: skip locked| nowait)?|\bon conflict\b")
 WAITS = {
@@ -47,6 +47,7 @@ WRITE = re.compile(
 )
 WRITTEN = {
     "attempts": "its execution is locked",
+    "budget_waits": "its execution is locked",
     "budgets": "the budget is locked",
     "child_ends": "the execution has ended in this transaction",
     "edge_groups": "the flow is locked",
@@ -65,10 +66,10 @@ WRITTEN = {
     "signals": "its execution is locked",
     "spending": "its execution is locked",
     "steps": "its execution is locked",
-    "suspensions": "its execution is locked",
     "tags": "its execution is locked or new",
     "tickets": "a new id, or the ticket is locked",
     "waitpoints": "its execution is locked",
+    "waits": "its execution is locked",
     "workers": "the entry is locked",
 }
 
@@ -119,7 +120,7 @@ def test_a_merged_call_limits_its_waits_before_it_locks_anything(name: str) -> N
 def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
     """Two others have `wait` too: `claim`, for quotas that it can do without, and what the heartbeat calls."""
     merged = {"complete_many", "fail_many", "delay_many", "save_step_many", "submit_many", "deliver_signals"}
-    merged |= {"report_usage_many", "submit_children", "mark_begun_many"}
+    merged |= {"report_usage_many", "submit_children", "mark_begun_many", "suspend_many"}
     modules = [importlib.import_module(f"{engine.__name__}.{concept}") for concept in engine.__all__]
     operations = {
         name

@@ -22,7 +22,7 @@ from tests.sql.reading import reading as reading_of
 FEW, MANY = 100, 100_000 if SOAK else 20_000
 HOUR = timedelta(hours=1)
 
-TABLES = ["executions", "tickets", "suspensions", "waitpoints", "signals"]
+TABLES = ["executions", "tickets", "waits", "waitpoints", "signals"]
 
 reading = partial(reading_of, tables=TABLES)
 
@@ -160,10 +160,10 @@ async def test_earlier_waits_of_an_execution_do_not_make_the_next_one_slower(con
     conn = await connect()
     async with conn.transaction():
         [first] = await asked(conn, 1)
-        for table, own in (("suspensions", "suspension"), ("waitpoints", "waitpoint")):
-            await conn.execute(PAST.format(table=table, own=own))
+        for table in ("waits", "waitpoints"):
+            await conn.execute(PAST.format(table=table))
         await conn.execute(SIGNALS)
-        await conn.execute("analyze flowfabric.suspensions, flowfabric.waitpoints, flowfabric.signals")
+        await conn.execute("analyze flowfabric.waits, flowfabric.waitpoints, flowfabric.signals")
 
         done, read = await reading(conn, waits.deliver_signal(conn, first.signal()))
 
@@ -190,7 +190,8 @@ async def test_a_signal_that_a_condition_cannot_count_reads_none_of_the_signals_
 PAST = """
 insert into flowfabric.{table}
 select (jsonb_populate_record(o.*, jsonb_build_object(
-    'id', gen_random_uuid(), 'suspension', gen_random_uuid(), 'state', 'closed', 'ended_at', now()))).*
+    'id', gen_random_uuid(), 'suspension', gen_random_uuid(), 'wait', gen_random_uuid(), 'state', 'closed',
+    'created_at', now() - interval '1 hour', 'ended_at', now()))).*
 from flowfabric.{table} o cross join generate_series(1, 2000)
 """
 SIGNALS = """

@@ -242,7 +242,7 @@ async def test_a_repeated_suspension_that_races_the_first_returns_the_same_answe
         await blocked(given, two, later)
 
     assert await later == first
-    assert await given.count("suspensions") == 1
+    assert await given.count("waits") == 1
 
 
 async def test_a_signal_that_is_repeated_concurrently_counts_once(given: Given, connect: Connect) -> None:

@@ -26,8 +26,10 @@ WRITERS = 32
 COUNT = 50_000 if SOAK else 4_000
 LONGEST = 0.05  # seconds a transaction stays open
 APPEND = """
-select flowfabric._append_each($1, array[$2::int2], array[$3::uuid], array[$4::int], array[$5::jsonb]),
-       currval('flowfabric.event_ids') as id
+with held as materialized (select flowfabric._lock_log())
+insert into flowfabric.events (at, kind, partition, execution, route, tags)
+select flowfabric.clock(), $1, $2::int2, $3::uuid, $4::int, $5::jsonb from held
+returning id
 """
 
 

@@ -53,7 +53,7 @@ def nothing_is_left_of_executions_that_were_removed() -> str:
     return " union all ".join(
         f"""select '{table}' as belongs_to, x.execution from flowfabric.{table} x where not exists (
         select from flowfabric.executions e where e.partition = x.partition and e.id = x.execution)"""
-        for table in ("attempts", "steps", "suspensions", "waitpoints", "signals", "spending", "tags")
+        for table in ("attempts", "steps", "waits", "budget_waits", "waitpoints", "signals", "spending", "tags")
     )
 
 
@@ -67,51 +67,62 @@ def no_committed_event_is_a_draft() -> str:
     return "select d.* from flowfabric.events_drafts d"
 
 
-def an_execution_is_suspended_exactly_while_it_has_an_open_suspension() -> str:
+def an_execution_is_suspended_exactly_while_it_has_an_open_wait() -> str:
+    # While an execution runs, waits of its last suspension may be open, and a budget may suspend it then.
     return """
-    select t.id, t.phase, t.suspension, s.id as open from flowfabric.tickets t
-    full join (select s.* from flowfabric.suspensions s where s.ended_at is null and s.within is null) s
-        on s.partition = t.partition and s.execution = t.id
-    where (coalesce(t.phase, 'runnable') = 'suspended') <> (s.id is not null) or t.suspension <> s.id"""
+    select t.id, t.phase, t.suspension, o.waits, o.budgets from flowfabric.tickets t
+    cross join lateral (
+        select (select count(*) from flowfabric.waits w where w.partition = t.partition and w.execution = t.id
+                and w.ended_at is null and w.suspension = t.suspension) as waits,
+               (select count(*) from flowfabric.budget_waits b
+                where b.partition = t.partition and b.execution = t.id) as budgets) o
+    where t.phase = 'suspended' and (o.waits > 0) = (o.budgets > 0) or t.phase <> 'suspended' and o.budgets > 0"""
 
 
 def an_ended_execution_has_no_open_wait_and_no_open_waitpoint() -> str:
     return """
     select e.id, e.outcome from flowfabric.executions e
     where e.outcome is not null
-      and (exists (select from flowfabric.suspensions s
-                   where s.partition = e.partition and s.execution = e.id and s.ended_at is null)
-           or exists (select from flowfabric.waitpoints w
-                      where w.partition = e.partition and w.execution = e.id and w.state <> 'closed'))"""
+      and (exists (select from flowfabric.waits w
+                   where w.partition = e.partition and w.execution = e.id and w.ended_at is null)
+           or exists (select from flowfabric.budget_waits b where b.partition = e.partition and b.execution = e.id)
+           or exists (select from flowfabric.waitpoints p
+                      where p.partition = e.partition and p.execution = e.id and p.state <> 'closed'))"""
 
 
 def a_waitpoint_is_active_exactly_while_its_wait_is_open() -> str:
     return """
-    select w.* from flowfabric.waitpoints w
-    left join flowfabric.suspensions s
-        on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
-    where w.state = 'active' and s.ended_at is not null or w.state = 'active' and s.id is null
-       or w.state = 'closed' and s.id is not null and s.ended_at is null"""
+    select p.* from flowfabric.waitpoints p
+    left join flowfabric.waits w on w.partition = p.partition and w.execution = p.execution and w.id = p.wait
+    where p.state = 'active' and (w.id is null or w.ended_at is not null or p.id <> all (w.waitpoints))
+       or p.state = 'closed' and w.ended_at is null and w.id is not null"""
+
+
+def of_the_waitpoints_with_the_same_key_only_the_newest_is_open() -> str:
+    return """
+    select p.* from flowfabric.waitpoints p
+    where p.state <> 'closed'
+      and p.id <> flowfabric._newest_waitpoint(p.partition, p.execution, p.key)"""
 
 
 def no_execution_is_suspended_by_a_condition_that_its_signals_satisfy() -> str:
     return """
-    select s.execution, s.condition, j.satisfiers from flowfabric.suspensions s
+    select w.execution, w.condition, j.satisfiers from flowfabric.waits w
     cross join lateral (
         select coalesce(jsonb_agg(jsonb_build_object(
-            'id', g.id, 'waitpoint', w.key, 'name', g.name, 'source_type', g.source_type,
+            'id', g.id, 'waitpoint', p.key, 'name', g.name, 'source_type', g.source_type,
             'source_identity', g.source_identity) order by g.number), '[]') as signals
-        from flowfabric.waitpoints w
-        join flowfabric.signals g on g.partition = w.partition and g.execution = w.execution and g.waitpoint = w.id
-        where w.partition = s.partition and w.execution = s.execution and w.suspension = s.id
-          and (not s.bind or g.digest = s.about_digest)) g
-    cross join lateral flowfabric._judge(s.condition, g.signals) j
-    where s.ended_at is null and s.requested_by = 'worker' and s.child is null and not s.is_sleep and j.holds"""
+        from flowfabric.waitpoints p
+        join flowfabric.signals g on g.partition = p.partition and g.execution = p.execution and g.waitpoint = p.id
+        where p.partition = w.partition and p.execution = w.execution and p.wait = w.id
+          and (not w.bind or g.digest = w.about_digest)) g
+    cross join lateral flowfabric._judge(w.condition, g.signals) j
+    where w.ended_at is null and w.child is null and not w.is_sleep and j.holds"""
 
 
 def a_wait_for_a_child_that_has_ended_is_about_to_be_answered() -> str:
     return """
-    select s.execution, s.child, c.outcome from flowfabric.suspensions s
+    select s.execution, s.child, c.outcome from flowfabric.waits s
     left join flowfabric.executions c on c.partition = s.child_partition and c.id = s.child
     where s.child is not null and s.ended_at is null and (c.id is null or c.outcome is not null) and not exists (
         select from flowfabric.child_ends n where n.execution = s.child and n.parent = s.execution)"""
@@ -337,9 +348,10 @@ STATE: list[Check] = [
     nothing_is_left_of_executions_that_were_removed,
     a_valid_idempotency_key_belongs_to_an_existing_execution,
     no_committed_event_is_a_draft,
-    an_execution_is_suspended_exactly_while_it_has_an_open_suspension,
+    an_execution_is_suspended_exactly_while_it_has_an_open_wait,
     an_ended_execution_has_no_open_wait_and_no_open_waitpoint,
     a_waitpoint_is_active_exactly_while_its_wait_is_open,
+    of_the_waitpoints_with_the_same_key_only_the_newest_is_open,
     no_execution_is_suspended_by_a_condition_that_its_signals_satisfy,
     a_wait_for_a_child_that_has_ended_is_about_to_be_answered,
     an_unfinished_child_of_an_ended_parent_is_about_to_be_cancelled,

@@ -52,7 +52,7 @@ async def suspend(actor: Actor) -> None:
         ]  # fmt: skip
 
 
-async def suspend_together(actor: Actor) -> None:
+async def suspend_for_several(actor: Actor) -> None:
     """Several waits at once, some of them alternatives: conditions, sleeps and children."""
     if (one := some_claim(actor)) is None:
         return
@@ -66,7 +66,7 @@ async def suspend_together(actor: Actor) -> None:
         for number, what in enumerate(whats)
     ]
     if wishes:
-        await actor.call(waits.suspend_together, one.fence, wishes)
+        await actor.call(waits.suspend, one.fence, wishes)
         await find_tokens(actor, one)
 
 
@@ -84,7 +84,7 @@ def together(wish: Suspension, number: int) -> Suspension:
 
 
 async def find_tokens(actor: Actor, one: Claim) -> None:
-    """The tokens of waits that `suspend_together` began, which a handler would read from its waitpoints."""
+    """The tokens of waits that `suspend` began, which a handler would read from its waitpoints."""
     for key in ("t0", "t1"):
         for row in await actor.conn.fetch(
             "select * from flowfabric.open_waitpoint($1, $2, $3)",
@@ -175,4 +175,4 @@ async def resume(actor: Actor) -> None:
         await actor.call(waits.resume, target.execution_id, by="ops")
 
 
-ACTS = {suspend: 8, suspend_together: 6, create_waitpoint: 2, signal: 14, signal_many: 4, approve: 5, resume: 2}
+ACTS = {suspend: 8, suspend_for_several: 6, create_waitpoint: 2, signal: 14, signal_many: 4, approve: 5, resume: 2}

@@ -42,7 +42,7 @@ select jsonb_build_object(
                            where o.option_name = 'autovacuum_enabled' and not o.option_value::boolean) as is_left_out
             from pg_stat_user_tables s join pg_class c on c.oid = s.relid
             where s.schemaname = 'flowfabric'
-              and s.relname in ('tickets', 'executions', 'workers', 'horizon', 'suspensions', 'waitpoints')) x),
+              and s.relname in ('tickets', 'executions', 'workers', 'horizon', 'waits', 'waitpoints')) x),
     -- flowfabric.testing replaces the clock function with one that reads an offset.
     'has_test_clock', exists (
         select from pg_proc p join pg_namespace n on n.oid = p.pronamespace

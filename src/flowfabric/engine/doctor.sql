@@ -26,8 +26,8 @@ language sql stable set enable_bitmapscan = off as $$
         select 'expire_executions', (select t.deadline_at from flowfabric.tickets t where t.deadline_at is not null
                                      order by t.deadline_at limit 1), interval '1 min'
         union all
-        select 'time_out_waits', (select s.timeout_at from flowfabric.suspensions s where s.timeout_at is not null
-                                  order by s.timeout_at limit 1), interval '1 min'
+        select 'time_out_waits', (select w.timeout_at from flowfabric.waits w where w.timeout_at is not null
+                                  order by w.timeout_at limit 1), interval '1 min'
         union all
         select 'close_waitpoints', (select w.expires_at from flowfabric.waitpoints w where w.expires_at is not null
                                     order by w.expires_at limit 1), interval '1 min'

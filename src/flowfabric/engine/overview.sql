@@ -192,15 +192,16 @@ language sql stable set enable_bitmapscan = off as $$
     select (g.first_one).lane, (g.first_one).reason::text, flowfabric._id((g.first_one).partition, (g.first_one).id),
            g.amount, g.since, g.timeout_at, flowfabric._explain_suspended(g.first_one) ->> 'sentence'
     from (
-        select (array_agg(t order by x.suspended_at))[1] as first_one, count(*) as amount, min(x.suspended_at) as since,
-               min(x.timeout_at) as timeout_at
-        from (select s.partition, s.execution, s.suspended_at, s.timeout_at from flowfabric.suspensions s
-              where s.ended_at is null and s.within is null order by s.suspended_at, s.partition, s.execution
-              limit 1001) x
+        select (array_agg(x.t order by (x.t).suspended_at))[1] as first_one, count(*) as amount,
+               min((x.t).suspended_at) as since, min(w.timeout_at) as timeout_at
+        from (select y.t from flowfabric.lanes l cross join lateral (
+                  select t from flowfabric.tickets t where t.lane = l.name and t.phase = 'suspended'
+                  order by t.lane, t.suspended_at, t.partition, t.id limit 1001) y
+              order by (y.t).suspended_at limit 1001) x
         cross join lateral (
-            select t from flowfabric.tickets t
-            where t.partition = x.partition and t.id = x.execution and t.phase = 'suspended' limit 1) y
-        group by (t).lane, (t).reason) g
+            select min(w.timeout_at) as timeout_at from flowfabric.waits w
+            where w.partition = (x.t).partition and w.execution = (x.t).id and w.ended_at is null) w
+        group by (x.t).lane, (x.t).reason) g
 $$;
 
 -- Executions whose worker is lost: no heartbeat, a missing lock, or an expired lease. Reads the first 10,001 active
@@ -310,9 +311,9 @@ language sql stable set enable_bitmapscan = off as $$
     select jsonb_build_object(
         'running_since', (select min(x.attempt_started_at) from (
             select t.attempt_started_at from flowfabric.tickets t where t.phase = 'active' limit 10001) x),
-        'suspended_since', (select s.suspended_at from flowfabric.suspensions s
-                            where s.ended_at is null and s.within is null
-                            order by s.suspended_at, s.partition, s.execution limit 1),
+        'suspended_since', (select min(s.suspended_at) from flowfabric.lanes l cross join lateral (
+            select t.suspended_at from flowfabric.tickets t where t.lane = l.name and t.phase = 'suspended'
+            order by t.lane, t.suspended_at limit 1) s),
         'next_due_at', (select min(d.due_at) from unnest(_oldest_work.lanes) l (name) cross join lateral (
             select t.due_at from flowfabric.tickets t
             where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'

@@ -10,9 +10,19 @@ language sql stable as $$
         (_hmac.key).inner_pad || convert_to((_hmac.key).kid || ':' || _hmac.message, 'UTF8'))), 'hex')
 $$;
 
--- The active signing key.
+-- Build the error for a call that needs a signing key while none is active.
 --
---   refuses  no_active_key
+--   refuses  no_active_key, as a value
+--   returns  the fault
+create or replace function flowfabric._no_key_fault()
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault(
+        'no_active_key', 'no signing key is active; use seed_key or rotate_key to install one')
+$$;
+
+-- The active signing key. Refused if there is none.
+--
 --   returns  the key
 create or replace function flowfabric._active_key()
 returns flowfabric.keys
@@ -23,8 +33,7 @@ declare
 begin
     select k.* into key from flowfabric.keys k where k.expires_at is null;
     if not found then
-        perform flowfabric._refuse('no_active_key',
-                                   'no signing key is active; use seed_key or rotate_key to install one');
+        perform flowfabric._raise(flowfabric._no_key_fault());
     end if;
     return key;
 end $$;
@@ -171,8 +180,13 @@ begin
     update flowfabric.keys k set expires_at = retires_at where k.expires_at is null returning k.kid into previous_kid;
     perform flowfabric._install_key(rotate_key.kid, rotate_key.secret);
     removed := flowfabric._remove_old_keys(500);
-    select count(*) into open_waitpoints from flowfabric.waitpoints w
-    where w.state <> 'closed' and w.kid <> rotate_key.kid;
+    -- Not by their state, which is in no index: the pending ones have an expiry, and the others an open wait.
+    select count(*) into open_waitpoints from (
+        select p.kid from flowfabric.waitpoints p where p.expires_at is not null
+        union all
+        select p.kid from flowfabric.waits w cross join unnest(w.waitpoints) as g (id)
+        join flowfabric.waitpoints p on p.id = g.id where w.ended_at is null) o
+    where o.kid <> rotate_key.kid;
     perform flowfabric._append('key_rotated', rotate_key.kid, rotate_key.by,
                                jsonb_build_object('previous_kid', previous_kid, 'grace_ms', rotate_key.grace_ms));
     outcome := 'rotated';

@@ -106,7 +106,7 @@ end $$;
 -- occurrence. Keyset pagination; a page stops at 1 MiB. A wait whose signals do not fit into a page comes without them:
 -- `read_signals` returns them.
 --
---   returns  {entries: [{kind, name, occurrence, …}], more, unread: {place of the entry: its suspension}}
+--   returns  {entries: [{kind, name, occurrence, …}], more, unread: {place of the entry: its wait}}
 create or replace function flowfabric.read_journal(
     partition int, id uuid, after_name text default '', after_occurrence int default 0)
 returns text
@@ -116,18 +116,17 @@ begin
     -- Sizes first: only the entries of this page are read and encoded.
     return (
         with entries as (
-            select s.name collate "C" as name, s.occurrence, null::uuid as wait,
+            select s.name, s.occurrence, null::uuid as wait,
                    coalesce(octet_length(s.result), 0) / 3 * 4 + 200 as bytes
             from flowfabric.steps s
             where s.partition = read_journal.partition and s.execution = read_journal.id
               and (s.name, s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
             union all
-            select s.name collate "C", s.occurrence, s.id,
-                   500 + flowfabric._signals_bytes(s.partition, s.execution, s.satisfiers)
-            from flowfabric.suspensions s
-            where s.partition = read_journal.partition and s.execution = read_journal.id
-              and s.name is not null and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)
-              and (s.name collate "C", s.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
+            select w.name, w.occurrence, w.id, 500 + flowfabric._signals_bytes(w.partition, w.execution, w.satisfiers)
+            from flowfabric.waits w
+            where w.partition = read_journal.partition and w.execution = read_journal.id
+              and w.name is not null and w.occurrence is not null and (w.ended_at is not null or w.is_sleep)
+              and (w.name, w.occurrence) > (read_journal.after_name, read_journal.after_occurrence)
         ), measured as (
             select e.*, e.wait is not null and e.bytes > 1048576 as is_unread,
                    sum(case when e.wait is not null and e.bytes > 1048576 then 500 else e.bytes end)
@@ -146,7 +145,7 @@ begin
                     where e.partition = read_journal.partition and e.execution = read_journal.id
                       and e.name = s.name and e.occurrence = s.occurrence)
                 else (
-                    select flowfabric._wait_entry(e, not s.is_unread) from flowfabric.suspensions e
+                    select flowfabric._wait_entry(e, not s.is_unread) from flowfabric.waits e
                     where e.partition = read_journal.partition and e.execution = read_journal.id
                       and e.id = s.wait) end, ',' order by s.place), '') || ']')::jsonb)::text
         from shown s);
@@ -169,7 +168,7 @@ $$;
 -- Encode a completed wait as an entry of the journal, with or without its signals.
 --
 --   returns  {kind, name, occurrence, …} as text
-create or replace function flowfabric._wait_entry(wait flowfabric.suspensions, with_signals boolean)
+create or replace function flowfabric._wait_entry(wait flowfabric.waits, with_signals boolean)
 returns text
 language sql stable as $$
     select '{"name":' || to_json((_wait_entry.wait).name)::text
@@ -206,18 +205,17 @@ begin
                 select s.name, s.occurrence, flowfabric._step_entry(s) as entry
                 from flowfabric.steps s where s.partition = x.partition and s.execution = x.id
                 union all
-                select s.name collate "C", s.occurrence, flowfabric._wait_entry(s, true)
-                from flowfabric.suspensions s
-                where s.partition = x.partition and s.execution = x.id and s.name is not null
-                  and s.occurrence is not null and (s.ended_at is not null or s.is_sleep)) e) as journal
+                select w.name, w.occurrence, flowfabric._wait_entry(w, true) from flowfabric.waits w
+                where w.partition = x.partition and w.execution = x.id and w.name is not null
+                  and w.occurrence is not null and (w.ended_at is not null or w.is_sleep)) e) as journal
         from (
             select m.*, sum(m.bytes) over (order by m.number) as size from (
                 select p.number, t.partition, t.id, coalesce((
                            select sum(coalesce(octet_length(s.result), 0) / 3 * 4 + 60) from flowfabric.steps s
                            where s.partition = t.partition and s.execution = t.id), 0) + coalesce((
-                           select sum(flowfabric._signals_bytes(s.partition, s.execution, s.satisfiers))
-                           from flowfabric.suspensions s
-                           where s.partition = t.partition and s.execution = t.id and s.name is not null), 0) as bytes
+                           select sum(flowfabric._signals_bytes(w.partition, w.execution, w.satisfiers))
+                           from flowfabric.waits w
+                           where w.partition = t.partition and w.execution = t.id and w.name is not null), 0) as bytes
                 from unnest(_read_journals.places) with ordinality as p (place, number)
                 cross join lateral (select t.* from flowfabric.tickets t where t.ctid = p.place offset 0) t
                 where t.attempt_state <> 'pending_first_attempt' offset 0) m
@@ -238,8 +236,5 @@ language plpgsql as $$
 #variable_conflict use_column
 begin
     delete from flowfabric.steps s where s.partition = _forget_steps.partition and s.execution = _forget_steps.id;
-    -- Idempotency keys too: otherwise a repeated suspend would return the result of an old wait.
-    update flowfabric.suspensions s set name = null, occurrence = null, idempotency_key = null
-    where s.partition = _forget_steps.partition and s.execution = _forget_steps.id
-      and (s.name is not null or s.idempotency_key is not null);
+    delete from flowfabric.waits w where w.partition = _forget_steps.partition and w.execution = _forget_steps.id;
 end $$;

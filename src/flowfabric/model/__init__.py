@@ -95,6 +95,7 @@ from flowfabric.model.schedules import (
 )
 from flowfabric.model.signing_keys import Key, Rotated, Seeded
 from flowfabric.model.steps import Saved, Step
+from flowfabric.model.suspending import ExecutionToSuspend
 from flowfabric.model.waits import (
     BoundWaitpoint,
     CreatedWaitpoint,
@@ -103,7 +104,6 @@ from flowfabric.model.waits import (
     SignalToSend,
     Suspended,
     SuspendedExecution,
-    SuspendedTogether,
     Suspension,
     SuspensionSummary,
     Waitpoint,
@@ -151,6 +151,7 @@ __all__ = [
     "EventFilter",
     "EventKind",
     "EventPage",
+    "ExecutionToSuspend",
     "Explanation",
     "Failed",
     "Failure",
@@ -220,7 +221,6 @@ __all__ = [
     "Summary",
     "Suspended",
     "SuspendedExecution",
-    "SuspendedTogether",
     "Suspension",
     "SuspensionSummary",
     "Swept",

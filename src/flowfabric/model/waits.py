@@ -60,7 +60,7 @@ class CreatedWaitpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Suspension(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to suspend: the condition, its waitpoints, and what happens at the timeout."""
+    """A wait for signals: the condition, its waitpoints, and what happens at the timeout."""
 
     condition: Mapping[str, object]
     waitpoints: Sequence[str | tuple[str, UUID]] = ()
@@ -84,25 +84,19 @@ class Suspended(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: Literal["suspended", "already_satisfied"]
     suspension_id: UUID
-    waitpoints: Sequence[BoundWaitpoint]
+    """The id of the wait too, if there is only one."""
+    waitpoints: Sequence[BoundWaitpoint] = ()
     signals: Sequence[Signal] = ()
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several waits of a run, at its place in the journal: for a child, a point in time, or a condition."""
+    """A wait of a run, at its place in the journal: for a child, a point in time, or a condition."""
 
     name: str
     occurrence: int
     what: ExecutionId | datetime | Suspension
     choice: int | None = None
     """Waits with the same number are alternatives: the first that ends releases the others."""
-
-
-class SuspendedTogether(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `suspend_together`; if already satisfied, the execution stays active and keeps its lease."""
-
-    outcome: Literal["suspended", "already_satisfied"]
-    suspension_id: UUID
 
 
 class SuspensionSummary(msgspec.Struct, frozen=True, kw_only=True):

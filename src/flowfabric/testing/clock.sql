@@ -52,8 +52,8 @@ begin
     return least(
         (select min(t.due_at) from flowfabric.tickets t
          where t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time' and t.due_at > now),
-        (select min(s.timeout_at) from flowfabric.suspensions s
-         where s.timeout_at > now and (s.is_sleep or next_due.waits)),
+        (select min(w.timeout_at) from flowfabric.waits w
+         where w.timeout_at > now and (w.is_sleep or next_due.waits)),
         (select min(t.deadline_at) from flowfabric.tickets t where t.deadline_at > now and next_due.waits),
         (select min(s.due_at) from flowfabric.schedules s where s.due_at > now and next_due.waits),
         (select min(b.next_reset_at) from flowfabric.budgets b where b.next_reset_at > now and next_due.waits));

@@ -30,6 +30,7 @@ from flowfabric.model import (
     CreatedWaitpoint,
     Delay,
     Delayed,
+    ExecutionToSuspend,
     FailureClass,
     FailureReport,
     Fence,
@@ -76,6 +77,7 @@ class Reports:
         self._complete = self._batch(partial(attempts.complete_many, result_limit=limit, wait=False))
         self._fail = self._batch(partial(attempts.fail_many, wait=False))
         self._delay = self._batch(partial(attempts.delay_many, wait=False))
+        self._suspend = self._batch(partial(waits.suspend_many, wait=False))
         self._mark_begun = self._batch(partial(claims.mark_begun_many, wait=False))
         self._save = self._batch(partial(steps.save_step_many, result_limit=limit, wait=False))
         self._leased = leased
@@ -87,7 +89,7 @@ class Reports:
 
     async def close(self) -> None:
         """Return when every report has been answered."""
-        for batch in (self._complete, self._fail, self._delay, self._mark_begun, self._save):
+        for batch in (self._complete, self._fail, self._delay, self._suspend, self._mark_begun, self._save):
             await batch.close()
         await self._children.close()
         await self._budgets.close()
@@ -213,9 +215,13 @@ class Reports:
         if len(sleeps) == len(asked) and all(wish.choice is None for wish in asked):
             await self._sleep(claim, sleeps)
             return
-        # A run suspends at most once. With a key, a call repeated after a lost reply gets the first answer again.
-        suspend = partial(waits.suspend_together, idempotency_key=f"run {claim.fence.epoch}")
-        answer = await self._leased.run(claim, lambda conn: suspend(conn, claim.fence, asked))
+        suspension = ExecutionToSuspend(fence=claim.fence, waits=asked)
+        try:
+            answer = await self._leased.persist(claim, lambda: self._suspend(suspension))
+        except ExecutionNotActive as refused:
+            if not _is_our_suspension(claim.fence, refused):
+                raise
+            return
         if answer.outcome == "already_satisfied":
             await self._leased.persist(claim, lambda: self.requeue(claim))
         elif (left := _shortest_timeout(asked)) <= SOON:
@@ -348,6 +354,15 @@ def _shortest_timeout(wishes: Sequence[Wish]) -> timedelta:
         time - now if isinstance(time, datetime) else time for time in times if isinstance(time, datetime | timedelta)
     ]
     return max(min(spans, default=timedelta.max), timedelta())
+
+
+def _is_our_suspension(fence: Fence, refused: ExecutionNotActive) -> bool:
+    fields = refused.fields
+    return (fields.get("phase"), fields.get("epoch"), fields.get("attempt")) == (
+        "suspended",
+        fence.epoch,
+        fence.attempt,
+    )
 
 
 def _is_our_completion(fence: Fence, refused: ExecutionNotActive) -> bool:

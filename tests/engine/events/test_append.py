@@ -1,7 +1,5 @@
 """Appending events: in the transaction of the change, in the order given, under the log's lock."""
 
-from uuid import uuid4
-
 import asyncpg
 
 from flowfabric.engine import events, holds, lanes
@@ -23,14 +21,12 @@ async def test_a_line_is_there_with_its_change_or_not_at_all(conn: asyncpg.Conne
 
 
 async def test_events_of_one_call_have_ids_in_the_order_given(conn: Connection, given: Given) -> None:
-    executions = [uuid4() for _ in range(500)]
-    partitions, routes = [1] * 500, [1] * 500
-    await conn.execute(
-        "select flowfabric._append_each('execution_held', $1::int2[], $2::uuid[], $3)", partitions, executions, routes
-    )
+    made = [await given.submitted() for _ in range(100)][::-1]
+    partitions, ids = [one.partition for one in made], [one.uuid for one in made]
+    await conn.execute("select flowfabric._append_all('execution_held', $1::int2[], $2::uuid[])", partitions, ids)
 
-    stored = await given.rows("select execution from flowfabric.events order by id")
-    assert [row["execution"] for row in stored] == executions
+    stored = await given.rows("select execution from flowfabric.events where kind = 'execution_held' order by id")
+    assert [row["execution"] for row in stored] == ids
 
 
 async def test_a_writer_holds_the_lock_of_the_log_until_its_transaction_ends(connect_directly: Connect) -> None:

@@ -23,6 +23,7 @@ TICKET, RECORD, CALLER = "ticket", "record", "The caller has locked"
 # ended, only the record exists), or its caller does, or the execution is new and nobody else can see it.
 LOCKED_BY = {
     "_accept_round": CALLER,
+    "_answer_children": "The caller has locked the tickets of the parents",
     "_close_waitpoints": CALLER,
     "_end": "whose tickets the caller has locked",
     "_end_leases": CALLER,
@@ -32,12 +33,11 @@ LOCKED_BY = {
     "_join_flow": CALLER,
     "_lease": "locked tickets",
     "_link_members": "All members are new",
-    "_mint_waitpoint": CALLER,
     "_note_groups": CALLER,
-    "_note_signals": CALLER,
+    "_open_waitpoints": CALLER,
     "_resume": CALLER,
     "_schedule_retries": CALLER,
-    "_suspend_ticket": CALLER,
+    "_suspend_tickets": CALLER,
     "_write_plain": "Insert record, ticket and event",
     "_write_submissions": "Insert records, tickets, tags and events",
     "add_edge": TICKET,
@@ -51,7 +51,7 @@ LOCKED_BY = {
     "set_tag": RECORD,
     "unhold": TICKET,
 }
-ABOUT = re.compile(r"flowfabric\._append_(?:each|all|about)\(|insert into flowfabric\.events \([^)]*\bexecution\b")
+ABOUT = re.compile(r"flowfabric\._append_(?:all|about)\(|insert into flowfabric\.events \([^)]*\bexecution\b")
 
 
 def test_every_append_about_an_execution_names_the_lock_that_orders_it() -> None:

@@ -28,7 +28,7 @@ async def test_two_late_waits_with_different_endings_end_the_execution_once(
 ) -> None:
     claim = await given.claimed()
     wishes = [wish(f"w{minute}", behavior, minute) for minute, behavior in enumerate(behaviors, 1)]
-    await waits.suspend_together(given.conn, claim.fence, wishes)
+    await waits.suspend(given.conn, claim.fence, wishes)
     await given.time_passes(hours=1)
 
     swept = await waits.time_out_waits(given.conn)
@@ -41,7 +41,7 @@ async def test_two_late_waits_with_different_endings_end_the_execution_once(
 
 async def test_a_late_wait_that_resumes_does_not_resume_an_execution_that_another_late_wait_ends(given: Given) -> None:
     claim = await given.claimed()
-    await waits.suspend_together(given.conn, claim.fence, [wish("a", "auto_resume", 1), wish("b", "fail", 2)])
+    await waits.suspend(given.conn, claim.fence, [wish("a", "auto_resume", 1), wish("b", "fail", 2)])
     await given.time_passes(hours=1)
 
     await waits.time_out_waits(given.conn)

@@ -43,7 +43,7 @@ async def test_exactly_the_suspended_executions_are_listed_oldest_first(conn: Co
 
 async def test_executions_suspended_at_the_same_moment_are_listed_once_each(conn: Connection, given: Given) -> None:
     asked = [(await waiting(given)).execution_id for _ in range(5)]
-    await given.rows("update flowfabric.suspensions set suspended_at = '2026-01-01 00:00Z'")
+    await given.rows("update flowfabric.tickets set suspended_at = '2026-01-01 00:00Z'")
 
     assert await listed(conn) == await listed(conn, 2) == sorted(asked)
 

@@ -24,7 +24,7 @@ async def ask(given: Given, claim: Claim, turn: int, about: bytes | None, *, app
         Wish(name="publish", occurrence=turn, what=question, choice=1),
         Wish(name="nap", occurrence=turn, what=nap, choice=1),
     ]
-    assert (await waits.suspend_together(given.conn, claim.fence, wishes)).outcome == "suspended"
+    assert (await waits.suspend(given.conn, claim.fence, wishes)).outcome == "suspended"
 
 
 async def nobody_decides(given: Given) -> Claim:

@@ -153,7 +153,7 @@ async def test_retention_removes_waits_and_signals(conn: Connection, given: Give
 
     await executions.remove_ended(conn)
 
-    assert [await given.count(table) for table in ("suspensions", "waitpoints", "signals")] == [1, 1, 1]
+    assert [await given.count(table) for table in ("waits", "waitpoints", "signals")] == [1, 1, 1]
     with pytest.raises(InvalidToken):
         await waits.deliver_signal(conn, gone.signal())
     assert (await waits.deliver_signal(conn, kept.signal())).effect == "resume_condition_satisfied"

@@ -264,7 +264,7 @@ async def test_a_bad_token_is_told_nothing_and_writes_nothing(conn: Connection, 
 
 async def versions(conn: Any) -> list[str]:
     """The transaction that wrote each row, in all tables that a signal could write to."""
-    tables = ["tickets", "suspensions", "waitpoints", "signals", "executions", "events"]
+    tables = ["tickets", "waits", "waitpoints", "signals", "executions", "events"]
     found = [await conn.fetch(f"select ctid::text, xmin::text, xmax::text from flowfabric.{name}") for name in tables]
     return sorted(str(tuple(row)) for rows in found for row in rows)
 

@@ -7,7 +7,7 @@ import pytest
 
 from flowfabric.engine import executions, steps, waits
 from flowfabric.errors import InvalidSuspension, InvalidTime, LeaseLost, WaitpointClosed
-from flowfabric.model import Claim, CreatedWaitpoint, Delivered, SignalToSend, SuspendedTogether, Suspension, Wish
+from flowfabric.model import Claim, CreatedWaitpoint, Delivered, SignalToSend, Suspended, Suspension, Wish
 from tests.given import Given
 
 
@@ -20,8 +20,8 @@ def sleep(until: datetime, *, name: str = "nap", choice: int | None = None) -> W
     return Wish(name=name, occurrence=1, what=until, choice=choice)
 
 
-async def suspended(given: Given, claim: Claim, *wishes: Wish, key: str | None = None) -> SuspendedTogether:
-    return await waits.suspend_together(given.conn, claim.fence, wishes, idempotency_key=key)
+async def suspended(given: Given, claim: Claim, *wishes: Wish, key: str | None = None) -> Suspended:
+    return await waits.suspend(given.conn, claim.fence, wishes, idempotency_key=key)
 
 
 async def made(given: Given, claim: Claim, key: str) -> CreatedWaitpoint:
@@ -83,7 +83,7 @@ async def test_a_timeout_resumes_the_execution_and_keeps_its_other_waits(given: 
         sleep(night, name="night"),
     ]
     await suspended(given, claim, *wishes)
-    before = await given.rows("select timeout_at from flowfabric.suspensions where name = 'a'")
+    before = await given.rows("select timeout_at from flowfabric.waits where name = 'a'")
     await given.time_passes(hours=2)
     await waits.time_out_waits(given.conn)
 
@@ -119,7 +119,7 @@ async def test_a_wait_also_times_out_while_the_run_is_active(given: Given) -> No
     [claim] = await given.claim(lease=timedelta(hours=1))
     await given.time_passes(minutes=59, seconds=45)
     [row] = await given.rows(
-        "select timeout_at - flowfabric.clock() as remaining from flowfabric.suspensions where name = 'a'"
+        "select timeout_at - flowfabric.clock() as remaining from flowfabric.waits where name = 'a'"
     )
     await given.time_passes(seconds=row["remaining"].total_seconds())
     await waits.time_out_waits(given.conn)
@@ -136,7 +136,7 @@ async def test_a_timeout_that_ends_the_execution_ends_all_its_waits(given: Given
     await waits.time_out_waits(given.conn)
 
     assert (await executions.describe(given.conn, claim.execution_id)).state.public_state == state
-    assert await given.rows("select from flowfabric.suspensions where ended_at is null") == []
+    assert await given.rows("select from flowfabric.waits where ended_at is null") == []
     assert await given.rows("select from flowfabric.waitpoints where state <> 'closed'") == []
 
 

@@ -203,9 +203,7 @@ begin
             jsonb_build_object('at', effective.last_breach_at, 'dimension', effective.last_breach) end,
         'next_reset_at', effective.next_reset_at,
         'waiting_count', (select count(*) from (
-            select from flowfabric.suspensions s
-            where s.condition ->> 'budget' = effective.id::text and s.requested_by = 'budget' and s.ended_at is null
-            order by (s.condition ->> 'asked_us')::bigint limit 10001) w)));
+            select from flowfabric.budget_waits w where w.budget = effective.id order by w.asked_at limit 10001) w)));
 end $$;
 
 -- Describe a budget.

@@ -13,7 +13,6 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
-    made flowfabric.suspensions;
     ended text[];
 begin
     select t.* into ticket from flowfabric.tickets t
@@ -27,14 +26,10 @@ begin
                 'category', 'budget_exhausted', 'reason', 'budget_exhausted', 'budget', budget.name,
                 'dimension', _act_on_breach.dimension)])).ended;
     elsif budget.on_hard_limit = 'suspend' then
-        insert into flowfabric.suspensions (
-            partition, execution, id, suspended_at, reason_code, timeout_behavior, requested_by, condition)
-        values (ticket.partition, ticket.id, gen_random_uuid(), _act_on_breach.now, 'paused_by_budget', 'fail',
-                'budget', jsonb_build_object(
-                    'kind', 'operator_only', 'budget', budget.id, 'amounts', _act_on_breach.amounts,
-                    'asked_us', (extract(epoch from _act_on_breach.now) * 1000000)::bigint))
-        returning * into made;
-        perform flowfabric._suspend_ticket(made, ticket);
+        insert into flowfabric.budget_waits (partition, execution, budget, amounts, asked_at)
+        values (ticket.partition, ticket.id, budget.id, _act_on_breach.amounts, _act_on_breach.now);
+        perform flowfabric._suspend_tickets(
+            array[ticket.partition], array[ticket.id], array[gen_random_uuid()], null, _act_on_breach.now);
     end if;
     return case when ended is null then '{}' else jsonb_build_object('ended', ended) end;
 end $$;
@@ -42,7 +37,7 @@ end $$;
 -- Explain how much of a budget an execution waits for that the budget has suspended.
 --
 --   returns  the explanation
-create or replace function flowfabric._explain_budget_wait(wait flowfabric.suspensions, now timestamptz)
+create or replace function flowfabric._explain_budget_wait(wait flowfabric.budget_waits, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -50,10 +45,10 @@ declare
     budget flowfabric.budgets;
     short record;
 begin
-    select b.* into budget from flowfabric.budgets b where b.id = (wait.condition ->> 'budget')::uuid;
+    select b.* into budget from flowfabric.budgets b where b.id = wait.budget;
     budget := flowfabric._current_budget(budget, _explain_budget_wait.now);
     select a.key as dimension, a.value::bigint as wanted, (r.room ->> a.key)::bigint as room into short
-    from jsonb_each_text(wait.condition -> 'amounts') a cross join (select flowfabric._room(budget)) r (room)
+    from jsonb_each_text(wait.amounts) a cross join (select flowfabric._room(budget)) r (room)
     where (r.room ->> a.key)::bigint < a.value::bigint order by a.key collate "C" limit 1;
     return flowfabric._explanation(
         case when short.dimension is null then format('budget %s has room again; a sweep will resume it', budget.name)
@@ -61,7 +56,7 @@ begin
                          short.dimension, budget.name, flowfabric._number(greatest(short.room, 0)),
                          coalesce('it resets at ' || flowfabric._moment(budget.next_reset_at), 'raise or reset it'))
         end,
-        'budget', wait.suspended_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end,
+        'budget', wait.asked_at, case when budget.next_reset_at is null then 'change_budget' else 'time' end,
         budget.next_reset_at);
 end $$;
 
@@ -86,16 +81,14 @@ declare
 begin
     passed := 0;
     for waiting in
-        select s.partition, s.execution, s.condition -> 'amounts' as amounts, t.lane
+        select w.partition, w.execution, w.amounts, t.lane
         from (
-            select s.* from flowfabric.suspensions s
-            where s.condition ->> 'budget' = budget.id::text and s.requested_by = 'budget' and s.ended_at is null
-            order by (s.condition ->> 'asked_us')::bigint, s.partition, s.execution limit _resume_waiting.most) s
+            select w.* from flowfabric.budget_waits w where w.budget = budget.id
+            order by w.asked_at, w.partition, w.execution limit _resume_waiting.most) w
         cross join lateral (
             select t.lane from flowfabric.tickets t
-            -- The cast keeps the planner from the partial index on suspended tickets: look the ticket up by its key.
-            where t.partition = s.partition and t.id = s.execution and t.suspension = s.id
-              and t.phase::text = 'suspended' and flowfabric._fits(s.condition -> 'amounts', room)
+            where t.partition = w.partition and t.id = w.execution and t.reason = 'waiting_for_budget'
+              and flowfabric._fits(w.amounts, room)
             for update skip locked) t
         limit _resume_waiting.take + _resume_waiting.passing
     loop
@@ -146,7 +139,7 @@ begin
 end $$;
 
 -- Sweep: resume executions that a budget suspended and that fit again. A call that frees amounts resumes the first of
--- them itself; this sweep resumes the others. Finds the budgets by a loose index scan over the open suspensions.
+-- them itself; this sweep resumes the others. Finds the budgets by a loose index scan over the waits.
 --
 --   moves    suspended → runnable
 --   locks    the tickets it moves, skipping locked ones
@@ -166,16 +159,14 @@ begin
     moved := 0;
     for budget in
         with recursive ids as (
-            (select s.condition ->> 'budget' as id from flowfabric.suspensions s
-             where s.requested_by = 'budget' and s.ended_at is null order by s.condition ->> 'budget' limit 1)
+            (select w.budget as id from flowfabric.budget_waits w order by w.budget limit 1)
             union all
             select n.id from ids i cross join lateral (
-                select s.condition ->> 'budget' as id from flowfabric.suspensions s
-                where s.requested_by = 'budget' and s.ended_at is null and s.condition ->> 'budget' > i.id
-                order by s.condition ->> 'budget' limit 1) n
+                select w.budget as id from flowfabric.budget_waits w where w.budget > i.id
+                order by w.budget limit 1) n
         )
         select b.* from ids i
-        cross join lateral (select b.* from flowfabric.budgets b where b.id = i.id::uuid offset 0) b
+        cross join lateral (select b.* from flowfabric.budgets b where b.id = i.id offset 0) b
     loop
         exit when moved >= resume_budget_waits.take;
         pass := flowfabric._resume_waiting(

@@ -6,6 +6,7 @@
 -- parents. `partitions` and `executions` are the execution of each wait.
 --
 --   moves    waitpoint active → pending, of an alternative
+--   emits    signal_delivered
 create or replace function flowfabric._answer_children(
     partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
 returns void
@@ -14,43 +15,51 @@ language plpgsql as $$
 declare
     answered record;
 begin
-    with asked as (
-        select s.partition, s.execution, s.id, s.child_partition, s.child, e.outcome, e.result, e.result_encoding,
-               e.failure, row_number() over (partition by s.partition, s.execution order by e.ended_at, s.child) as turn
+    perform flowfabric._lock_log();
+    with asked as materialized (
+        select w.partition, w.execution, w.id, gen_random_uuid() as signal,
+               flowfabric._id(w.child_partition, w.child) as child, last.number,
+               coalesce(flowfabric._ended_state(c.outcome), 'removed') as name, c.result_encoding,
+               case when c.outcome = 'success' then c.result else convert_to(c.failure::text, 'UTF8') end as payload,
+               row_number() over (partition by w.partition, w.execution order by c.ended_at, w.child) as turn,
+               e.route, e.tags, e.flow
         from unnest(_answer_children.partitions, _answer_children.executions, _answer_children.waits)
              as x (partition, execution, id)
         cross join lateral (
-            select s.partition, s.execution, s.id, s.child_partition, s.child, s.ended_at, s.within
-            from flowfabric.suspensions s
-            where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
-        left join lateral (
-            select e.outcome, e.result, e.result_encoding, e.failure, e.ended_at from flowfabric.executions e
-            where e.partition = s.child_partition and e.id = s.child offset 0) e on true
-        where s.ended_at is null and s.within is not null
-    ), signals as (
-        select a.partition, a.id, a.turn, row(
-            a.partition, last.number + a.turn, _answer_children.now, a.execution, gen_random_uuid(), null,
-            coalesce(flowfabric._ended_state(a.outcome), 'removed'), 'child', 'system',
-            flowfabric._id(a.child_partition, a.child), 'appended_to_waitpoint', null, null, null,
-            case when a.outcome = 'success' then a.result_encoding end,
-            case when a.outcome = 'success' then a.result
-                 else convert_to(a.failure::text, 'UTF8') end, null)::flowfabric.signals as signal
-        from asked a
+            select w.partition, w.execution, w.id, w.child_partition, w.child, w.ended_at from flowfabric.waits w
+            where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
+        cross join lateral (
+            select e.route, e.tags, e.flow from flowfabric.executions e
+            where e.partition = w.partition and e.id = w.execution offset 0) e
         cross join lateral (select coalesce(max(g.number), 0) as number from flowfabric.signals g
-                            where g.partition = a.partition and g.execution = a.execution) last
+                            where g.partition = w.partition and g.execution = w.execution) last
+        left join lateral (
+            select e.outcome, e.result, e.failure, e.ended_at,
+                   case when e.outcome = 'success' then e.result_encoding end as result_encoding
+            from flowfabric.executions e where e.partition = w.child_partition and e.id = w.child offset 0) c on true
+        where w.ended_at is null
+    ), written as (
+        insert into flowfabric.signals (partition, execution, id, number, at, name, category, source_type,
+                                        source_identity, effect, encoding, payload)
+        select a.partition, a.execution, a.signal, a.number + a.turn, _answer_children.now, a.name, 'child', 'system',
+               a.child, 'appended_to_waitpoint', a.result_encoding, a.payload
+        from asked a
+    ), noted as (
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+        select _answer_children.now, 'signal_delivered', a.partition, a.execution, a.route, a.tags, a.flow,
+               jsonb_build_object('signal_id', a.signal, 'name', a.name, 'source_type', 'system',
+                                  'source_identity', a.child, 'effect', 'appended_to_waitpoint')
+        from asked a order by a.turn
     )
-    select array_agg(s.partition order by s.turn) as partitions,
-           array_agg((s.signal).execution order by s.turn) as executions,
-           array_agg(s.id order by s.turn) as waits, array_agg(s.signal order by s.turn) as signals,
-           array_agg(array[(s.signal).id]::text order by s.turn) as satisfiers
-    into answered from signals s;
-    if answered.waits is null then
-        return;
+    select array_agg(a.partition order by a.turn) as partitions,
+           array_agg(a.execution order by a.turn) as executions, array_agg(a.id order by a.turn) as waits,
+           array_agg(array[a.signal]::text order by a.turn) as satisfiers
+    into answered from asked a;
+    if answered.waits is not null then
+        perform flowfabric._end_waits(
+            answered.partitions, answered.executions, answered.waits, 'signal', _answer_children.now,
+            answered.satisfiers);
     end if;
-    insert into flowfabric.signals select s.* from unnest(answered.signals) s;
-    perform flowfabric._note_signals(answered.signals, null, null, null, null);
-    perform flowfabric._end_waits(
-        answered.partitions, answered.executions, answered.waits, 'signal', answered.satisfiers);
 end $$;
 
 -- Sweep: notify parents that children have ended, and cancel children (orphans) whose parent ended but did not
@@ -235,13 +244,12 @@ language plpgsql as $$
 declare
     over record;
 begin
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as waits
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as waits
     into over
     from unnest(_notify_parents.partitions, _notify_parents.ids, _notify_parents.parents) as x (partition, id, parent)
     cross join lateral (
-        select s.partition, s.execution, s.id from flowfabric.suspensions s
-        where s.child = x.id and s.child_partition = x.partition and s.ended_at is null offset 0) s
-    where s.execution = x.parent
+        select w.* from flowfabric.waits w where w.child = x.id and w.child_partition = x.partition offset 0) w
+    where w.execution = x.parent and w.ended_at is null
       and not exists (select from flowfabric.executions e
                       where e.partition = x.partition and e.id = x.id and e.outcome is null offset 0);
     if over.waits is null then

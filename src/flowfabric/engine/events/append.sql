@@ -79,33 +79,6 @@ begin
     values (flowfabric.clock(), _append.kind, _append.subject, _append.by, jsonb_strip_nulls(_append.detail));
 end $$;
 
--- Append one event per execution, in the order given. The caller has locked their tickets, or has just created or
--- removed them.
---
---   locks    the log, as _lock_log does
---   emits    kind
-create or replace function flowfabric._append_each(
-    kind text, partitions smallint[], executions uuid[], routes int[], tags jsonb[] default null,
-    details jsonb[] default null, by text default null, flows uuid[] default null)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    now constant timestamptz := flowfabric.clock();
-begin
-    perform flowfabric._lock_log();
-    if cardinality(_append_each.executions) = 1 then
-        insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
-        values (now, _append_each.kind, _append_each.partitions[1], _append_each.executions[1], _append_each.routes[1],
-                _append_each.tags[1], _append_each.details[1], _append_each.by, _append_each.flows[1]);
-        return;
-    end if;
-    insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, by, flow)
-    select now, _append_each.kind, x.partition, x.execution, x.route, x.tags, x.detail, _append_each.by, x.flow
-    from unnest(_append_each.partitions, _append_each.executions, _append_each.routes, _append_each.tags,
-                _append_each.details, _append_each.flows) as x (partition, execution, route, tags, detail, flow);
-end $$;
-
 -- Append one event for each of these executions, in the order given, whatever their states; nothing for null.
 --
 --   locks    the log, as _lock_log does

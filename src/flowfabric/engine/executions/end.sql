@@ -47,7 +47,7 @@ begin
             limit cardinality(_end.places)) x
         where t.ctid = x.place
         returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.worker, t.instance, t.epoch,
-                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.suspension, t.ties, x.result,
+                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.ties, x.result,
                   x.encoding, x.failure,
                   case when t.attempt_state in ('running_attempt', 'attempt_interrupted') then t.attempt_epoch
                       end as attempt_epoch,
@@ -62,7 +62,7 @@ begin
             instance = g.instance, traceback = g.failure -> 'traceback'
         from gone g
         where e.partition = any (array[g.partition]) and e.id between g.id and g.id
-        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties, g.suspension,
+        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties,
                   e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, g.lease,
                   (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
     ), dated as (
@@ -78,7 +78,7 @@ begin
     select array_agg(w.partition) filter (where w.has_family) as kin_partitions,
            array_agg(w.id) filter (where w.has_family) as kin, array_agg(w.lease) filter (where w.ties) as leases,
            array_agg(w.partition) filter (where w.ties) as tied_partitions,
-           array_agg(w.id) filter (where w.ties) as tied, array_agg(w.suspension) filter (where w.ties) as suspensions,
+           array_agg(w.id) filter (where w.ties) as tied,
            array_agg(w.partition) filter (where w.flow is not null) as member_partitions,
            array_agg(w.id) filter (where w.flow is not null) as members
     into done from written w;
@@ -86,7 +86,7 @@ begin
         perform flowfabric._queue_child_ends(done.kin_partitions, done.kin, _end.outcome, now);
     end if;
     if done.tied is not null then
-        perform flowfabric._close_waits(done.tied_partitions, done.tied, done.suspensions, _end.outcome);
+        perform flowfabric._close_waits(done.tied_partitions, done.tied, _end.outcome);
         perform flowfabric._return_reservations(done.tied_partitions, done.tied);
         -- Appended here, after the events above: the end must be the last event of an execution.
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)

@@ -65,9 +65,9 @@ begin
     ), steps_removed as (
         delete from flowfabric.steps s using gone r
         where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
-    ), suspensions_removed as (
-        delete from flowfabric.suspensions s using gone r
-        where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
+    ), waits_removed as (
+        delete from flowfabric.waits w using gone r
+        where w.partition = any (array[r.partition]) and w.execution between r.id and r.id
     ), waitpoints_removed as (
         delete from flowfabric.waitpoints w using gone r
         where w.partition = any (array[r.partition]) and w.execution between r.id and r.id

@@ -3,9 +3,8 @@
 from flowfabric.engine.waits.list import list_suspended, list_waitpoints, list_waits
 from flowfabric.engine.waits.resume import deliver_approval, resume
 from flowfabric.engine.waits.signals import deliver_signal, deliver_signals, read_signals
-from flowfabric.engine.waits.suspend import suspend
+from flowfabric.engine.waits.suspend import suspend, suspend_many
 from flowfabric.engine.waits.timeouts import time_out_waits
-from flowfabric.engine.waits.together import suspend_together
 from flowfabric.engine.waits.waitpoints import close_waitpoints, create_waitpoint
 
 __all__ = [
@@ -20,6 +19,6 @@ __all__ = [
     "read_signals",
     "resume",
     "suspend",
-    "suspend_together",
+    "suspend_many",
     "time_out_waits",
 ]

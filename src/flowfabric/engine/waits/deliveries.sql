@@ -4,10 +4,10 @@
 -- the wait itself if it has none. The same waitpoint may be waited on again, about something else.
 --
 --   returns  the identity, or null if there is no wait
-create or replace function flowfabric._question(suspension uuid, about_digest bytea)
+create or replace function flowfabric._question(wait uuid, about_digest bytea)
 returns bytea
 language sql immutable as $$
-    select coalesce(_question.about_digest, uuid_send(_question.suspension))
+    select coalesce(_question.about_digest, uuid_send(_question.wait))
 $$;
 
 -- Find the signal that this one duplicates: the same id on its execution, or the same idempotency key on its waitpoint
@@ -44,7 +44,7 @@ end $$;
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the fault, or null if it can be accepted
 create or replace function flowfabric._delivery_fault(
-    given flowfabric.signals, has_ended boolean, point flowfabric.waitpoints, wait flowfabric.suspensions, most int,
+    given flowfabric.signals, has_ended boolean, point flowfabric.waitpoints, wait flowfabric.waits, most int,
     now timestamptz)
 returns jsonb
 language plpgsql stable as $$
@@ -88,24 +88,22 @@ begin
     return null;
 end $$;
 
--- Whether the execution resumes when this wait ends: it is in the suspension of this wait, and has no other open wait.
+-- Whether the execution resumes when this wait ends: it is in the suspension of this wait, and has no other open wait
+-- but alternatives.
 --
---   returns  true also for a suspension that is not part of another
-create or replace function flowfabric._is_last(wait flowfabric.suspensions)
+--   returns  true or false
+create or replace function flowfabric._is_last(wait flowfabric.waits)
 returns boolean
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if wait.within is null then
-        return true;
-    end if;
     -- Cast to text, so that the planner uses the primary key and no index on the phase.
     return exists (select from flowfabric.tickets t where t.partition = wait.partition and t.id = wait.execution
-                   and t.phase::text = 'suspended' and t.suspension = wait.within)
+                   and t.phase::text = 'suspended' and t.suspension = wait.suspension)
        and not exists (
-           select from flowfabric.suspensions s
-           where s.partition = wait.partition and s.execution = wait.execution and s.ended_at is null
-             and s.within = wait.within and s.id <> wait.id and s.choice is distinct from coalesce(wait.choice, -1));
+           select from flowfabric.waits w
+           where w.partition = wait.partition and w.execution = wait.execution and w.ended_at is null
+             and w.id <> wait.id and w.choice is distinct from coalesce(wait.choice, -1));
 end $$;
 
 -- Find the effect of a signal, for any kind of wait. `given.number` is the number that the signal would get. The caller
@@ -113,7 +111,7 @@ end $$;
 --
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the id of the signal that it duplicates; or the fault; or its effect, with the signals that satisfied the
---            condition if it now holds, and the wait that it ends if that is one of several
+--            condition if it now holds, and the wait that then ends unless it is the only one
 create or replace function flowfabric._find_effect(
     given flowfabric.signals, has_ended boolean, most int, now timestamptz,
     out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid)
@@ -121,13 +119,13 @@ language plpgsql stable as $$
 #variable_conflict use_column
 declare
     point flowfabric.waitpoints;
-    wait flowfabric.suspensions;
+    wait flowfabric.waits;
     judged record;
+    is_last boolean := false;
 begin
-    select w.* into point from flowfabric.waitpoints w
-    where w.partition = given.partition and w.execution = given.execution and w.id = given.waitpoint;
-    select s.* into wait from flowfabric.suspensions s
-    where s.partition = given.partition and s.execution = given.execution and s.id = point.suspension;
+    select p.* into point from flowfabric.waitpoints p where p.id = given.waitpoint;
+    select w.* into wait from flowfabric.waits w
+    where w.partition = given.partition and w.execution = given.execution and w.id = point.wait;
     if given.number > 1 then
         first_id := flowfabric._first_delivery(
             _find_effect.given, case when wait.bind is not true then given.question end, _find_effect.now);
@@ -144,7 +142,6 @@ begin
         effect := 'buffered_for_pending_waitpoint';
         return;
     end if;
-    part := case when wait.within is not null then wait.id end;
     -- An open wait is not satisfied yet. If no leaf can count this signal, that does not change, and the signals that
     -- have arrived, maybe thousands, need not be read.
     effect := flowfabric._signal_effect(
@@ -156,10 +153,13 @@ begin
         wait.condition,
         case when given.number = 1 then '[]' else flowfabric._arrived_signals(wait) end
         || flowfabric._signal_to_judge(given.id, point.key, given.name, given.source_type, given.source_identity));
+    if judged.holds then
+        is_last := flowfabric._is_last(wait);
+        satisfiers := judged.satisfiers::uuid[];
+    end if;
     effect := flowfabric._signal_effect(
-        wait.condition, point.key, given.name, given.source_type, judged.holds and flowfabric._is_last(wait),
-        given.id::text = any (judged.counted));
-    satisfiers := case when judged.holds then judged.satisfiers::uuid[] end;
+        wait.condition, point.key, given.name, given.source_type, is_last, given.id::text = any (judged.counted));
+    part := case when not is_last or wait.choice is not null then wait.id end;
 end $$;
 
 -- Record signals from authorised senders and apply them, as if one after the other. `items` selects the signals from
@@ -251,20 +251,22 @@ language sql stable as $$
         from flowfabric.executions e
         where e.partition = _find_effects.partitions[i.item] and e.id = _find_effects.executions[i.item] offset 0) e
     cross join lateral (
-        select w.kid, w.key, w.suspension, w.question, w.state = 'active' and w.expires_at is null as is_plain
-        from flowfabric.waitpoints w
-        where w.partition = e.partition and w.execution = e.id and w.id = _find_effects.waitpoints[i.item] offset 0) w
+        select p.kid, p.key, p.wait, p.question, p.state = 'active' and p.expires_at is null as is_plain
+        from flowfabric.waitpoints p where p.id = _find_effects.waitpoints[i.item] offset 0) w
     left join lateral (
-        select t.lane from flowfabric.tickets t where t.partition = e.partition and t.id = e.id offset 0) t on true
+        select t.lane, t.suspension from flowfabric.tickets t
+        where t.partition = e.partition and t.id = e.id offset 0) t on true
     left join lateral (
-        select s.condition, s.about_digest, s.within is null and not s.bind as is_plain from flowfabric.suspensions s
-        where s.partition = e.partition and s.execution = e.id and s.id = w.suspension offset 0) s on true
+        -- The only wait of its suspension.
+        select s.condition, s.about_digest, s.id = t.suspension and not s.bind and s.choice is null as is_plain
+        from flowfabric.waits s
+        where s.partition = e.partition and s.execution = e.id and s.id = w.wait offset 0) s on true
     cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
                         where g.partition = e.partition and g.execution = e.id) l
     cross join lateral (
         select case when _find_effects.source_types[i.item] <> 'operator' then null
-                    when w.suspension is null then w.question
-                    else flowfabric._question(w.suspension, s.about_digest) end as question) q
+                    when w.wait is null then w.question
+                    else flowfabric._question(w.wait, s.about_digest) end as question) q
     cross join lateral (
         select row(e.partition, l.number, _find_effects.now, e.id, _find_effects.ids[i.item],
                    _find_effects.waitpoints[i.item], _find_effects.names[i.item], '',
@@ -373,7 +375,8 @@ begin
         where s.satisfiers is not null group by 1 order by 1
     loop
         if resumed.is_part then
-            perform flowfabric._end_waits(resumed.partitions, resumed.ids, resumed.parts, 'signal', resumed.satisfiers);
+            perform flowfabric._end_waits(
+                resumed.partitions, resumed.ids, resumed.parts, 'signal', flowfabric.clock(), resumed.satisfiers);
             perform flowfabric._resume_finished(resumed.partitions, resumed.ids, 'signal');
         else
             perform flowfabric._resume(resumed.partitions, resumed.ids, 'signal', resumed.satisfiers);

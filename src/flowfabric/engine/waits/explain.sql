@@ -28,7 +28,7 @@ end $$;
 -- Describe the condition of a wait, and the approvals that have arrived so far.
 --
 --   returns  part of a sentence
-create or replace function flowfabric._wait_words(wait flowfabric.suspensions)
+create or replace function flowfabric._wait_words(wait flowfabric.waits)
 returns text
 language plpgsql stable as $$
 begin
@@ -42,27 +42,25 @@ begin
         else flowfabric._condition_words(wait.condition) end;
 end $$;
 
--- Describe what several waits of one suspension wait for: the number of children, and the first three of the others.
+-- Describe what several waits of a suspension wait for: the number of children, and the first three of the others.
 --
 --   returns  part of a sentence
-create or replace function flowfabric._together_words(asked flowfabric.suspensions)
+create or replace function flowfabric._waits_words(waits flowfabric.waits[])
 returns text
-language plpgsql stable as $$
-#variable_conflict use_column
-declare
-    left_over record;
-begin
-    select count(*) filter (where w.child is not null) as children,
-           min(flowfabric._id(w.child_partition, w.child)) as child, count(*) filter (where w.child is null) as others,
-           (array_agg(flowfabric._wait_words(w) order by w.name, w.occurrence)
-                filter (where w.child is null))[:3] as words
-    into left_over from flowfabric._waits_of(_together_words.asked) w;
-    return concat_ws(', ',
-        case left_over.children when 0 then null when 1 then 'waits for its child ' || left_over.child
-                                else format('waits for %s children', left_over.children) end,
-        array_to_string(left_over.words, ', '),
-        case when left_over.others > 3 then format('and %s more waits', left_over.others - 3) end);
-end $$;
+language sql stable as $$
+    select concat_ws(', ',
+        case w.children when 0 then null when 1 then 'waits for its child ' || w.child
+                        else format('waits for %s children', w.children) end,
+        array_to_string(w.words, ', '),
+        case when w.others > 3 then format('and %s more waits', w.others - 3) end)
+    from (
+        select count(*) filter (where w.child is not null) as children,
+               min(flowfabric._id(w.child_partition, w.child)) as child,
+               count(*) filter (where w.child is null) as others,
+               (array_agg(flowfabric._wait_words(w) order by w.name, w.occurrence)
+                    filter (where w.child is null))[:3] as words
+        from unnest(_waits_words.waits) w) w
+$$;
 
 -- Explain what a suspended execution waits for.
 --
@@ -72,33 +70,38 @@ returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    asked flowfabric.suspensions;
+    waits flowfabric.waits[] := array(
+        select w from flowfabric.waits w
+        where w.partition = ticket.partition and w.execution = ticket.id and w.ended_at is null
+          and w.suspension = ticket.suspension);
+    summary record := flowfabric._open_waits(ticket.partition, ticket.id, ticket.suspension);
+    budget flowfabric.budget_waits;
     kind text;
     words text;
 begin
-    select s.* into asked from flowfabric.suspensions s
-    where s.partition = ticket.partition and s.execution = ticket.id and s.id = ticket.suspension;
-    if asked.requested_by = 'budget' then
-        return flowfabric._explain_budget_wait(asked, flowfabric.clock());
+    if waits = '{}' then
+        select b.* into budget from flowfabric.budget_waits b
+        where b.partition = ticket.partition and b.execution = ticket.id;
+        return flowfabric._explain_budget_wait(budget, flowfabric.clock());
     end if;
-    kind := asked.condition ->> 'kind';
+    kind := case when cardinality(waits) = 1 then (waits[1]).condition ->> 'kind' end;
     words := case
-        when kind = 'together' then flowfabric._together_words(asked)
-        when ticket.reason = 'paused_by_operator' and asked.reason_code <> 'waiting_for_approval'
+        when cardinality(waits) > 1 or (waits[1]).child is not null then flowfabric._waits_words(waits)
+        when ticket.reason = 'paused_by_operator' and summary.reason_code <> 'waiting_for_approval'
             then 'waits for an operator; resume releases it'
-        else flowfabric._wait_words(asked) end;
-    asked.timeout_at := (select min(w.timeout_at) from flowfabric._waits_of(asked) w);
-    if asked.timeout_at is not null then
+        else flowfabric._wait_words(waits[1]) end;
+    if summary.timeout_at is not null then
         words := format(
-            '%s; at %s it times out and %s', words, flowfabric._moment(asked.timeout_at), case asked.timeout_behavior
+            '%s; at %s it times out and %s', words, flowfabric._moment(summary.timeout_at),
+            case summary.timeout_behavior
                 when 'auto_resume' then 'resumes' when 'escalate' then 'waits for an operator'
                 when 'cancel' then 'is cancelled' when 'expire' then 'expires' else 'fails' end);
     end if;
     return flowfabric._explanation(
         words, case kind when 'operator_only' then 'operator' when 'timeout_only' then 'time' else 'signal' end,
-        asked.suspended_at,
+        ticket.suspended_at,
         case when kind = 'timeout_only' then 'time' when kind = 'operator_only' then 'resume' else 'deliver_signal' end,
-        asked.timeout_at);
+        summary.timeout_at);
 end $$;
 
 -- The suspension an execution is in, as `describe` shows it.
@@ -109,13 +112,13 @@ create or replace function flowfabric._suspension_summary(ticket flowfabric.tick
 returns jsonb
 language sql stable as $$
     select jsonb_strip_nulls(jsonb_build_object(
-        'suspension_id', s.id, 'reason_code', s.reason_code, 'suspended_at', s.suspended_at,
-        'timeout_at', (select min(p.timeout_at) from flowfabric._waits_of(s) p), 'timeout_behavior', s.timeout_behavior,
-        'about_digest', encode(s.about_digest, 'hex'),
-        'waitpoint_keys', (
-            select coalesce(jsonb_agg(w.key order by w.key), '[]') from flowfabric._waits_of(s) p
-            cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w)))
-    from flowfabric.suspensions s
-    where (_suspension_summary.ticket).phase = 'suspended' and s.partition = (_suspension_summary.ticket).partition
-      and s.execution = (_suspension_summary.ticket).id and s.id = (_suspension_summary.ticket).suspension
+        'suspension_id', (_suspension_summary.ticket).suspension, 'reason_code', w.reason_code,
+        'suspended_at', (_suspension_summary.ticket).suspended_at, 'timeout_at', w.timeout_at,
+        'timeout_behavior', w.timeout_behavior, 'about_digest', encode(w.about_digest, 'hex'),
+        'waitpoint_keys', flowfabric._open_keys(
+            (_suspension_summary.ticket).partition, (_suspension_summary.ticket).id,
+            (_suspension_summary.ticket).suspension)))
+    from flowfabric._open_waits((_suspension_summary.ticket).partition, (_suspension_summary.ticket).id,
+                                (_suspension_summary.ticket).suspension) w
+    where (_suspension_summary.ticket).phase = 'suspended'
 $$;

@@ -12,26 +12,29 @@ returns table (partition int, id uuid, suspension_id uuid, suspended_at timestam
                about_digest text, waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
+declare
+    most int := flowfabric._page(list_suspended.take);
 begin
     return query
-    select s.partition::int, s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
-           array(select w.key from flowfabric._waits_of(s) p
-                 cross join lateral (select w.key from flowfabric.waitpoints w where w.suspension = p.id offset 0) w
-                 order by w.key),
-           (select min(p.timeout_at) from flowfabric._waits_of(s) p), s.timeout_behavior
-    from flowfabric.suspensions s
-    cross join lateral (
-        select t.route from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t
-    cross join lateral (select r.namespace, r.lane from flowfabric.routes r where r.id = t.route offset 0) r
-    where s.ended_at is null and s.within is null
-      and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
-      and (list_suspended.lane is null or r.lane = list_suspended.lane)
-      and (list_suspended.reason_code is null or s.reason_code = list_suspended.reason_code)
-      and (list_suspended.after_id is null or s.suspended_at >= list_suspended.after_suspended
-           and (s.suspended_at, s.partition, s.execution) > (
-               list_suspended.after_suspended, list_suspended.after_partition, list_suspended.after_id))
-    order by s.suspended_at, s.partition, s.execution
-    limit flowfabric._page(list_suspended.take);
+    select t.partition::int, t.id, t.suspension, t.suspended_at, w.reason_code, w.about, encode(w.about_digest, 'hex'),
+           flowfabric._open_keys(t.partition, t.id, t.suspension), w.timeout_at, w.timeout_behavior
+    from (
+        select t.* from flowfabric.lanes l
+        cross join lateral (
+            select t.partition, t.id, t.suspension, t.suspended_at from flowfabric.tickets t
+            cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r
+            where t.lane = l.name and t.phase = 'suspended'
+              and (list_suspended.namespace is null or r.namespace = list_suspended.namespace)
+              and (list_suspended.reason_code is null or list_suspended.reason_code = (
+                  select w.reason_code from flowfabric._open_waits(t.partition, t.id, t.suspension) w))
+              and (list_suspended.after_id is null or t.suspended_at >= list_suspended.after_suspended
+                   and (t.suspended_at, t.partition, t.id) > (
+                       list_suspended.after_suspended, list_suspended.after_partition, list_suspended.after_id))
+            order by t.lane, t.suspended_at, t.partition, t.id limit most) t
+        where list_suspended.lane is null or l.name = list_suspended.lane
+        order by t.suspended_at, t.partition, t.id limit most) t
+    cross join lateral flowfabric._open_waits(t.partition, t.id, t.suspension) w
+    order by t.suspended_at, t.partition, t.id;
 end $$;
 
 -- List the waits of one execution that are open now.
@@ -49,31 +52,19 @@ begin
         perform flowfabric._refuse_missing(list_waits.partition, list_waits.id);
     end if;
     return query
-    select s.execution, s.id, s.suspended_at, s.reason_code, s.about, encode(s.about_digest, 'hex'),
-           array(select w.key from flowfabric.waitpoints w where w.suspension = s.id order by w.key), s.timeout_at,
-           s.timeout_behavior
-    from flowfabric.suspensions s
-    where s.partition = list_waits.partition and s.execution = list_waits.id and s.ended_at is null
-      and s.condition ->> 'kind' <> 'together'
-    order by s.suspended_at, s.id;
-end $$;
-
--- The open waits of a suspension: its parts, or the suspension itself.
---
---   returns  one row per wait
-create or replace function flowfabric._waits_of(suspension flowfabric.suspensions)
-returns setof flowfabric.suspensions
-language plpgsql stable rows 1 as $$
-#variable_conflict use_column
-begin
-    if suspension.condition ->> 'kind' <> 'together' then
-        return next _waits_of.suspension;
-    else
-        return query
-        select s.* from flowfabric.suspensions s
-        where s.partition = suspension.partition and s.execution = suspension.execution and s.ended_at is null
-          and s.within = suspension.id;
-    end if;
+    select w.execution, w.id, w.suspended_at, w.reason_code, w.about, encode(w.about_digest, 'hex'),
+           array(select p.key from unnest(w.waitpoints) as g (id)
+                 cross join lateral (select p.key from flowfabric.waitpoints p where p.id = g.id offset 0) p
+                 order by p.key), w.timeout_at, w.timeout_behavior
+    from flowfabric.waits w
+    where w.partition = list_waits.partition and w.execution = list_waits.id and w.ended_at is null
+    union all
+    select t.id, t.suspension, t.suspended_at, 'paused_by_budget', null, null, '{}', null, 'fail'
+    from flowfabric.budget_waits b
+    cross join lateral (select t.id, t.suspension, t.suspended_at from flowfabric.tickets t
+                        where t.partition = b.partition and t.id = b.execution offset 0) t
+    where b.partition = list_waits.partition and b.execution = list_waits.id
+    order by 3, 2;
 end $$;
 
 -- List the waitpoints of an execution, oldest first, with keyset pagination.
@@ -98,8 +89,7 @@ begin
            w.expires_at, w.closed_at, w.close_reason, w.kid, w.fingerprint,
            (select count(*) from flowfabric.signals g where g.waitpoint = w.id), encode(s.about_digest, 'hex')
     from flowfabric.waitpoints w
-    left join flowfabric.suspensions s
-        on s.partition = w.partition and s.execution = w.execution and s.id = w.suspension
+    left join flowfabric.waits s on s.partition = w.partition and s.execution = w.execution and s.id = w.wait
     where w.partition = list_waitpoints.partition and w.execution = list_waitpoints.id
       and (list_waitpoints.state is null or w.state::text = list_waitpoints.state)
       and (list_waitpoints.after_id is null

@@ -1,41 +1,43 @@
 -- Resuming: a suspended execution becomes runnable again, by a signal, an operator, a timeout or a budget.
 
--- Resume suspended executions with the same attempt. The caller has locked the tickets and checked that each is in the
--- suspension that ends here. `satisfiers` holds a list of signal ids per execution, as the text of a uuid[].
+-- Resume suspended executions with the same attempt. Their open waits end, unless one of them has timed out: then the
+-- others continue if the run requests them again. `satisfiers` holds a list of signal ids per execution, as the text of
+-- a uuid[]. The caller has locked the tickets.
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay; waitpoint
 --            active → closed
 --   emits    execution_resumed, waitpoint_closed
 create or replace function flowfabric._resume(
     partitions smallint[], ids uuid[], ended_by text, satisfiers text[] default null, by text default null,
-    delay interval default null, close_reason text default 'resumed', note text default null)
+    delay interval default null, note text default null)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     noted text := case when _resume.note is not null then flowfabric._kept_text(_resume.note) end;
-    resumed record;
 begin
     perform flowfabric._lock_log();
     with found as materialized (
-        select t.place, t.partition, t.id, t.attempt, t.epoch, s.place as wait, s.suspension,
-               x.satisfiers::uuid[] as satisfiers,
-               now + nullif(coalesce(_resume.delay, s.resume_delay), interval '0') as due_at, e.route, e.tags, e.flow
+        select t.place, t.partition, t.id, t.attempt, t.epoch, t.suspension, t.reason, x.satisfiers::uuid[],
+               now + nullif(coalesce(_resume.delay, t.resume_delay), interval '0') as due_at, e.route, e.tags, e.flow
         from unnest(_resume.partitions, _resume.ids, _resume.satisfiers) as x (partition, id, satisfiers)
         cross join lateral (
-            select t.ctid as place, t.partition, t.id, t.attempt, t.epoch, t.suspension from flowfabric.tickets t
-            where t.partition = x.partition and t.id = x.id offset 0) t
-        cross join lateral (
-            select s.ctid as place, s.id as suspension, s.resume_delay from flowfabric.suspensions s
-            where s.partition = t.partition and s.execution = t.id and s.id = t.suspension offset 0) s
+            select t.ctid as place, t.partition, t.id, t.attempt, t.epoch, t.suspension, t.reason, t.resume_delay
+            from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
         cross join lateral (
             select e.route, e.tags, e.flow from flowfabric.executions e
             where e.partition = t.partition and e.id = t.id offset 0) e
+    ), waits as materialized (
+        select w.place, w.waitpoints, f.partition, f.id, f.satisfiers, f.route, f.tags, f.flow from found f
+        cross join lateral (
+            select w.ctid as place, w.waitpoints from flowfabric.waits w
+            where w.partition = f.partition and w.execution = f.id and w.ended_at is null
+              and w.suspension = f.suspension and _resume.ended_by <> 'timeout' offset 0) w
     ), ended as (
-        update flowfabric.suspensions s
-        set satisfiers = f.satisfiers, ended_at = now, timeout_at = null, ended_by = _resume.ended_by
-        from found f where s.ctid = f.wait
+        update flowfabric.waits w
+        set satisfiers = x.satisfiers, ended_at = now, timeout_at = null, ended_by = _resume.ended_by
+        from waits x where w.ctid = x.place
     ), moved as (
         update flowfabric.tickets t
         set phase = 'runnable', due_at = f.due_at,
@@ -44,16 +46,21 @@ begin
             reason = case when f.due_at is null then 'waiting_for_worker'
                           else 'waiting_for_resume_delay' end::flowfabric.reason
         from found f where t.ctid = f.place
+    ), freed as (
+        delete from flowfabric.budget_waits b using found f
+        where f.reason = 'waiting_for_budget' and b.partition = any (array[f.partition])
+          and b.execution between f.id and f.id
     ), shut as (
-        update flowfabric.waitpoints w
-        set state = 'closed', closed_at = now, close_reason = _resume.close_reason, expires_at = null
+        update flowfabric.waitpoints p
+        set state = 'closed', closed_at = now, close_reason = 'resumed', expires_at = null
         from (
-            select f.*, w.place as waitpoint from found f
+            select p.place, x.partition, x.id, x.route, x.tags, x.flow
+            from waits x cross join lateral unnest(x.waitpoints) as g (id)
             cross join lateral (
-                select w.ctid as place from flowfabric.waitpoints w where w.suspension = f.suspension offset 0) w) f
-        where w.ctid = f.waitpoint
-        returning w.partition, w.execution, w.id, w.key, f.route, f.tags, f.flow
-    ), logged as (
+                select p.ctid as place from flowfabric.waitpoints p where p.id = g.id offset 0) p) x
+        where p.ctid = x.place
+        returning p.partition, p.execution, p.id, p.key, x.route, x.tags, x.flow
+    ), noted as (
         insert into flowfabric.events (at, kind, by, partition, execution, route, tags, flow, detail)
         select now, 'execution_resumed', _resume.by, f.partition, f.id, f.route, f.tags, f.flow, case
                    when f.due_at is null and f.satisfiers is not null and noted is null then jsonb_build_object(
@@ -63,41 +70,12 @@ begin
                        'suspension_id', f.suspension, 'by', _resume.ended_by, 'signals', f.satisfiers,
                        'due_at', f.due_at, 'attempt', f.attempt, 'epoch', f.epoch, 'note', noted)) end
         from found f
-        union all
-        select now, 'waitpoint_closed', null, s.partition, s.execution, s.route, s.tags, s.flow,
-               jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', _resume.close_reason)
-        from shut s
+        returning 1
     )
-    select array_agg(f.partition) as partitions, array_agg(f.id) as ids, array_agg(f.suspension) as suspensions
-    into resumed
-    from found f where _resume.ended_by not in ('signal', 'timeout');
-    if resumed.ids is not null then
-        perform flowfabric._end_nested_waits(resumed.partitions, resumed.ids, resumed.suspensions, _resume.ended_by);
-    end if;
-end $$;
-
--- End all waits that are still open within these suspensions. The caller has locked the tickets.
---
---   moves    waitpoint active → closed; of an alternative active → pending
---   emits    waitpoint_closed
-create or replace function flowfabric._end_nested_waits(
-    partitions smallint[], ids uuid[], suspensions uuid[], ended_by text)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    open_ones record;
-begin
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as ids, array_agg(s.id) as waits into open_ones
-    from unnest(_end_nested_waits.partitions, _end_nested_waits.ids, _end_nested_waits.suspensions)
-         as x (partition, id, suspension)
-    cross join lateral (
-        select s.partition, s.execution, s.id from flowfabric.suspensions s
-        where s.partition = x.partition and s.execution = x.id and s.ended_at is null
-          and s.within = x.suspension offset 0) s;
-    if open_ones.ids is not null then
-        perform flowfabric._end_waits(open_ones.partitions, open_ones.ids, open_ones.waits, _end_nested_waits.ended_by);
-    end if;
+    insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+    select now, 'waitpoint_closed', s.partition, s.execution, s.route, s.tags, s.flow,
+           jsonb_build_object('waitpoint_id', s.id, 'key', s.key, 'reason', 'resumed')
+    from shut s cross join (select count(*) from noted) n; -- after the events above
 end $$;
 
 -- Resume a suspended execution because an operator asks for it.
@@ -197,56 +175,4 @@ begin
     accepted_id := done.signals[1];
     effect := done.effects[1];
     woken := done.lanes[1];
-end $$;
-
--- End the waits of executions that have ended, and close their waitpoints. `suspensions` holds the last suspension of
--- each execution, if any.
---
---   moves    waitpoint pending, active → closed
---   emits    waitpoint_closed
-create or replace function flowfabric._close_waits(
-    partitions smallint[], ids uuid[], suspensions uuid[], outcome flowfabric.outcome)
-returns void
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare
-    open_ones record;
-begin
-    update flowfabric.suspensions s set ended_at = flowfabric.clock(), timeout_at = null, ended_by = 'ended'
-    from (
-        select o.place
-        from unnest(_close_waits.partitions, _close_waits.ids, _close_waits.suspensions)
-             as x (partition, id, suspension)
-        cross join lateral (
-            (select s.ctid as place from flowfabric.suspensions s
-             where s.partition = x.partition and s.execution = x.id and s.id = x.suspension
-               and s.ended_by is null offset 0)
-            union all
-            (select s.ctid from flowfabric.suspensions s
-             where s.partition = x.partition and s.execution = x.id and s.ended_at is null
-               and s.within is not null offset 0)) o
-        limit 2147483647) x
-    where s.ctid = x.place;
-    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids
-    into open_ones
-    from unnest(_close_waits.partitions, _close_waits.ids) as x (partition, id)
-    cross join lateral (
-        select w.partition, w.execution, w.id from flowfabric.waitpoints w
-        where w.partition = x.partition and w.execution = x.id and w.state <> 'closed' offset 0) w;
-    if open_ones.ids is not null then
-        perform flowfabric._close_waitpoints(
-            open_ones.partitions, open_ones.executions, open_ones.ids,
-            case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
-    end if;
-end $$;
-
--- Forget the wait that an execution was in when it ended, so that a replay requests it again.
-create or replace function flowfabric._forget_open_waits(partition int, id uuid)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    update flowfabric.suspensions s set name = null, occurrence = null, idempotency_key = null
-    where s.partition = _forget_open_waits.partition and s.execution = _forget_open_waits.id and s.ended_by = 'ended';
 end $$;

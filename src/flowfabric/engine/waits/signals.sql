@@ -61,6 +61,7 @@ begin
 end $$;
 
 -- Read the signals that ended a wait, in pages of 1 MiB: those that neither a claim nor a page of the journal can hold.
+-- The suspension of a single wait has the id of that wait.
 --
 --   returns  {signals, following}: the number of signals read so far, null if these are the last
 create or replace function flowfabric.read_signals(partition int, id uuid, suspension uuid, following int default 0)
@@ -72,8 +73,8 @@ declare
     ids uuid[];
     taken int;
 begin
-    select s.satisfiers[greatest(read_signals.following, 0) + 1 :] into ids from flowfabric.suspensions s
-    where s.partition = read_signals.partition and s.execution = read_signals.id and s.id = read_signals.suspension;
+    select w.satisfiers[greatest(read_signals.following, 0) + 1 :] into ids from flowfabric.waits w
+    where w.partition = read_signals.partition and w.execution = read_signals.id and w.id = read_signals.suspension;
     select coalesce(max(x.place) filter (where x.size <= 1048576 or x.place = 1), 0) into taken from (
         select x.place, sum(flowfabric._signal_bytes(octet_length(s.payload))) over (order by x.place) as size
         from unnest(ids[: most]) with ordinality as x (id, place)
@@ -109,26 +110,27 @@ language sql immutable as $$
         'source_type', _signal_to_judge.source_type, 'source_identity', _signal_to_judge.source_identity)
 $$;
 
--- The signals that have arrived at the waitpoints of an open suspension. A decision of an authenticated person counts
--- if it was made on this question, or before any question and not about something else. If the suspension is bound,
--- only the signals that carry the digest of its `about` count.
+-- The signals that have arrived at the waitpoints of an open wait. A decision of an authenticated person counts if it
+-- was made on this question, or before any question and not about something else. If the wait is bound, only the
+-- signals that carry the digest of its `about` count.
 --
 --   returns  the signals in the form that `_judge` takes, in order of arrival
-create or replace function flowfabric._arrived_signals(suspension flowfabric.suspensions)
+create or replace function flowfabric._arrived_signals(wait flowfabric.waits)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return (
         select coalesce(jsonb_agg(
-            flowfabric._signal_to_judge(s.id, w.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
-        from (select w.id, w.key from flowfabric.waitpoints w where w.suspension = suspension.id offset 0) w
+            flowfabric._signal_to_judge(s.id, p.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
+        from unnest(wait.waitpoints) as g (id)
+        cross join lateral (select p.id, p.key from flowfabric.waitpoints p where p.id = g.id offset 0) p
         cross join lateral (
             select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest, s.question
-            from flowfabric.signals s where s.waitpoint = w.id offset 0) s
-        where (not suspension.bind or s.digest = suspension.about_digest)
-          and (s.source_type <> 'operator' or s.question = flowfabric._question(suspension.id, suspension.about_digest)
-               or s.question is null and coalesce(s.digest = suspension.about_digest, true)));
+            from flowfabric.signals s where s.waitpoint = p.id offset 0) s
+        where (not wait.bind or s.digest = wait.about_digest)
+          and (s.source_type <> 'operator' or s.question = flowfabric._question(wait.id, wait.about_digest)
+               or s.question is null and coalesce(s.digest = wait.about_digest, true)));
 end $$;
 
 -- Check the fields of a signal, from any sender.
@@ -221,54 +223,17 @@ language sql stable as $$
                     jsonb_build_object('digest', encode(_signal_note.digest, 'hex'), 'note', _signal_note.note)) end
 $$;
 
--- Append an event for each delivered signal, with its effect. The caller has locked the tickets.
---
---   emits    signal_delivered
-create or replace function flowfabric._note_signals(
-    signals flowfabric.signals[], kids text[], digests bytea[], by text, note text)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    noted record;
-begin
-    select array_agg(e.partition) as partitions, array_agg(e.id) as ids, array_agg(e.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
-           array_agg(jsonb_strip_nulls(jsonb_build_object(
-               'signal_id', s.id, 'waitpoint_id', s.waitpoint, 'name', s.name, 'source_type', s.source_type,
-               'source_identity', s.source_identity, 'effect', s.effect, 'kid', s.kid,
-               'digest', encode(s.asked_digest, 'hex'), 'note', flowfabric._kept_text(_note_signals.note)))) as details
-    into noted
-    from rows from (unnest(_note_signals.kids), unnest(_note_signals.digests), unnest(_note_signals.signals))
-         as s (kid, asked_digest)
-    cross join lateral (
-        select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
-        where e.partition = s.partition and e.id = s.execution offset 0) e;
-    if noted.ids is not null then
-        perform flowfabric._append_each(
-            'signal_delivered', noted.partitions, noted.ids, noted.routes, noted.tags, noted.details,
-            _note_signals.by, noted.flows);
-    end if;
-end $$;
-
--- Find the waitpoints that signals name by their keys: the open one, else the newest one that is closed.
+-- Find the waitpoints that signals name by their keys: the newest of each key, the only one that can be open.
 --
 --   returns  the waitpoints in the order given; null if there is none with the key
 create or replace function flowfabric._waitpoints_of_keys(
     partitions int[], executions uuid[], waitpoints uuid[], keys text[])
 returns uuid[]
 language sql stable as $$
-    select array_agg(coalesce(x.waitpoint, o.id, c.id) order by x.item)
+    select array_agg(coalesce(x.waitpoint, flowfabric._newest_waitpoint(x.partition, x.execution, x.key))
+                     order by x.item)
     from unnest(_waitpoints_of_keys.partitions, _waitpoints_of_keys.executions, _waitpoints_of_keys.waitpoints,
                 _waitpoints_of_keys.keys) with ordinality as x (partition, execution, waitpoint, key, item)
-    left join lateral (
-        select w.id from flowfabric.waitpoints w
-        where w.partition = x.partition and w.execution = x.execution and w.key = x.key and w.state <> 'closed'
-        offset 0) o on x.waitpoint is null
-    left join lateral (
-        select w.id from flowfabric.waitpoints w
-        where w.partition = x.partition and w.execution = x.execution and w.key = x.key
-        order by w.created_at desc limit 1) c on x.waitpoint is null and o.id is null
 $$;
 
 -- Deliver signals to waitpoints, each with the token of its waitpoint, as if one after the other. A signal names its
@@ -322,9 +287,9 @@ begin
                        deliver_signal.tokens[i.item], w.kid, k, now)) as fault
         from generate_series(1, cardinality(deliver_signal.ids)) as i (item)
         left join lateral (
-            select w.kid from flowfabric.waitpoints w
-            where w.partition = deliver_signal.partitions[i.item] and w.execution = deliver_signal.executions[i.item]
-              and w.id = deliver_signal.waitpoints[i.item] offset 0) w on true
+            select w.kid, w.partition, w.execution from flowfabric.waitpoints w
+            where w.id = deliver_signal.waitpoints[i.item] offset 0) w
+            on w.partition = deliver_signal.partitions[i.item] and w.execution = deliver_signal.executions[i.item]
         left join flowfabric.keys k on k.kid = split_part(deliver_signal.tokens[i.item], ':', 1)
         offset 0) x; -- `offset 0`: evaluate each fault once, not once per aggregate
     if judged.bad is not null then

@@ -1,50 +1,94 @@
-"""Suspending: an execution waits without a lease, a slot or a connection until its condition holds."""
+"""Suspending: an execution waits without a lease, a slot or a connection until its waits are over."""
 
+from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 import msgspec
 
 from flowfabric import calls
-from flowfabric.errors import InvalidBody, InvalidId, InvalidSuspension, InvalidText
-from flowfabric.ids import check_text, shown
-from flowfabric.model import BoundWaitpoint, Fence, Signal, Suspended, Suspension
-from flowfabric.postgres import call
+from flowfabric.calls import Act
+from flowfabric.errors import FlowFabricError, InvalidBody, InvalidId, InvalidSuspension, InvalidText
+from flowfabric.ids import ExecutionId, check_text, expect_id, shown
+from flowfabric.model import ExecutionToSuspend, Fence, Suspended, Suspension, Wish
 from flowfabric.postgres.driver import Connection
 
 
-async def suspend(conn: Connection, fence: Fence, wish: Suspension) -> Suspended:
-    """Suspend an execution until its condition is satisfied; its lease, slot and worker are free immediately.
+async def suspend(
+    conn: Connection,
+    fence: Fence,
+    waits: Suspension | Wish | Sequence[Suspension | Wish],
+    *,
+    idempotency_key: str | None = None,
+) -> Suspended:
+    """Suspend an execution for one wait, or for several at once; its lease, slot and worker are free immediately.
 
-    Signals that are buffered on waitpoints created earlier count. With an `idempotency_key`, a repeated call returns
-    the first answer again, even without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`,
-    `ExecutionNotFound`, `WaitpointNotFound`, `WaitpointNotPending`, `PendingWaitpointExpired`,
-    `WaitpointOfOtherExecution`, `NoActiveKey`, `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`.
+    It resumes when all of them have ended, and whenever one of them times out. A wait that an earlier suspension
+    requested at the same place in the journal is kept; one that is no longer requested is released. Signals that are
+    buffered on waitpoints created earlier count: if the run can continue immediately, the answer is
+    `already_satisfied`, and the lease is kept. With an `idempotency_key`, a repeated call returns the first answer
+    again, even without the lease. Raises `InvalidSuspension`, `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`,
+    `WaitpointNotFound`, `WaitpointNotPending`, `PendingWaitpointExpired`, `WaitpointOfOtherExecution`, `NoActiveKey`,
+    `PayloadTooLarge`, `InvalidTime`, `InvalidBody`, `InvalidText`, `InvalidId`.
     """
-    timeout_ms, timeout_at = calls.span_or_moment(wish.timeout, "timeout")
-    answer = await call.row(
-        conn,
-        "suspend",
-        **calls.under(fence),
-        waitpoints=msgspec.json.encode([read_waitpoint(point) for point in wish.waitpoints]).decode(),
-        condition=read_condition(wish.condition),
-        reason_code=check_text(wish.reason_code, "reason_code"),
-        timeout_ms=timeout_ms,
-        timeout_at=timeout_at,
-        timeout_behavior=wish.timeout_behavior and check_text(wish.timeout_behavior, "timeout_behavior"),
-        resume_delay_ms=calls.span(wish.resume_delay, "resume_delay"),
-        requested_by=check_text(wish.requested_by, "requested_by"),
-        idempotency_key=wish.idempotency_key and check_text(wish.idempotency_key, "idempotency_key"),
-        name=wish.name and check_text(wish.name, "name"),
-        occurrence=read_occurrence(wish.occurrence),
-        about=wish.about,
-        bind=wish.bind,
+    wanted = [waits] if isinstance(waits, Suspension | Wish) else waits
+    return calls.only(
+        await suspend_many(conn, [ExecutionToSuspend(fence=fence, waits=wanted, idempotency_key=idempotency_key)])
     )
-    return Suspended(
-        outcome=answer["outcome"],
-        suspension_id=answer["suspension_id"],
-        waitpoints=call.read(list[BoundWaitpoint], answer["waitpoints_bound"]),
-        signals=call.read(list[Signal], answer["signals"]),
-    )
+
+
+async def suspend_many(
+    conn: Connection, items: Sequence[ExecutionToSuspend], *, wait: bool = True
+) -> list[Suspended | FlowFabricError]:
+    """Suspend many executions, as if one after the other, and return one answer per item, in order.
+
+    Without `wait`, an item whose execution another transaction has locked is refused with `RowLocked`, so that the
+    other items do not wait for it.
+    """
+    return await calls.each_fenced(conn, "suspend", items, _item, Suspended, wait=wait)
+
+
+def _item(item: ExecutionToSuspend) -> Act:
+    texts = [_wait(wait) for wait in item.waits]
+    keys = [item.idempotency_key, *(wait.idempotency_key for wait in item.waits if isinstance(wait, Suspension))]
+    key = next((key for key in keys if key), None)
+    text = msgspec.json.encode(texts).decode()
+    values = {"wishes": text, "idempotency_keys": key and check_text(key, "idempotency_key")}
+    return Act(item.fence, values, len(text))
+
+
+def _wait(wait: Suspension | Wish) -> dict[str, object]:
+    what, choice = (wait.what, wait.choice) if isinstance(wait, Wish) else (wait, None)
+    written: dict[str, object] = {
+        "name": wait.name and check_text(wait.name, "name"),
+        "occurrence": read_number(wait.occurrence, "occurrence", 1),
+        "choice": read_number(choice, "choice", -(1 << 31)),
+    }
+    match what:
+        case datetime() as until:
+            written |= {"is_sleep": True, "timeout_at": calls.span_or_moment(until, "until")[1]}
+        case Suspension() as suspension:
+            written |= _suspension(suspension)
+        case child:
+            expect_id(ExecutionId, child, "execution id")
+            written |= {"child_partition": child.partition, "child": str(child.uuid)}
+    return {name: value for name, value in written.items() if value is not None}
+
+
+def _suspension(wanted: Suspension) -> dict[str, object]:
+    timeout_ms, timeout_at = calls.span_or_moment(wanted.timeout, "timeout")
+    return {
+        "condition": msgspec.Raw(read_condition(wanted.condition).encode()),
+        "points": [read_waitpoint(point) for point in wanted.waitpoints],
+        "reason_code": check_text(wanted.reason_code, "reason_code"),
+        "timeout_ms": timeout_ms,
+        "timeout_at": timeout_at,
+        "timeout_behavior": wanted.timeout_behavior and check_text(wanted.timeout_behavior, "timeout_behavior"),
+        "resume_delay_ms": calls.span(wanted.resume_delay, "resume_delay"),
+        "requested_by": check_text(wanted.requested_by, "requested_by"),
+        "about": None if wanted.about is None else "\\x" + wanted.about.hex(),
+        "bind": wanted.bind or None,
+    }
 
 
 def read_waitpoint(point: str | tuple[str, UUID]) -> dict[str, str]:
@@ -71,8 +115,9 @@ def read_condition(given: object) -> str:
         ) from None
 
 
-def read_occurrence(given: int | None) -> int | None:
-    """Check that an occurrence fits a positive int. Raises `InvalidBody`."""
-    if given is None or 1 <= given < 1 << 31:
-        return given
-    raise InvalidBody(f"occurrence {given} is invalid; use 1 to 2,147,483,647", field="occurrence")
+def read_number(given: int | None, field: str, least: int) -> int | None:
+    """Check that a number fits an int of Postgres. Raises `InvalidBody`."""
+    number = calls.expect(int, given, field)
+    if number is None or least <= number < 1 << 31:
+        return number
+    raise InvalidBody(f"{field} {given} is invalid; use {least:,} to 2,147,483,647", field=field)

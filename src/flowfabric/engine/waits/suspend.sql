@@ -1,366 +1,426 @@
--- Suspending: an execution waits without a lease, a slot or a connection until its condition holds.
+-- Suspending: an execution waits without a lease, a slot or a connection until its waits are over.
 
--- Map a reason code to a blocking reason.
+-- Take the open waits of earlier suspensions over into new ones, and release those that are not requested again. The
+-- caller has locked the tickets.
 --
---   returns  the blocking reason, or null if the code is unknown
-create or replace function flowfabric._suspension_reason(reason_code text)
-returns flowfabric.reason
-language sql stable as $$
-    select case
-        when _suspension_reason.reason_code in (
-            'waiting_for_signal', 'waiting_for_approval', 'waiting_for_callback', 'waiting_for_tool_result',
-            'paused_by_policy') then _suspension_reason.reason_code
-        when _suspension_reason.reason_code in ('waiting_for_operator_review', 'manual_pause') then 'paused_by_operator'
-        when _suspension_reason.reason_code = 'paused_by_budget' then 'waiting_for_budget'
-        when _suspension_reason.reason_code = 'step_boundary' then 'waiting_for_signal'
-    end::flowfabric.reason
-$$;
-
--- Check the fields of a requested suspension; `_suspension_fault` validates its condition.
---
---   refuses  invalid_body, invalid_time, payload_too_large, as a value
---   returns  the fault, or null if the fields are valid
-create or replace function flowfabric._wait_request_fault(
-    made flowfabric.suspensions, timeout_ms bigint, resume_delay_ms bigint, now timestamptz)
-returns jsonb
-language plpgsql stable as $$
-declare
-    field text := case
-        when (made.requested_by in ('worker', 'operator', 'policy', 'system_timeout_policy')) is not true
-            then 'requested_by'
-        when octet_length(made.idempotency_key) > 256 then 'idempotency_key'
-        when octet_length(made.name) not between 1 and 128 then 'name'
-        when made.occurrence < 1 then 'occurrence'
-        when made.bind and made.about is null then 'bind' end;
-begin
-    if field is null and coalesce(_wait_request_fault.timeout_ms, 0) <= 315360000000 and made.timeout_at is null
-       and _wait_request_fault.resume_delay_ms is null and made.about is null then
-        return null;
-    end if;
-    return case
-        when field is not null then flowfabric._fault('invalid_body', case field
-            when 'requested_by' then format(
-                'requested_by %s is invalid; use worker, operator, policy or system_timeout_policy',
-                flowfabric._shown(made.requested_by))
-            when 'idempotency_key' then format(
-                'idempotency_key %s is invalid; use at most 256 bytes', flowfabric._shown(made.idempotency_key))
-            when 'name' then format('name %s is invalid; use 1 to 128 bytes', flowfabric._shown(made.name))
-            when 'occurrence' then format('occurrence %s is invalid; use a whole number from 1', made.occurrence)
-            else 'bind is invalid without about; pass about, the data that the decision is bound to' end,
-            jsonb_build_object('field', field))
-        when _wait_request_fault.timeout_ms > 315360000000
-             or made.timeout_at > _wait_request_fault.now + interval '10 years' then
-            flowfabric._fault('invalid_time', format(
-                'timeout %s is invalid; use a duration or a time, at most ten years ahead',
-                coalesce('of ' || _wait_request_fault.timeout_ms || ' ms', flowfabric._moment(made.timeout_at))))
-        when _wait_request_fault.resume_delay_ms not between 0 and 315360000000 then
-            flowfabric._fault('invalid_time', format(
-                'resume_delay of %s ms is invalid; use 0 to 315,360,000,000 ms (ten years)',
-                _wait_request_fault.resume_delay_ms))
-        when octet_length(made.about) > 65536 then
-            flowfabric._oversize_fault('about of a suspension', octet_length(made.about), 65536)
-    end;
-end $$;
-
--- Check the condition, reason code and timeout of a requested suspension.
---
---   refuses  invalid_suspension, as a value
---   returns  the fault, or null if they are valid
-create or replace function flowfabric._suspension_fault(made flowfabric.suspensions, keys text[], now timestamptz)
-returns jsonb
-language plpgsql stable as $$
-declare
-    cause text := coalesce(flowfabric._condition_cause(made.condition, _suspension_fault.keys), case
-        when flowfabric._suspension_reason(made.reason_code) is null then 'unknown_reason_code'
-        when made.timeout_behavior not in ('fail', 'cancel', 'expire', 'auto_resume', 'escalate')
-            then 'unknown_timeout_behavior'
-        when made.timeout_at <= _suspension_fault.now then 'timeout_at_in_past'
-        when made.condition ->> 'kind' = 'timeout_only' and made.timeout_at is null
-            then 'timeout_only_without_deadline' end);
-begin
-    if cause is null then
-        return null;
-    end if;
-    return flowfabric._fault(
-        'invalid_suspension', format('the suspension is invalid: %s', replace(cause, '_', ' ')),
-        jsonb_build_object('cause', cause));
-end $$;
-
--- Find the waitpoint that a suspension requests by id, created earlier by `create_waitpoint`. The caller has locked the
--- ticket.
---
---   refuses  invalid_suspension, waitpoint_not_found, waitpoint_not_pending, pending_waitpoint_expired,
---            waitpoint_of_other_execution
---   returns  the waitpoint and its token
-create or replace function flowfabric._wanted_waitpoint(
-    partition int, execution uuid, key text, wanted uuid, now timestamptz, out waitpoint flowfabric.waitpoints,
-    out token text)
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    select w.* into waitpoint from flowfabric.waitpoints w where w.id = _wanted_waitpoint.wanted;
-    token := flowfabric._waitpoint_token(waitpoint.partition, waitpoint.execution, waitpoint.id, waitpoint.kid);
-    perform flowfabric._raise(case
-        when waitpoint.id is null then
-            flowfabric._fault('waitpoint_not_found',
-                format('waitpoint %s does not exist; use create_waitpoint to create one', _wanted_waitpoint.wanted))
-        when (waitpoint.partition, waitpoint.execution)
-          <> (_wanted_waitpoint.partition, _wanted_waitpoint.execution) then
-            flowfabric._fault('waitpoint_of_other_execution',
-                format('waitpoint %s belongs to another execution; use create_waitpoint to create one',
-                       _wanted_waitpoint.wanted))
-        when waitpoint.close_reason = 'never_committed'
-          or waitpoint.state = 'pending' and (waitpoint.expires_at <= _wanted_waitpoint.now or token is null) then
-            flowfabric._fault('pending_waitpoint_expired',
-                format('waitpoint %s has expired; use create_waitpoint to create another', _wanted_waitpoint.wanted))
-        when waitpoint.state <> 'pending' then
-            flowfabric._fault('waitpoint_not_pending',
-                format('waitpoint %s is %s, not pending; use create_waitpoint to create another',
-                       _wanted_waitpoint.wanted, waitpoint.state))
-        when waitpoint.key <> _wanted_waitpoint.key then
-            flowfabric._fault('invalid_suspension', format(
-                'key %s is not the key of waitpoint %s; use %s', flowfabric._shown(_wanted_waitpoint.key),
-                _wanted_waitpoint.wanted, flowfabric._shown(waitpoint.key)), '{"cause": "waitpoint_key_mismatch"}')
-        end);
-end $$;
-
--- Bind the waitpoint that a suspension requests by key, or by id and key: adopt the pending one with the token it
--- already has, or mint a new one. The caller has locked the ticket.
---
---   moves    waitpoint pending → active, or – → active; a pending one that expired or lost its signing key → closed
---   emits    waitpoint_created, waitpoint_closed
---   refuses  invalid_suspension, waitpoint_not_found, waitpoint_not_pending, pending_waitpoint_expired,
---            waitpoint_of_other_execution, no_active_key
---   returns  {id, key, token}
-create or replace function flowfabric._bind_waitpoint(
-    partition int, execution uuid, suspension uuid, key text, wanted uuid, now timestamptz)
-returns jsonb
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    known record;
-    minted record;
-begin
-    if _bind_waitpoint.wanted is null then
-        known := flowfabric._pending_waitpoint(
-            _bind_waitpoint.partition, _bind_waitpoint.execution, _bind_waitpoint.key, _bind_waitpoint.now);
-    else
-        known := flowfabric._wanted_waitpoint(
-            _bind_waitpoint.partition, _bind_waitpoint.execution, _bind_waitpoint.key, _bind_waitpoint.wanted,
-            _bind_waitpoint.now);
-    end if;
-    if known.token is null then
-        minted := flowfabric._mint_waitpoint(
-            _bind_waitpoint.partition, _bind_waitpoint.execution, _bind_waitpoint.key, 'active',
-            _bind_waitpoint.suspension, null);
-        return jsonb_build_object('id', minted.id, 'key', _bind_waitpoint.key, 'token', minted.token);
-    end if;
-    update flowfabric.waitpoints w
-    set suspension = _bind_waitpoint.suspension, state = 'active', activated_at = _bind_waitpoint.now, expires_at = null
-    where w.partition = _bind_waitpoint.partition and w.execution = _bind_waitpoint.execution
-      and w.id = (known.waitpoint).id;
-    return jsonb_build_object('id', (known.waitpoint).id, 'key', _bind_waitpoint.key, 'token', known.token);
-end $$;
-
--- Rebuild the answer of an earlier suspend call, for a repeated call with the same idempotency key.
---
---   returns  outcome, waitpoints with their tokens, and the buffered signals that satisfied the condition immediately
-create or replace function flowfabric._suspension_answer(
-    suspension flowfabric.suspensions, out outcome text, out waitpoints text, out signals text)
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    outcome := case when suspension.ended_by = 'buffered' then 'already_satisfied' else 'suspended' end;
-    select coalesce(jsonb_agg(jsonb_build_object(
-        'id', w.id, 'key', w.key, 'token', flowfabric._waitpoint_token(w.partition, w.execution, w.id, w.kid))
-        order by w.key), '[]')
-    into waitpoints from flowfabric.waitpoints w
-    where w.suspension = suspension.id;
-    signals := flowfabric._signals_text(suspension.partition, suspension.execution,
-                                        case when suspension.ended_by = 'buffered' then suspension.satisfiers end);
-end $$;
-
--- Suspend an execution until its condition holds. Signals that are buffered on waitpoints created earlier count: if
--- they already satisfy the condition, the execution stays active and keeps its lease.
---
---   moves    active → suspended: attempt_interrupted; or stays active if the condition already holds
---   locks    the ticket
---   emits    execution_suspended, waitpoint_created, waitpoint_closed
---   refuses  fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, invalid_suspension,
---            invalid_body, invalid_time, payload_too_large, waitpoint_not_found, waitpoint_not_pending,
---            pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key
---   returns  'suspended' or 'already_satisfied', the suspension id, its waitpoints with their tokens, and the signals
---            that satisfied it
-create or replace function flowfabric.suspend(
-    partition int, id uuid, lease_id uuid, epoch bigint, attempt int, waitpoints text, condition text, reason_code text,
-    timeout_ms bigint default null, timeout_at timestamptz default null, timeout_behavior text default null,
-    resume_delay_ms bigint default null, requested_by text default 'worker', idempotency_key text default null,
-    name text default null, occurrence int default null, about bytea default null, bind boolean default false,
-    out outcome text, out suspension_id uuid, out waitpoints_bound text, out signals text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
-set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare
-    held record := flowfabric._lock_fenced(
-        suspend.partition, suspend.id, suspend.lease_id, suspend.epoch, suspend.attempt);
-    now timestamptz := flowfabric.clock();
-    made flowfabric.suspensions;
-    begun record;
-begin
-    if suspend.idempotency_key <> '' then
-        select s.* into made from flowfabric.suspensions s
-        where s.partition = suspend.partition and s.execution = suspend.id
-          and s.idempotency_key = suspend.idempotency_key;
-        if found then
-            suspension_id := made.id;
-            select a.outcome, a.waitpoints, a.signals into outcome, waitpoints_bound, signals
-            from flowfabric._suspension_answer(made) a;
-            return;
-        end if;
-    end if;
-    if held.fault is not null then
-        perform flowfabric._raise(held.fault);
-    end if;
-    made := row(suspend.partition, suspend.occurrence, now, suspend.timeout_at, null, null, suspend.id,
-                gen_random_uuid(), suspend.reason_code, suspend.timeout_behavior, suspend.requested_by, null,
-                nullif(suspend.idempotency_key, ''), suspend.name, jsonb_strip_nulls(suspend.condition::jsonb), null,
-                suspend.about, sha256(suspend.about), suspend.bind, null, null, false, null,
-                null)::flowfabric.suspensions;
-    begun := flowfabric._suspend(
-        made, held.ticket, suspend.waitpoints::jsonb, suspend.timeout_ms, suspend.resume_delay_ms);
-    suspension_id := made.id;
-    outcome := begun.outcome;
-    signals := begun.signals;
-    waitpoints_bound := begun.bound;
-end $$;
-
--- Suspend an execution for one wait, with the requested waitpoints. The caller has locked the ticket and checked the
--- fence.
---
---   moves    active → suspended: attempt_interrupted; or stays active if the condition already holds
---   emits    execution_suspended, waitpoint_created, waitpoint_closed
---   refuses  invalid_suspension, invalid_body, invalid_time, payload_too_large, waitpoint_not_found,
---            waitpoint_not_pending, pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key
---   returns  'suspended', or 'already_satisfied' with the signals that satisfied it; and the waitpoints with their
---            tokens
-create or replace function flowfabric._suspend(
-    made flowfabric.suspensions, ticket flowfabric.tickets, wanted jsonb, timeout_ms bigint, resume_delay_ms bigint,
-    out outcome text, out signals text, out bound text)
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    is_one boolean := jsonb_array_length(_suspend.wanted) = 1;
-    fault jsonb := flowfabric._wait_request_fault(
-        _suspend.made, _suspend.timeout_ms, _suspend.resume_delay_ms, made.suspended_at);
-    begun record;
-begin
-    if fault is null then
-        _suspend.made := flowfabric._with_policy(_suspend.made, _suspend.timeout_ms, _suspend.resume_delay_ms);
-        fault := flowfabric._suspension_fault(
-            _suspend.made,
-            case when is_one then array[_suspend.wanted -> 0 ->> 'key']
-                 else array(select w.point ->> 'key' from jsonb_array_elements(_suspend.wanted) w (point)) end,
-            made.suspended_at);
-    end if;
-    if fault is not null then
-        perform flowfabric._raise(fault);
-    end if;
-    if is_one then
-        bound := jsonb_build_array(
-            flowfabric._bind_waitpoint(made.partition, made.execution, made.id, _suspend.wanted -> 0 ->> 'key',
-                                       (_suspend.wanted -> 0 ->> 'waitpoint_id')::uuid, made.suspended_at));
-    else
-        select coalesce(jsonb_agg(b.point order by b.point ->> 'key' collate "C"), '[]') into bound from (
-            select flowfabric._bind_waitpoint(
-                made.partition, made.execution, made.id, w.point ->> 'key', (w.point ->> 'waitpoint_id')::uuid,
-                made.suspended_at) as point
-            from jsonb_array_elements(_suspend.wanted) w (point)) b;
-    end if;
-    begun := flowfabric._start_suspension(_suspend.made, _suspend.ticket);
-    outcome := begun.outcome;
-    signals := begun.signals;
-end $$;
-
--- Fill in the timeout and the timeout behavior that a requested suspension omits, from the policy of the execution.
---
---   returns  the suspension, not yet stored
-create or replace function flowfabric._with_policy(
-    made flowfabric.suspensions, timeout_ms bigint, resume_delay_ms bigint)
-returns flowfabric.suspensions
-language plpgsql stable as $$
-#variable_conflict use_column
-declare
-    policy jsonb := (select e.policy -> 'suspension' from flowfabric.executions e
-                     where e.partition = made.partition and e.id = made.execution);
-begin
-    made.timeout_behavior := coalesce(made.timeout_behavior, policy ->> 'timeout_behavior', 'fail');
-    made.timeout_behavior := case when made.timeout_behavior = 'auto_resume_with_timeout_signal' then 'auto_resume'
-                                  else made.timeout_behavior end;
-    -- A negative timeout counts as 0: the largest negative value would overflow an interval.
-    made.timeout_at := coalesce(made.timeout_at, made.suspended_at + coalesce(
-        case when _with_policy.timeout_ms > 0 then _with_policy.timeout_ms when _with_policy.timeout_ms <= 0 then 0 end,
-        (policy ->> 'default_timeout_ms')::bigint) * interval '1 ms');
-    made.resume_delay := _with_policy.resume_delay_ms * interval '1 ms';
-    return _with_policy.made;
-end $$;
-
--- Store a suspension whose waitpoints are bound, and suspend the ticket unless buffered signals already satisfy the
--- condition. The caller has locked the ticket.
---
---   moves    active → suspended: attempt_interrupted; or stays active
---   emits    execution_suspended, waitpoint_closed
---   returns  'suspended', or 'already_satisfied' with the signals that satisfied it
-create or replace function flowfabric._start_suspension(
-    made flowfabric.suspensions, ticket flowfabric.tickets, out outcome text, out signals text)
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    arrived jsonb := flowfabric._arrived_signals(_start_suspension.made);
-    judged record;
-begin
-    if arrived <> '[]' then
-        judged := flowfabric._judge(made.condition, arrived);
-        if judged.holds then
-            made.ended_at := made.suspended_at;
-            made.timeout_at := null;
-            made.ended_by := 'buffered';
-            made.satisfiers := judged.satisfiers::uuid[];
-        end if;
-    end if;
-    insert into flowfabric.suspensions select _start_suspension.made.*;
-    signals := flowfabric._signals_text(made.partition, made.execution, made.satisfiers);
-    if made.ended_by is not null then
-        outcome := 'already_satisfied';
-        perform flowfabric._close_suspended(array[made.id], 'resumed');
-        return;
-    end if;
-    outcome := 'suspended';
-    perform flowfabric._suspend_ticket(_start_suspension.made, _start_suspension.ticket);
-end $$;
-
--- Suspend a ticket for a suspension that is stored. The caller has locked the ticket.
---
---   moves    active → suspended: attempt_interrupted
---   emits    execution_suspended
-create or replace function flowfabric._suspend_ticket(made flowfabric.suspensions, ticket flowfabric.tickets)
+--   moves    waitpoint active → pending, of a released wait
+create or replace function flowfabric._keep_waits(asked flowfabric.asked_wait[], now timestamptz)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    about record;
+    dropped record;
 begin
-    update flowfabric.tickets t
-    set phase = 'suspended', reason = flowfabric._suspension_reason(made.reason_code),
-        attempt_state = 'attempt_interrupted', attempt_left = t.attempt_deadline - made.suspended_at,
-        attempt_deadline = null, suspension = made.id, ties = true
-    from flowfabric.executions e
-    where t.partition = ticket.partition and t.id = ticket.id and e.partition = t.partition and e.id = t.id
-    returning e.route, e.tags, e.flow into about;
-    perform flowfabric._append_each(
-        'execution_suspended', array[ticket.partition], array[ticket.id], array[about.route], array[about.tags],
-        array[jsonb_strip_nulls(jsonb_build_object(
-            'suspension_id', made.id, 'reason_code', made.reason_code, 'timeout_at', made.timeout_at,
-            'timeout_behavior', made.timeout_behavior, 'about_digest', encode(made.about_digest, 'hex'),
-            'attempt', ticket.attempt, 'epoch', ticket.epoch))],
-        flows => array[about.flow]);
+    update flowfabric.waits w
+    set suspension = x.suspension, choice = x.choice, suspended_at = _keep_waits.now
+    from (
+        select w.place, (a.wait).suspension, (a.wait).choice
+        from unnest(_keep_waits.asked) a
+        cross join lateral (
+            select w.ctid as place from flowfabric.waits w
+            where w.partition = (a.wait).partition and w.execution = (a.wait).execution and w.id = a.known offset 0) w
+        limit cardinality(_keep_waits.asked)) x
+    where w.ctid = x.place;
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids
+    into dropped
+    from (select (a.wait).partition, (a.wait).execution,
+                 array_agg(a.known) filter (where not a.is_moot) as kept
+          from unnest(_keep_waits.asked) a group by 1, 2) x
+    cross join lateral (
+        select w.partition, w.execution, w.id from flowfabric.waits w
+        where w.partition = x.partition and w.execution = x.execution and w.ended_at is null offset 0) w
+    where not coalesce(w.id = any (x.kept), false);
+    if dropped.ids is not null then
+        perform flowfabric._release_waits(dropped.partitions, dropped.executions, dropped.ids, _keep_waits.now);
+    end if;
+end $$;
+
+-- Start the requested waits that are new, and use or create their waitpoints. A wait does not start if another open
+-- wait, or one requested before it, uses one of its keys: the run requests it again when the other has ended. The
+-- caller has locked the tickets.
+--
+--   moves    waitpoint pending → active, or – → active; a pending one that expired or lost its signing key → closed
+--   emits    waitpoint_created, waitpoint_closed
+--   returns  the started waits whose waitpoints were created earlier, and by item its waitpoints with their tokens
+create or replace function flowfabric._start_waits(
+    asked flowfabric.asked_wait[], now timestamptz, out waited uuid[], out bound jsonb[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    fresh flowfabric.asked_wait[] := array(
+        select a from unnest(_start_waits.asked) a where a.known is null and not a.is_moot);
+    points record;
+    point record;
+begin
+    select array_agg((x.wait).id) filter (where x.is_taken) as blocked,
+           array_agg(distinct (x.wait).id) filter (where x.is_old) as waited into points
+    from (
+        select a.wait, p.state = 'pending' as is_old,
+               p.state = 'active' or row_number() over (partition by a.item, g.point -> 'key' order by a.number) > 1
+                   as is_taken
+        from unnest(fresh) a
+        cross join lateral rows from (jsonb_array_elements(a.points), unnest((a.wait).waitpoints)) as g (point, id)
+        left join lateral (select p.state from flowfabric.waitpoints p where p.id = g.id offset 0) p on true) x;
+    waited := points.waited;
+    if points.blocked is not null then
+        fresh := array(select a from unnest(fresh) a where (a.wait).id <> all (points.blocked));
+    end if;
+    insert into flowfabric.waits select w.* from unnest(fresh) a cross join lateral (select (a.wait).*) w;
+    select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.key) as keys,
+           array_agg(x.id) as ids, array_agg(x.wait) as waits, array_agg(x.item) as items
+    into points
+    from (
+        select (a.wait).partition, (a.wait).execution, g.point ->> 'key' as key, g.id, (a.wait).id as wait, a.item
+        from unnest(fresh) a
+        cross join lateral rows from (jsonb_array_elements(a.points), unnest((a.wait).waitpoints)) as g (point, id)) x;
+    if points.ids is not null then
+        for point in
+            select x.item, jsonb_agg(jsonb_build_object('id', x.id, 'key', x.key, 'token', x.token)
+                                     order by x.key collate "C") as bound
+            from rows from (
+                     unnest(points.items, points.keys, points.ids),
+                     unnest(flowfabric._open_waitpoints(
+                         points.partitions, points.executions, points.keys, points.ids, points.waits, null,
+                         _start_waits.now))) as x (item, key, id, token)
+            group by x.item
+        loop
+            bound[point.item] := point.bound;
+        end loop;
+    end if;
+end $$;
+
+-- End the requested waits that are already over: conditions that signals sent earlier satisfy, children that have
+-- ended, and timeouts that have passed. `waited` are the waits whose waitpoints were created earlier. The caller has
+-- locked the tickets.
+--
+--   moves    waitpoint active → closed; of an alternative active → pending
+--   emits    signal_delivered, waitpoint_closed
+--   returns  the items of which a wait timed out
+create or replace function flowfabric._end_finished_waits(
+    asked flowfabric.asked_wait[], waited uuid[], now timestamptz)
+returns int[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    over record;
+begin
+    if _end_finished_waits.waited is not null then
+        select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.id) as ids,
+               array_agg(x.satisfiers) as satisfiers
+        into over from (
+            select w.partition, w.execution, w.id, j.satisfiers::text as satisfiers
+            from unnest(_end_finished_waits.asked) a
+            cross join lateral (
+                select w from flowfabric.waits w
+                where w.partition = (a.wait).partition and w.execution = (a.wait).execution and w.id = (a.wait).id
+                  and (a.wait).id = any (_end_finished_waits.waited) offset 0) x
+            cross join lateral (select (x.w).*) w
+            cross join lateral flowfabric._judge(w.condition, flowfabric._arrived_signals(x.w)) j
+            where j.holds order by a.item, a.number) x;
+        if over.ids is not null then
+            perform flowfabric._end_waits(
+                over.partitions, over.executions, over.ids, 'signal', _end_finished_waits.now,
+                over.satisfiers);
+        end if;
+    end if;
+    select array_agg((a.wait).partition) as partitions, array_agg((a.wait).execution) as executions,
+           array_agg(coalesce(a.known, (a.wait).id)) as ids
+    into over
+    from unnest(_end_finished_waits.asked) a
+    where (a.wait).child is not null
+      and not exists (select from flowfabric.executions e
+                      where e.partition = (a.wait).child_partition and e.id = (a.wait).child and e.outcome is null
+                      offset 0);
+    if over.ids is not null then
+        perform flowfabric._answer_children(
+            over.partitions, over.executions, over.ids, _end_finished_waits.now);
+    end if;
+    select array_agg(w.partition order by w.timeout_at) filter (where w.ended_at is null) as partitions,
+           array_agg(w.execution order by w.timeout_at) filter (where w.ended_at is null) as executions,
+           array_agg(w.id order by w.timeout_at) filter (where w.ended_at is null) as ids, array_agg(a.item) as items
+    into over
+    from unnest(_end_finished_waits.asked) a
+    cross join lateral (
+        select w.* from flowfabric.waits w
+        where w.partition = (a.wait).partition and w.execution = (a.wait).execution
+          and w.id = coalesce(a.known, (a.wait).id) offset 0) w
+    where (a.known is not null or (a.wait).is_sleep)
+      and (w.ended_by = 'timeout' or w.timeout_at <= _end_finished_waits.now and w.timeout_behavior = 'auto_resume');
+    if over.ids is not null then
+        perform flowfabric._time_out_waits(over.partitions, over.executions, over.ids, _end_finished_waits.now);
+    end if;
+    return over.items;
+end $$;
+
+-- Suspend tickets, each for its open waits. The caller has locked the tickets.
+--
+--   moves    active → suspended: attempt_interrupted
+--   emits    execution_suspended
+create or replace function flowfabric._suspend_tickets(
+    partitions smallint[], ids uuid[], suspensions uuid[], delays interval[], now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    perform flowfabric._lock_log();
+    with found as materialized (
+        select t.place, t.attempt, t.epoch, x.suspension, x.delay, e.partition, e.id, e.route, e.tags, e.flow, w.*
+        from unnest(_suspend_tickets.partitions, _suspend_tickets.ids, _suspend_tickets.suspensions,
+                    _suspend_tickets.delays) as x (partition, id, suspension, delay)
+        cross join lateral (select t.ctid as place, t.attempt, t.epoch from flowfabric.tickets t
+                            where t.partition = x.partition and t.id = x.id offset 0) t
+        cross join lateral (select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
+                            where e.partition = x.partition and e.id = x.id offset 0) e
+        cross join lateral flowfabric._open_waits(x.partition, x.id, x.suspension) w
+    ), moved as (
+        update flowfabric.tickets t
+        set phase = 'suspended', reason = flowfabric._suspension_reason(f.reason_code),
+            attempt_state = 'attempt_interrupted', attempt_left = t.attempt_deadline - _suspend_tickets.now,
+            attempt_deadline = null, suspension = f.suspension, suspended_at = _suspend_tickets.now,
+            resume_delay = f.delay, ties = true
+        from (select f.* from found f limit cardinality(_suspend_tickets.ids)) f
+        where t.ctid = f.place
+    )
+    insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+    select _suspend_tickets.now, 'execution_suspended', f.partition, f.id, f.route, f.tags, f.flow,
+           jsonb_strip_nulls(jsonb_build_object(
+               'suspension_id', f.suspension, 'reason_code', f.reason_code, 'timeout_at', f.timeout_at,
+               'timeout_behavior', f.timeout_behavior, 'about_digest', encode(f.about_digest, 'hex'),
+               'attempt', f.attempt, 'epoch', f.epoch))
+    from found f;
+end $$;
+
+-- The id of a suspension. An idempotency key fixes it until the execution is replayed, so that a repeated call finds it
+-- without an index.
+--
+--   returns  the id
+create or replace function flowfabric._suspension_id(partition int, execution uuid, idempotency_key text)
+returns uuid
+language plpgsql volatile as $$
+#variable_conflict use_column
+begin
+    if coalesce(_suspension_id.idempotency_key, '') = '' then
+        return gen_random_uuid();
+    end if;
+    return (
+        select left(encode(sha256(convert_to(
+                   e.id || ':' || e.replays || ':' || _suspension_id.idempotency_key, 'UTF8')), 'hex'), 32)::uuid
+        from flowfabric.executions e
+        where e.partition = _suspension_id.partition and e.id = _suspension_id.execution);
+end $$;
+
+-- Rebuild the answer of a suspension. It did not suspend if a wait timed out, or all of them ended, when it was
+-- requested.
+--
+--   returns  outcome, and {suspension_id, waitpoints with their tokens, the signals that satisfied it immediately};
+--            null if there is no such suspension
+create or replace function flowfabric._suspension_answer(
+    partition int, execution uuid, suspension uuid, out outcome text, out detail text)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    waits record;
+    bound jsonb;
+begin
+    select bool_and(w.ended_at <= w.suspended_at) is true
+           or bool_or(w.ended_by = 'timeout' and w.ended_at <= w.suspended_at) is true as is_over,
+           array_agg(w.id) as ids, string_agg(nullif(flowfabric._signals_text(
+               w.partition, w.execution, case when w.ended_at <= w.suspended_at then w.satisfiers end), '[]'), '')
+               as signals
+    into waits from flowfabric.waits w
+    where w.partition = _suspension_answer.partition and w.execution = _suspension_answer.execution
+      and w.suspension = _suspension_answer.suspension;
+    if waits.ids is null then
+        return;
+    end if;
+    outcome := case when waits.is_over then 'already_satisfied' else 'suspended' end;
+    select jsonb_agg(jsonb_build_object(
+               'id', p.id, 'key', p.key, 'token', flowfabric._waitpoint_token(p.partition, p.execution, p.id, p.kid))
+               order by p.key)
+    into bound from flowfabric.waitpoints p
+    where p.partition = _suspension_answer.partition and p.execution = _suspension_answer.execution
+      and p.wait = any (waits.ids);
+    detail := flowfabric._suspension_text(
+        _suspension_answer.suspension, bound, case when waits.is_over then replace(waits.signals, '][', ',') end);
+end $$;
+
+-- The detail of the answer of a suspension. Concatenated as text, because the signals are text already.
+--
+--   returns  {suspension_id, waitpoints, signals}
+create or replace function flowfabric._suspension_text(suspension uuid, bound jsonb, signals text)
+returns text
+language sql immutable as $$
+    select '{"suspension_id":"' || _suspension_text.suspension::text
+        || '","waitpoints":' || coalesce(_suspension_text.bound, '[]')::text
+        || ',"signals":' || coalesce(_suspension_text.signals, '[]') || '}'
+$$;
+
+-- Suspend executions, at most once each. The caller has locked the tickets and checked the fences.
+--
+--   moves    active → suspended: attempt_interrupted; or stays active if the run can continue immediately
+--   emits    execution_suspended, waitpoint_created, waitpoint_closed, signal_delivered
+--   refuses  per item invalid_suspension, invalid_body, invalid_time, payload_too_large, waitpoint_not_found,
+--            waitpoint_not_pending, pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key
+--   returns  per item as suspend
+create or replace function flowfabric._suspend(
+    items int[], partitions smallint[], ids uuid[], wishes text[], suspensions uuid[], now timestamptz)
+returns table (item int, outcome text, refusal text, detail text)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    asked flowfabric.asked_wait[] := array(
+        select a from flowfabric._asked_waits(
+            _suspend.items, _suspend.partitions, _suspend.ids, _suspend.wishes, _suspend.suspensions,
+            _suspend.now) a);
+    seen record;
+    started record;
+    may_be_over boolean;
+    timed_out int[];
+    judged record;
+begin
+    select array_agg(distinct a.item) filter (where a.fault is not null) as bad,
+           bool_or(a.known is not null) as has_known,
+           bool_or((a.wait).child is not null or (a.wait).is_sleep) as has_others into seen
+    from unnest(asked) a;
+    if seen.bad is not null then
+        return query
+        select distinct on (a.item) a.item, null, a.fault ->> 'code', (a.fault - 'code')::text
+        from unnest(asked) a where a.fault is not null order by a.item, a.number;
+        asked := array(select a from unnest(asked) a where a.item <> all (seen.bad));
+    end if;
+    if seen.has_known or exists (
+        select from unnest(asked) a
+        cross join lateral (select from flowfabric.waits w where w.partition = (a.wait).partition
+                            and w.execution = (a.wait).execution and w.ended_at is null limit 1) w) then
+        perform flowfabric._keep_waits(asked, _suspend.now);
+    end if;
+    started := flowfabric._start_waits(asked, _suspend.now);
+    may_be_over := seen.has_known or seen.has_others or started.waited is not null;
+    if may_be_over then
+        timed_out := flowfabric._end_finished_waits(asked, started.waited, _suspend.now);
+    end if;
+    select array_agg(x.partition) filter (where not x.is_over) as partitions,
+           array_agg(x.id) filter (where not x.is_over) as ids,
+           array_agg(x.suspension) filter (where not x.is_over) as suspensions,
+           array_agg(x.delay) filter (where not x.is_over) as delays,
+           array_agg(x.item) filter (where not x.is_over) as waiting,
+           array_agg(x.partition) filter (where x.is_over) as over_partitions,
+           array_agg(x.id) filter (where x.is_over) as over_ids,
+           array_agg(x.suspension) filter (where x.is_over) as over_suspensions,
+           array_agg(x.item) filter (where x.is_over) as over
+    into judged from (
+        select x.*, may_be_over and (coalesce(x.item = any (timed_out), false) or not exists (
+                   select from flowfabric.waits w
+                   where w.partition = x.partition and w.execution = x.id and w.ended_at is null offset 0)) as is_over
+        from (select a.item, (a.wait).partition, (a.wait).execution as id, (a.wait).suspension,
+                     max(a.resume_delay) as delay
+              from unnest(asked) a group by 1, 2, 3, 4) x) x;
+    if judged.waiting is not null then
+        perform flowfabric._suspend_tickets(
+            judged.partitions, judged.ids, judged.suspensions, judged.delays, _suspend.now);
+        return query
+        select x.item, 'suspended', null, flowfabric._suspension_text(x.suspension, started.bound[x.item], null)
+        from unnest(judged.waiting, judged.suspensions) as x (item, suspension);
+    end if;
+    if judged.over is not null then
+        perform flowfabric._mark_for_closing(x.partition, x.id)
+        from unnest(judged.over_partitions, judged.over_ids) as x (partition, id);
+        return query
+        select x.item, 'already_satisfied', null, a.detail
+        from unnest(judged.over, judged.over_partitions, judged.over_ids, judged.over_suspensions)
+             as x (item, partition, id, suspension)
+        cross join lateral flowfabric._suspension_answer(x.partition, x.id, x.suspension) a;
+    end if;
+end $$;
+
+-- Check the arguments of a suspension but its waits.
+--
+--   refuses  invalid_body, invalid_suspension, as a value
+--   returns  the fault, or null if they are valid
+create or replace function flowfabric._suspend_fault(wishes text, idempotency_key text)
+returns jsonb
+language sql immutable as $$
+    select case
+        when octet_length(_suspend_fault.idempotency_key) > 256 then flowfabric._fault(
+            'invalid_body', format('idempotency_key %s is invalid; use at most 256 bytes',
+                                   flowfabric._shown(_suspend_fault.idempotency_key)),
+            '{"field": "idempotency_key"}')
+        when _suspend_fault.wishes = '[]' then flowfabric._fault(
+            'invalid_suspension', 'the suspension is invalid: it has no waits; pass at least one',
+            '{"cause": "waits_empty"}') end
+$$;
+
+-- Suspend executions, each for one or several waits. An execution resumes when all its waits have ended, and whenever
+-- one of them times out. Each wait ends independently, with the signals that arrived for it. A wait that was requested
+-- before, at the same place of the journal, is kept. A wait that is no longer requested is released, and its waitpoints
+-- can be waited on again. Signals that are buffered on waitpoints created earlier count: if the run can continue
+-- immediately, it stays active and keeps its lease. With an idempotency key, a repeated call returns the first answer,
+-- even without the lease. Without `wait`, items whose ticket another transaction has locked are refused, so that the
+-- other items do not wait for them.
+--
+--   moves    active → suspended: attempt_interrupted; or stays active if the run can continue immediately
+--   locks    the tickets, in key order; without `wait`, skips locked ones
+--   emits    execution_suspended, waitpoint_created, waitpoint_closed, signal_delivered
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, row_locked,
+--            invalid_suspension, invalid_body, invalid_time, payload_too_large, waitpoint_not_found,
+--            waitpoint_not_pending, pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key
+--   returns  per item 'suspended' or 'already_satisfied' {suspension_id, waitpoints with their tokens, the signals that
+--            satisfied it}, or its refusal
+create or replace function flowfabric.suspend(
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], wishes text[],
+    idempotency_keys text[] default null, wait boolean default true)
+returns table (item int, outcome text, refusal text, detail text)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+set enable_mergejoin = off as $$
+#variable_conflict use_column
+declare
+    rounds int[] := flowfabric._rounds(suspend.partitions, suspend.ids);
+    held record;
+    judged record;
+begin
+    perform flowfabric._limit_waits(suspend.wait);
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
+        select array_agg(f.item) as items, array_agg(f.fault) as faults into held
+        from flowfabric._fenced(suspend.partitions, suspend.ids, suspend.lease_ids, suspend.epochs, suspend.attempts,
+                                rounds, round, suspend.wait) f;
+        -- A statement after the locks, which sees the suspensions that they waited for.
+        select array_agg(x.item) filter (where x.is_good) as good,
+               array_agg(suspend.partitions[x.item]) filter (where x.is_good) as partitions,
+               array_agg(suspend.ids[x.item]) filter (where x.is_good) as ids,
+               array_agg(suspend.wishes[x.item]) filter (where x.is_good) as wishes,
+               array_agg(x.suspension) filter (where x.is_good) as suspensions,
+               array_agg(x.item) filter (where not x.is_good) as answered,
+               array_agg(x.outcome) filter (where not x.is_good) as outcomes,
+               array_agg(x.fault) filter (where not x.is_good) as faults,
+               array_agg(x.detail) filter (where not x.is_good) as details
+        into judged
+        from (
+            select h.item, s.id as suspension, a.outcome, a.detail, o.fault,
+                   a.outcome is null and o.fault is null as is_good
+            from unnest(held.items, held.faults) as h (item, fault)
+            cross join lateral (
+                select flowfabric._suspension_id(
+                    suspend.partitions[h.item], suspend.ids[h.item], suspend.idempotency_keys[h.item]) as id
+                offset 0) s
+            left join lateral (
+                select a.* from flowfabric._suspension_answer(suspend.partitions[h.item], suspend.ids[h.item], s.id) a
+                where suspend.idempotency_keys[h.item] <> '') a on true
+            cross join lateral (
+                select case when a.outcome is null then coalesce(h.fault, flowfabric._suspend_fault(
+                    suspend.wishes[h.item], suspend.idempotency_keys[h.item])) end as fault offset 0) o
+            offset 0) x;
+        if judged.answered is not null then
+            return query
+            select x.item, x.outcome, x.fault ->> 'code', coalesce(x.detail, (x.fault - 'code')::text)
+            from unnest(judged.answered, judged.outcomes, judged.faults, judged.details)
+                 as x (item, outcome, fault, detail);
+        end if;
+        if judged.good is not null then
+            return query
+            select s.* from flowfabric._suspend(
+                judged.good, judged.partitions::smallint[], judged.ids, judged.wishes, judged.suspensions,
+                flowfabric.clock()) s;
+        end if;
+    end loop;
 end $$;

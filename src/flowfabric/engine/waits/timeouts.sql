@@ -1,53 +1,66 @@
 -- Timeouts: end, resume or escalate executions whose wait did not complete in time.
 
--- Resume executions whose wait timed out, each with a `timeout` signal for its handler. The caller has locked the
--- tickets and checked that each is in the suspension that ends here.
+-- End waits because they timed out: a sleep just ends, any other wait gets a `timeout` signal for its handler. The
+-- caller has locked the tickets.
 --
---   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
---   emits    execution_resumed, waitpoint_closed
-create or replace function flowfabric._resume_late(partitions smallint[], ids uuid[], now timestamptz)
+--   moves    waitpoint active → closed; of an alternative active → pending
+--   emits    waitpoint_closed
+create or replace function flowfabric._time_out_waits(
+    partitions smallint[], executions uuid[], ids uuid[], now timestamptz)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
     made record;
 begin
-    with inserted as (
+    with late as (
+        select x.*, w.is_sleep, row_number() over (partition by x.partition, x.execution order by x.number) as turn,
+               gen_random_uuid() as signal
+        from unnest(_time_out_waits.partitions, _time_out_waits.executions, _time_out_waits.ids)
+             with ordinality as x (partition, execution, id, number)
+        cross join lateral (
+            select w.is_sleep, w.ended_at from flowfabric.waits w
+            where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
+        where w.ended_at is null
+    ), inserted as (
         insert into flowfabric.signals (
             partition, execution, id, number, at, name, category, source_type, source_identity, effect)
-        select x.partition, x.id, gen_random_uuid(), l.last + 1, _resume_late.now, 'timeout', 'system', 'system',
-               'suspension_timeout', 'resume_condition_satisfied'
-        from unnest(_resume_late.partitions, _resume_late.ids) as x (partition, id)
-        cross join lateral (select coalesce(max(s.number), 0) as last from flowfabric.signals s
-                            where s.partition = x.partition and s.execution = x.id) l
-        returning partition, execution, id
+        select l.partition, l.execution, l.signal, last.number + l.turn, _time_out_waits.now, 'timeout', 'system',
+               'system', 'suspension_timeout', 'resume_condition_satisfied'
+        from late l cross join lateral (select coalesce(max(s.number), 0) as number from flowfabric.signals s
+                                        where s.partition = l.partition and s.execution = l.execution) last
+        where not l.is_sleep
     )
-    select array_agg(i.partition) as partitions, array_agg(i.execution) as ids, array_agg(array[i.id]::text) as signals
-    into made from inserted i;
-    perform flowfabric._resume(
-        made.partitions, made.ids, 'timeout', made.signals, close_reason => 'timed_out_auto_resume');
+    select array_agg(l.partition order by l.number) as partitions,
+           array_agg(l.execution order by l.number) as executions,
+           array_agg(l.id order by l.number) as ids,
+           array_agg(case when not l.is_sleep then array[l.signal]::text end order by l.number) as signals
+    into made from late l;
+    perform flowfabric._end_waits(
+        made.partitions, made.executions, made.ids, 'timeout', _time_out_waits.now, made.signals,
+        'timed_out_auto_resume');
 end $$;
 
--- Escalate executions to an operator: they stay suspended without a timeout, and their waitpoints stay open. The caller
--- has locked the tickets and checked that each is in its suspension.
+-- Escalate waits to an operator: their executions stay suspended, and they have no timeout any more. The caller has
+-- locked the tickets and checked that each is in its suspension.
 --
 --   emits    suspension_escalated
-create or replace function flowfabric._escalate(partitions smallint[], ids uuid[], suspensions uuid[])
+create or replace function flowfabric._escalate(partitions smallint[], ids uuid[], waits uuid[])
 returns void
 language plpgsql as $$
 #variable_conflict use_column
 declare
     escalated record;
 begin
-    update flowfabric.suspensions s set reason_code = 'waiting_for_operator_review', timeout_at = null
+    update flowfabric.waits w set reason_code = 'waiting_for_operator_review', timeout_at = null
     from (
-        select s.place
-        from unnest(_escalate.partitions, _escalate.ids, _escalate.suspensions) as x (partition, id, suspension)
+        select w.place
+        from unnest(_escalate.partitions, _escalate.ids, _escalate.waits) as x (partition, id, wait)
         cross join lateral (
-            select s.ctid as place from flowfabric.suspensions s
-            where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
+            select w.ctid as place from flowfabric.waits w
+            where w.partition = x.partition and w.execution = x.id and w.id = x.wait offset 0) w
         limit cardinality(_escalate.ids)) x
-    where s.ctid = x.place;
+    where w.ctid = x.place;
     with moved as (
         update flowfabric.tickets t set reason = 'paused_by_operator'
         from (
@@ -57,21 +70,15 @@ begin
                 where t.partition = x.partition and t.id = x.id offset 0) t
             limit cardinality(_escalate.ids)) x
         where t.ctid = x.place
-        returning t.partition, t.id, t.route, t.suspension
+        returning t.partition, t.id, t.suspension
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids,
            array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
-    into escalated from moved m
-    cross join lateral (
-        select e.tags, e.flow from flowfabric.executions e where e.partition = m.partition and e.id = m.id offset 0) e;
-    perform flowfabric._append_each(
-        'suspension_escalated', escalated.partitions, escalated.ids, escalated.routes, escalated.tags,
-        escalated.details, flows => escalated.flows);
+    into escalated from moved m;
+    perform flowfabric._append_all('suspension_escalated', escalated.partitions, escalated.ids, escalated.details);
 end $$;
 
--- Apply the timeout behavior of suspensions. With `within`, these are waits that are part of a suspension. The caller
--- has locked the tickets and checked that each execution still is in its suspension, or waits for that part.
+-- Apply one timeout behavior to waits. The caller has locked the tickets and checked that each execution still waits.
 --
 --   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays suspended, for an operator
 --   locks    the budgets of their reservations, in key order
@@ -79,7 +86,7 @@ end $$;
 --            waitpoint_closed
 --   returns  the executions that ended
 create or replace function flowfabric._time_out(
-    behavior text, within boolean, partitions smallint[], ids uuid[], suspensions uuid[], now timestamptz)
+    behavior text, partitions smallint[], ids uuid[], waits uuid[], now timestamptz)
 returns text[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -88,17 +95,18 @@ declare
 begin
     case _time_out.behavior
         when 'auto_resume' then
-            if _time_out.within then
-                perform flowfabric._time_out_waits(
-                    _time_out.partitions, _time_out.ids, _time_out.suspensions, _time_out.now);
-                perform flowfabric._resume_finished(_time_out.partitions, _time_out.ids, 'timeout');
-            else
-                perform flowfabric._resume_late(_time_out.partitions, _time_out.ids, _time_out.now);
-            end if;
+            perform flowfabric._time_out_waits(_time_out.partitions, _time_out.ids, _time_out.waits, _time_out.now);
+            perform flowfabric._resume_finished(_time_out.partitions, _time_out.ids, 'timeout');
         when 'escalate' then
-            perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.suspensions);
+            perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.waits);
         else
-            perform flowfabric._close_suspended(_time_out.suspensions, 'timed_out_' || _time_out.behavior);
+            perform flowfabric._close_waitpoints(array(
+                select unnest(w.waitpoints)
+                from unnest(_time_out.partitions, _time_out.ids, _time_out.waits) as x (partition, id, wait)
+                cross join lateral (
+                    select w.waitpoints from flowfabric.waits w
+                    where w.partition = x.partition and w.execution = x.id and w.id = x.wait offset 0) w),
+                'timed_out_' || _time_out.behavior);
             others := (flowfabric._end(
                 _time_out.partitions, _time_out.ids,
                 case _time_out.behavior when 'fail' then 'failed' when 'cancel' then 'cancelled'
@@ -113,12 +121,12 @@ begin
     return null;
 end $$;
 
--- Lock what the timeouts of these suspensions need, and release the reservations of executions that end. Only a timeout
--- that ends a member of a flow needs the flow.
+-- Lock what the timeouts of these waits need, and release the reservations of executions that end. Only a timeout that
+-- ends a member of a flow needs the flow.
 --
 --   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
 --   emits    reservation_released
---   returns  the suspensions that can time out now, with the lanes of their executions
+--   returns  the waits that can time out now, with the lanes of their executions
 create or replace function flowfabric._lock_late_waits(
     inout partitions smallint[], inout executions uuid[], inout ids uuid[], now timestamptz, out lanes text[])
 language plpgsql as $$
@@ -129,38 +137,37 @@ declare
     ending record;
     free record;
 begin
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(t.flow) as flows
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(t.flow) as flows
     into late
     from unnest(_lock_late_waits.partitions, _lock_late_waits.executions, _lock_late_waits.ids)
          as x (partition, execution, id)
     cross join lateral (
-        select s.partition, s.execution from flowfabric.suspensions s
-        where s.partition = x.partition and s.execution = x.execution and s.id = x.id
-          and s.timeout_behavior not in ('auto_resume', 'escalate') offset 0) s
+        select w.partition, w.execution from flowfabric.waits w
+        where w.partition = x.partition and w.execution = x.execution and w.id = x.id
+          and w.timeout_behavior not in ('auto_resume', 'escalate') offset 0) w
     cross join lateral (
-        select t.flow from flowfabric.tickets t where t.partition = s.partition and t.id = s.execution offset 0) t;
+        select t.flow from flowfabric.tickets t where t.partition = w.partition and t.id = w.execution offset 0) t;
     members := flowfabric._try_members(late.partitions, late.executions, late.flows);
     select array_agg(x.partition), array_agg(x.execution), array_agg(x.id), array_agg(t.lane)
     into partitions, executions, ids, lanes
     from unnest(_lock_late_waits.partitions, _lock_late_waits.executions, _lock_late_waits.ids)
          as x (partition, execution, id)
     cross join lateral (
-        select s.within, s.timeout_behavior from flowfabric.suspensions s
-        where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
+        select w.suspension, w.timeout_behavior from flowfabric.waits w
+        where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
     cross join lateral (
         select t.lane from flowfabric.tickets t
         where t.partition = x.partition and t.id = x.execution
-          and (t.phase = 'suspended' and t.suspension = coalesce(s.within, x.id)
-               or s.within is not null and s.timeout_behavior = 'auto_resume')
-          and (t.flow is null or t.id = any (members) or s.timeout_behavior in ('auto_resume', 'escalate'))
+          and (t.phase = 'suspended' and t.suspension = w.suspension or w.timeout_behavior = 'auto_resume')
+          and (t.flow is null or t.id = any (members) or w.timeout_behavior in ('auto_resume', 'escalate'))
         for update skip locked) t;
     -- A statement after the locks: another sweep may have handled some of them in between.
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as ids into ending
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as ids into ending
     from unnest(partitions, executions, ids) as x (partition, execution, id)
     cross join lateral (
-        select s.partition, s.execution, s.timeout_at, s.timeout_behavior from flowfabric.suspensions s
-        where s.partition = x.partition and s.execution = x.execution and s.id = x.id offset 0) s
-    where s.timeout_at <= _lock_late_waits.now and s.timeout_behavior not in ('auto_resume', 'escalate');
+        select w.partition, w.execution, w.timeout_at, w.timeout_behavior from flowfabric.waits w
+        where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
+    where w.timeout_at <= _lock_late_waits.now and w.timeout_behavior not in ('auto_resume', 'escalate');
     -- For all at once, because budgets are locked in key order. The attempts of these executions end here.
     free := flowfabric._with_free_budgets(ending.partitions, ending.ids, members);
     perform flowfabric._return_reservations(free.partitions, free.ids);
@@ -170,10 +177,10 @@ begin
     where x.execution = any (free.ids) or not coalesce(x.execution = any (ending.ids), false);
 end $$;
 
--- Sweep: time out suspensions, if the execution is still in that same suspension. A wait that is one of several, and
--- that only resumes its run, also times out while the run is active.
+-- Sweep: time out waits, if the execution is suspended for them. A wait that only resumes its run also times out while
+-- the run is active.
 --
---   moves    suspended → ended, or → runnable, by the timeout behavior of each suspension
+--   moves    suspended → ended, or → runnable, by the timeout behavior of each wait
 --   locks    the tickets it moves, after their flows, skipping locked ones; the budgets of their reservations, in key
 --            order
 --   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
@@ -190,37 +197,35 @@ declare
     held record;
     late record;
 begin
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(s.id) as ids into due
+    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into due
     from (
-        select s.partition, s.execution, s.id from flowfabric.suspensions s where s.timeout_at <= now
-        order by s.timeout_at, s.partition, s.execution limit time_out_waits.take offset time_out_waits.passing) s;
+        select w.partition, w.execution, w.id from flowfabric.waits w where w.timeout_at <= now
+        order by w.timeout_at, w.partition, w.execution limit time_out_waits.take offset time_out_waits.passing) w;
     held := flowfabric._lock_late_waits(due.partitions, due.executions, due.ids, now);
     moved := 0;
     for late in
-        select s.timeout_behavior as behavior, s.within is not null as within,
-               array_agg(s.partition order by s.timeout_at) as partitions,
-               array_agg(s.execution order by s.timeout_at) as ids,
-               array_agg(s.id order by s.timeout_at) as suspensions,
-               array_agg(distinct s.lane) as lanes
+        select w.timeout_behavior as behavior,
+               array_agg(w.partition order by w.timeout_at) as partitions,
+               array_agg(w.execution order by w.timeout_at) as ids,
+               array_agg(w.id order by w.timeout_at) as waits,
+               array_agg(distinct w.lane) as lanes
         from (
-            select s.*, x.lane, row_number() over (
-                partition by s.partition, s.execution, s.timeout_behavior in ('auto_resume', 'escalate')
-                order by s.timeout_at, s.id) as turn
+            select w.*, x.lane, row_number() over (
+                partition by w.partition, w.execution, w.timeout_behavior in ('auto_resume', 'escalate')
+                order by w.timeout_at, w.id) as turn
             from unnest(held.partitions, held.executions, held.ids, held.lanes)
-                 as x (partition, id, suspension, lane)
+                 as x (partition, execution, id, lane)
             cross join lateral (
-                select s.partition, s.execution, s.id, s.timeout_at, s.timeout_behavior, s.within
-                from flowfabric.suspensions s
-                where s.partition = x.partition and s.execution = x.id and s.id = x.suspension offset 0) s
-            where s.timeout_at <= now) s
+                select w.partition, w.execution, w.id, w.timeout_at, w.timeout_behavior from flowfabric.waits w
+                where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
+            where w.timeout_at <= now) w
         -- If several late waits would end an execution, the first one ends it, and the end closes the others.
-        where s.turn = 1 or s.timeout_behavior in ('auto_resume', 'escalate')
-        group by 1, 2
+        where w.turn = 1 or w.timeout_behavior in ('auto_resume', 'escalate')
+        group by 1
         -- If several waits of one execution are due: escalations first, endings last.
-        order by array_position(array['escalate', 'auto_resume'], s.timeout_behavior)
+        order by array_position(array['escalate', 'auto_resume'], w.timeout_behavior)
     loop
-        ended := ended || flowfabric._time_out(
-            late.behavior, late.within, late.partitions, late.ids, late.suspensions, now);
+        ended := ended || flowfabric._time_out(late.behavior, late.partitions, late.ids, late.waits, now);
         moved := moved + cardinality(late.ids);
         lanes := case when late.behavior = 'auto_resume' then lanes || late.lanes else lanes end;
     end loop;

@@ -13,42 +13,136 @@ language sql stable as $$
     from flowfabric.keys k where k.kid = _waitpoint_token.kid
 $$;
 
--- Create a waitpoint. The caller has locked the ticket and checked that no open waitpoint has this key.
+-- Find the newest waitpoint of a key, the only one that can be open.
 --
---   moves    waitpoint – → pending or active
---   emits    waitpoint_created
+--   returns  its id, or null
+create or replace function flowfabric._newest_waitpoint(partition int, execution uuid, key text)
+returns uuid
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return (
+        select p.id from flowfabric.waitpoints p
+        where p.partition = _newest_waitpoint.partition and p.execution = _newest_waitpoint.execution
+          and p.key = _newest_waitpoint.key
+        order by p.partition, p.execution, p.key, p.created_at desc, p.id desc limit 1);
+end $$;
+
+-- Whether a wait can use a waitpoint: it is open, has not expired, and its signing key exists. Otherwise its token can
+-- never be valid again.
+--
+--   returns  true or false
+create or replace function flowfabric._is_usable(point flowfabric.waitpoints, now timestamptz)
+returns boolean
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return coalesce(point.state <> 'closed', false) and coalesce(point.expires_at > _is_usable.now, true)
+       and exists (select from flowfabric.keys k where k.kid = point.kid);
+end $$;
+
+-- Choose the waitpoints of a requested wait: the usable ones of its keys, and ids for those that do not exist yet.
+--
+--   returns  a JSON list of ids, or null if it needs none
+create or replace function flowfabric._points_to_use(partition int, execution uuid, points jsonb, now timestamptz)
+returns jsonb
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return (
+        select jsonb_agg(coalesce(p.id, gen_random_uuid()) order by g.number)
+        from jsonb_array_elements(_points_to_use.points) with ordinality as g (point, number)
+        cross join lateral (
+            select flowfabric._newest_waitpoint(
+                _points_to_use.partition, _points_to_use.execution, g.point ->> 'key') as id offset 0) n
+        left join lateral (
+            select p.id, flowfabric._is_usable(p, _points_to_use.now) as is_usable from flowfabric.waitpoints p
+            where p.id = n.id offset 0) p on p.is_usable);
+end $$;
+
+-- Open waitpoints: those that do not exist are created, pending ones become active. Without waits they are created as
+-- pending until `expires_at`. Unusable ones with the same key are closed. The caller has locked the tickets.
+--
+--   moves    waitpoint – → pending or active, or pending → active; an unusable pending one → closed
+--   emits    waitpoint_created, waitpoint_closed
 --   refuses  no_active_key
---   returns  its id and token
-create or replace function flowfabric._mint_waitpoint(
-    partition int, execution uuid, key text, state flowfabric.waitpoint_state, suspension uuid, expires_at timestamptz,
-    out id uuid, out token text)
+--   returns  their tokens, in the same order
+create or replace function flowfabric._open_waitpoints(
+    partitions smallint[], executions uuid[], keys text[], ids uuid[], waits uuid[], expires_at timestamptz,
+    now timestamptz)
+returns text[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    now timestamptz := flowfabric.clock();
-    signer flowfabric.keys := flowfabric._active_key();
+    known record;
+    signer flowfabric.keys;
+    tokens text[];
 begin
-    id := gen_random_uuid();
-    token := signer.kid || ':' || flowfabric._hmac(
-        signer, flowfabric._tagged_id(_mint_waitpoint.partition, _mint_waitpoint.execution) || ':' || id);
-    insert into flowfabric.waitpoints (
-        partition, execution, id, key, state, suspension, kid, fingerprint, created_at, activated_at, expires_at)
-    values (_mint_waitpoint.partition, _mint_waitpoint.execution, _mint_waitpoint.id, _mint_waitpoint.key,
-            _mint_waitpoint.state, _mint_waitpoint.suspension, signer.kid,
-            left(encode(sha256(convert_to(token, 'UTF8')), 'hex'), 16), now,
-            case when _mint_waitpoint.state = 'active' then now end, _mint_waitpoint.expires_at);
-    perform flowfabric._mark_for_closing(_mint_waitpoint.partition, _mint_waitpoint.execution);
-    perform flowfabric._append_about(
-        'waitpoint_created', _mint_waitpoint.partition, _mint_waitpoint.execution,
-        detail => jsonb_build_object('waitpoint_id', id, 'key', _mint_waitpoint.key, 'kid', signer.kid));
+    -- Later than the newest of its key, even if the clock was set back.
+    select array_agg(case when p.id = x.id then p.kid end order by x.number) as kids,
+           array_agg(greatest(_open_waitpoints.now, p.created_at + interval '1 us') order by x.number) as times,
+           array_agg(p.place) filter (where p.id = x.id) as places,
+           array_agg(x.wait) filter (where p.id = x.id) as waits,
+           array_agg(p.id) filter (where p.id <> x.id and p.state <> 'closed') as stale
+    into known
+    from unnest(_open_waitpoints.partitions, _open_waitpoints.executions, _open_waitpoints.keys, _open_waitpoints.ids,
+                _open_waitpoints.waits) with ordinality as x (partition, execution, key, id, wait, number)
+    cross join lateral (select flowfabric._newest_waitpoint(x.partition, x.execution, x.key) as id offset 0) n
+    left join lateral (
+        select p.ctid as place, p.id, p.kid, p.state, p.created_at from flowfabric.waitpoints p
+        where p.id = n.id offset 0) p on true;
+    if known.stale is not null then
+        perform flowfabric._close_waitpoints(known.stale, 'never_committed');
+    end if;
+    if known.places is not null then
+        update flowfabric.waitpoints p
+        set wait = x.wait, state = 'active', activated_at = _open_waitpoints.now, expires_at = null
+        from (select x.* from unnest(known.places, known.waits) as x (place, wait)
+              limit cardinality(known.places)) x
+        where p.ctid = x.place;
+    end if;
+    if array_position(known.kids, null) is not null then
+        signer := flowfabric._active_key();
+    end if;
+    tokens := array(
+        select coalesce(
+            case when x.kid is null then signer.kid || ':' || flowfabric._hmac(
+                signer, flowfabric._tagged_id(x.partition, x.execution) || ':' || x.id) end,
+            flowfabric._waitpoint_token(x.partition, x.execution, x.id, x.kid))
+        from unnest(_open_waitpoints.partitions, _open_waitpoints.executions, _open_waitpoints.ids, known.kids)
+             with ordinality as x (partition, execution, id, kid, number)
+        order by x.number);
+    if signer.kid is not null then
+        perform flowfabric._lock_log();
+        with minted as (
+            insert into flowfabric.waitpoints (
+                partition, execution, id, key, state, wait, kid, fingerprint, created_at, activated_at, expires_at)
+            select x.partition, x.execution, x.id, x.key,
+                   case when x.wait is null then 'pending' else 'active' end::flowfabric.waitpoint_state, x.wait,
+                   signer.kid, left(encode(sha256(convert_to(x.token, 'UTF8')), 'hex'), 16), x.created_at,
+                   case when x.wait is not null then _open_waitpoints.now end, _open_waitpoints.expires_at
+            from unnest(_open_waitpoints.partitions, _open_waitpoints.executions, _open_waitpoints.keys,
+                        _open_waitpoints.ids, _open_waitpoints.waits, known.kids, tokens, known.times)
+                 as x (partition, execution, key, id, wait, kid, token, created_at)
+            where x.kid is null
+            returning partition, execution, id, key
+        )
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+        select _open_waitpoints.now, 'waitpoint_created', e.partition, e.id, e.route, e.tags, e.flow,
+               jsonb_build_object('waitpoint_id', m.id, 'key', m.key, 'kid', signer.kid)
+        from minted m
+        cross join lateral (
+            select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
+            where e.partition = m.partition and e.id = m.execution offset 0) e;
+    end if;
+    return tokens;
 end $$;
 
 -- Close open waitpoints, with the reason. The caller has locked the tickets.
 --
 --   moves    waitpoint pending, active → closed
 --   emits    waitpoint_closed
-create or replace function flowfabric._close_waitpoints(
-    partitions smallint[], executions uuid[], ids uuid[], reason text)
+create or replace function flowfabric._close_waitpoints(ids uuid[], reason text)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
@@ -60,75 +154,18 @@ begin
         set state = 'closed', closed_at = flowfabric.clock(), close_reason = _close_waitpoints.reason, expires_at = null
         from (
             select w.place
-            from unnest(_close_waitpoints.partitions, _close_waitpoints.executions, _close_waitpoints.ids)
-                 as x (partition, execution, id)
+            from unnest(_close_waitpoints.ids) as x (id)
             cross join lateral (
-                select w.ctid as place from flowfabric.waitpoints w
-                where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
+                select w.ctid as place from flowfabric.waitpoints w where w.id = x.id offset 0) w
             limit cardinality(_close_waitpoints.ids)) x
         where w.ctid = x.place
         returning w.partition, w.execution, w.id, w.key
     )
-    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions, array_agg(e.route) as routes,
-           array_agg(e.tags) as tags, array_agg(e.flow) as flows,
+    select array_agg(s.partition) as partitions, array_agg(s.execution) as executions,
            array_agg(jsonb_build_object(
                'waitpoint_id', s.id, 'key', s.key, 'reason', _close_waitpoints.reason)) as details
-    into closed from shut s
-    cross join lateral (
-        select e.route, e.tags, e.flow from flowfabric.executions e
-        where e.partition = s.partition and e.id = s.execution offset 0) e;
-    perform flowfabric._append_each(
-        'waitpoint_closed', closed.partitions, closed.executions, closed.routes, closed.tags, closed.details,
-        flows => closed.flows);
-end $$;
-
--- Close the waitpoints of suspensions that have ended. The caller has locked the tickets.
---
---   moves    waitpoint active → closed
---   emits    waitpoint_closed
-create or replace function flowfabric._close_suspended(suspensions uuid[], reason text)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    found_ones record;
-begin
-    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids
-    into found_ones
-    from unnest(_close_suspended.suspensions) as x (suspension)
-    cross join lateral (
-        select w.partition, w.execution, w.id from flowfabric.waitpoints w
-        where w.suspension = x.suspension offset 0) w;
-    if found_ones.ids is not null then
-        perform flowfabric._close_waitpoints(
-            found_ones.partitions, found_ones.executions, found_ones.ids, _close_suspended.reason);
-    end if;
-end $$;
-
--- Find the open waitpoint of a key. If it has expired, or its signing key has been removed, it is closed instead: its
--- token can never be valid again. The caller has locked the ticket.
---
---   moves    waitpoint pending → closed, if it is no longer usable
---   emits    waitpoint_closed
---   returns  the waitpoint and its token, or null if none is usable
-create or replace function flowfabric._pending_waitpoint(
-    partition int, execution uuid, key text, now timestamptz, out waitpoint flowfabric.waitpoints, out token text)
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    select w.* into waitpoint from flowfabric.waitpoints w
-    where w.partition = _pending_waitpoint.partition and w.execution = _pending_waitpoint.execution
-      and w.key = _pending_waitpoint.key and w.state <> 'closed';
-    if not found then
-        return;
-    end if;
-    token := flowfabric._waitpoint_token(waitpoint.partition, waitpoint.execution, waitpoint.id, waitpoint.kid);
-    if waitpoint.expires_at <= _pending_waitpoint.now or token is null then
-        perform flowfabric._close_waitpoints(
-            array[waitpoint.partition], array[waitpoint.execution], array[waitpoint.id], 'never_committed');
-        waitpoint := null;
-        token := null;
-    end if;
+    into closed from shut s;
+    perform flowfabric._append_all('waitpoint_closed', closed.partitions, closed.executions, closed.details);
 end $$;
 
 -- Create a waitpoint before the suspension that will wait on it, so that its token can be given away first. The
@@ -151,8 +188,7 @@ declare
         create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id, create_waitpoint.epoch,
         create_waitpoint.attempt);
     now timestamptz := flowfabric.clock();
-    known record;
-    minted record;
+    point flowfabric.waitpoints;
 begin
     if held.fault is not null then
         perform flowfabric._raise(held.fault);
@@ -166,21 +202,23 @@ begin
             'expires_in of %s ms is invalid; use 1 to 2,592,000,000 ms (30 days)',
             create_waitpoint.expires_in_ms));
     end if;
-    known := flowfabric._pending_waitpoint(create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, now);
-    if known.token is not null then
+    waitpoint_id := flowfabric._newest_waitpoint(
+        create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key);
+    select p.* into point from flowfabric.waitpoints p where p.id = waitpoint_id;
+    expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
+    if flowfabric._is_usable(point, now) then
         outcome := 'existing';
-        waitpoint_id := (known.waitpoint).id;
-        token := known.token;
+        token := flowfabric._waitpoint_token(point.partition, point.execution, point.id, point.kid);
         -- An active waitpoint (of one of several waits of the run) has no expiry: it stays open as long as its wait.
-        expires_at := coalesce((known.waitpoint).expires_at, now + create_waitpoint.expires_in_ms * interval '1 ms');
+        expires_at := coalesce(point.expires_at, expires_at);
         return;
     end if;
     outcome := 'created';
-    expires_at := now + create_waitpoint.expires_in_ms * interval '1 ms';
-    minted := flowfabric._mint_waitpoint(
-        create_waitpoint.partition, create_waitpoint.id, create_waitpoint.key, 'pending', null, expires_at);
-    waitpoint_id := minted.id;
-    token := minted.token;
+    waitpoint_id := gen_random_uuid();
+    token := (flowfabric._open_waitpoints(
+        array[create_waitpoint.partition::smallint], array[create_waitpoint.id], array[create_waitpoint.key],
+        array[waitpoint_id], array[null]::uuid[], expires_at, now))[1];
+    perform flowfabric._mark_for_closing(create_waitpoint.partition, create_waitpoint.id);
 end $$;
 
 -- Sweep: close the pending waitpoints that have expired.
@@ -196,27 +234,23 @@ set enable_mergejoin = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
-    late record;
-    still record;
+    late uuid[];
 begin
-    select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.id) as ids into late
-    from (
-        select w.partition, w.execution, w.id
+    late := array(
+        select w.id
         from (select w.* from flowfabric.waitpoints w where w.expires_at <= now
               order by w.expires_at, w.partition, w.execution offset 0) w
         cross join lateral (
             select from flowfabric.tickets t
             where t.partition = w.partition and t.id = w.execution for update skip locked) t
-        limit close_waitpoints.take offset close_waitpoints.passing) x;
+        limit close_waitpoints.take offset close_waitpoints.passing);
     -- Optimistic re-check under the lock: the execution may have suspended on one in between.
-    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as ids into still
-    from unnest(late.partitions, late.executions, late.ids) as x (partition, execution, id)
-    cross join lateral (
-        select w.partition, w.execution, w.id, w.expires_at from flowfabric.waitpoints w
-        where w.partition = x.partition and w.execution = x.execution and w.id = x.id offset 0) w
-    where w.expires_at <= now;
-    moved := coalesce(cardinality(still.ids), 0);
+    late := array(
+        select w.id from unnest(late) as x (id)
+        cross join lateral (select w.id, w.expires_at from flowfabric.waitpoints w where w.id = x.id offset 0) w
+        where w.expires_at <= now);
+    moved := cardinality(late);
     if moved > 0 then
-        perform flowfabric._close_waitpoints(still.partitions, still.executions, still.ids, 'never_committed');
+        perform flowfabric._close_waitpoints(late, 'never_committed');
     end if;
 end $$;

@@ -138,6 +138,7 @@ create table flowfabric.tickets (
     started_at         timestamptz,
     attempt_started_at timestamptz,
     attempt_deadline   timestamptz,
+    suspended_at       timestamptz, -- with the suspension
     epoch              bigint not null default 0,
     attempt_epoch      bigint,
     phase              flowfabric.phase not null default 'runnable',
@@ -165,6 +166,7 @@ create table flowfabric.tickets (
     grant_worker       text,
     grant_instance     text,
     attempt_left       interval,
+    resume_delay       interval, -- how long to wait after the suspension
     hold               jsonb,
     primary key (partition, id)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
@@ -190,7 +192,8 @@ create index tickets_granted on flowfabric.tickets (lane) where phase = 'runnabl
 -- Not on the expiry, so that a renewal is a HOT update.
 create index tickets_active on flowfabric.tickets (instance, lane) where phase = 'active';
 
-create index tickets_suspended on flowfabric.tickets (lane) where phase = 'suspended';
+-- The longest suspension of each lane first.
+create index tickets_suspended on flowfabric.tickets (lane, suspended_at, partition, id) where phase = 'suspended';
 
 create index tickets_deadline on flowfabric.tickets (deadline_at) where deadline_at is not null;
 
@@ -277,78 +280,91 @@ create table flowfabric.steps (
 
 -- Waits.
 
--- A sleep and a wait for a child have no waitpoint.
-create table flowfabric.suspensions (
+-- A wait for a signal, a time or a child, at its place in the journal. All open waits of a suspended execution belong
+-- to the suspension that its ticket names; the suspension of a single wait has the id of that wait. While an execution
+-- runs, waits of its last suspension may still be open. Waits that a run no longer requests are deleted.
+create table flowfabric.waits (
     partition        smallint not null,
+    child_partition  smallint,
     occurrence       int,
-    suspended_at     timestamptz not null,
-    timeout_at       timestamptz,
+    choice           int, -- waits with the same choice are alternatives: the first to complete cancels the others
+    suspended_at     timestamptz not null, -- when its suspension was requested
+    timeout_at       timestamptz, -- cleared when the wait ends
     ended_at         timestamptz,
-    resume_delay     interval,
+    bind             boolean not null default false,
+    is_sleep         boolean not null default false,
     execution        uuid not null,
     id               uuid not null,
+    suspension       uuid not null,
+    child            uuid,
+    name             text collate "C",
     reason_code      text not null,
     timeout_behavior text not null,
     requested_by     text not null,
     ended_by         text,
-    idempotency_key  text,
-    name             text,
     condition        jsonb not null,
+    waitpoints       uuid[], -- a sleep and a wait for a child have none
     satisfiers       uuid[],
     about            bytea,
     about_digest     bytea,
-    bind             boolean not null default false,
-    within           uuid, -- the suspension of the ticket, if this is one of several waits in it
-    choice           int, -- waits with the same choice are alternatives: the first to complete cancels the others
-    is_sleep         boolean not null default false,
-    child_partition  smallint,
-    child            uuid,
     primary key (partition, execution, id)
 ) with (fillfactor = 70);
 
-create unique index suspensions_open on flowfabric.suspensions (partition, execution)
-    where ended_at is null and within is null;
-create index suspensions_oldest on flowfabric.suspensions (suspended_at, partition, execution)
-    where ended_at is null and within is null;
-create unique index suspensions_by_key on flowfabric.suspensions (partition, execution, idempotency_key)
-    where idempotency_key is not null;
-create unique index suspensions_by_place on flowfabric.suspensions (partition, execution, name, occurrence)
-    where within is not null and name is not null;
-create index suspensions_within on flowfabric.suspensions (partition, execution)
-    where ended_at is null and within is not null;
-create index suspensions_of_child on flowfabric.suspensions (child) where child is not null and ended_at is null;
--- The timeout is cleared when the suspension ends, the expiry when the waitpoint is used or closed.
-create index suspensions_timeout on flowfabric.suspensions (timeout_at) where timeout_at is not null;
--- Executions that wait for a budget, the oldest first. Not by suspended_at, because the planner might then use the
--- index that begins with it.
-create index suspensions_by_budget on flowfabric.suspensions
-    ((condition ->> 'budget'), ((condition ->> 'asked_us')::bigint), partition, execution)
-    where requested_by = 'budget' and ended_at is null;
+create index waits_open on flowfabric.waits (partition, execution) where ended_at is null;
+create unique index waits_by_place on flowfabric.waits (partition, execution, name, occurrence) where name is not null;
+create index waits_of_child on flowfabric.waits (child) where child is not null;
+create index waits_timeout on flowfabric.waits (timeout_at) where timeout_at is not null;
+
+-- One of the waits that a call of `suspend` requests. `known` is the wait at the same place that an earlier call
+-- requested, `is_over` whether that has ended, `is_moot` whether an alternative has.
+create type flowfabric.asked_wait as (
+    item         int,
+    number       int,
+    wait         flowfabric.waits,
+    points       jsonb,
+    known        uuid,
+    is_over      boolean,
+    is_moot      boolean,
+    resume_delay interval,
+    fault        jsonb
+);
+
+-- Executions that a budget has suspended, until they resume or end.
+create table flowfabric.budget_waits (
+    partition smallint not null,
+    asked_at  timestamptz not null,
+    execution uuid not null,
+    budget    uuid not null,
+    amounts   jsonb not null,
+    primary key (partition, execution)
+);
+
+create index budget_waits_in_order on flowfabric.budget_waits (budget, asked_at, partition, execution);
 
 create type flowfabric.waitpoint_state as enum ('pending', 'active', 'closed');
 
 -- `question` identifies the wait that was last released here, while no other wait uses the waitpoint: see `_question`.
+-- Of the waitpoints with the same key only the newest can be open. No index contains a column that closing an active
+-- waitpoint changes, so that this is a HOT update.
 create table flowfabric.waitpoints (
     partition    smallint not null,
     state        flowfabric.waitpoint_state not null,
     created_at   timestamptz not null,
     activated_at timestamptz,
-    expires_at   timestamptz,
+    expires_at   timestamptz, -- cleared when the waitpoint is used or closed
     closed_at    timestamptz,
     execution    uuid not null,
     id           uuid not null,
-    suspension   uuid,
+    wait         uuid, -- the wait that uses it, or that used it last
     key          text collate "C" not null,
     kid          text not null,
     fingerprint  text not null,
     close_reason text,
     question     bytea,
-    primary key (partition, execution, id)
+    primary key (partition, execution, key, created_at, id)
 ) with (fillfactor = 70);
 
-create unique index waitpoints_open on flowfabric.waitpoints (partition, execution, key) where state <> 'closed';
 create index waitpoints_by_id on flowfabric.waitpoints (id);
-create index waitpoints_of_suspension on flowfabric.waitpoints (suspension) where suspension is not null;
 create index waitpoints_pending on flowfabric.waitpoints (expires_at) where expires_at is not null;
 
 -- `number` grows within an execution and gives the order of arrival. `question` identifies the wait that a decision of
