@@ -97,14 +97,15 @@ begin
     return kept;
 end $$;
 
--- Check the length of a text; null is valid unless it is `required`.
+-- Check the length of a text; null is valid unless it is `required`. Stable, as `format` is: otherwise Postgres would
+-- not inline it, and every submission calls it.
 --
 --   refuses  with the code given, as a value
 --   returns  the fault, or null if the text is valid
 create or replace function flowfabric._length_fault(
     code text, what text, value text, low int, high int, field text default null, required boolean default false)
 returns jsonb
-language sql immutable as $$
+language sql stable as $$
     select case when octet_length(_length_fault.value) not between _length_fault.low and _length_fault.high
                      or _length_fault.required and _length_fault.value is null then
         flowfabric._fault(_length_fault.code,
@@ -122,7 +123,7 @@ $$;
 --   returns  the fault, or null if the name is valid
 create or replace function flowfabric._label_fault(code text, what text, value text)
 returns jsonb
-language sql immutable as $$
+language sql stable as $$
     select case when octet_length(_label_fault.value) not between 1 and 64 or _label_fault.value ~ '[^\x20-\x7e]' then
         flowfabric._fault(_label_fault.code, format('%s %s is invalid; use 1 to 64 printable ASCII characters',
                                                     _label_fault.what, flowfabric._shown(_label_fault.value)))
