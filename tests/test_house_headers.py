@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from tests import sources
-from tests.sources import ENGINE, SRC, SqlFunction
+from tests.sources import SRC, SqlFunction
 
 # Functions whose events depend on an argument; the header of a caller names those that it causes.
 CHOSEN_BY_ARGUMENT = {
@@ -114,8 +114,7 @@ def _headers(own: dict[str, set[str]]) -> Iterator[tuple[SqlFunction, set[str]]]
             for f in FUNCTIONS
         }
     for function in FUNCTIONS:
-        if not (function.is_internal and ENGINE / "waits" in function.file.parents):
-            yield function, own[function.name] if function.is_internal else reached[function.name]
+        yield function, own[function.name] if function.is_internal else reached[function.name]
 
 
 def _callees(function: SqlFunction) -> list[SqlFunction]:

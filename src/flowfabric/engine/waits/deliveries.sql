@@ -109,7 +109,6 @@ end $$;
 -- Find the effect of a signal, for any kind of wait. `given.number` is the number that the signal would get. The caller
 -- has locked the ticket and checked the token.
 --
---   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the id of the signal that it duplicates; or the fault; or its effect, with the signals that satisfied the
 --            condition if it now holds, and the wait that then ends unless it is the only one
 create or replace function flowfabric._find_effect(
@@ -167,8 +166,7 @@ end $$;
 --
 --   moves    suspended → runnable, if the condition now holds
 --   locks    the tickets, in key order
---   emits    signal_delivered, execution_resumed, waitpoint_closed
---   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   refuses  target_not_signalable, as a value
 --   returns  per item its signal with its effect and the lane to wake; without an effect, the signal that it duplicates
 --            or the fault
 create or replace function flowfabric._accept_signals(
@@ -229,7 +227,6 @@ end $$;
 -- Find the effects of signals, at most one per execution. The caller has locked the tickets and checked the tokens.
 -- Fast path: a plain wait that this signal alone satisfies (`_is_met`). `_find_effect` handles all other signals.
 --
---   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  per item its execution, the number it gets, and its effect with the signals that satisfied the condition
 --            if it now holds; or the id of the signal that it duplicates; or the fault
 create or replace function flowfabric._find_effects(
@@ -286,8 +283,7 @@ $$;
 -- Record signals, at most one per execution, and apply them. The caller has locked the tickets.
 --
 --   moves    suspended → runnable, if the condition now holds
---   emits    signal_delivered, execution_resumed, waitpoint_closed
---   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
+--   emits    signal_delivered
 --   returns  per item its signal with its effect and the lane to wake; without an effect, the signal that it duplicates
 --            or the fault
 create or replace function flowfabric._accept_round(
@@ -351,7 +347,6 @@ end $$;
 -- tickets.
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
---   emits    execution_resumed, waitpoint_closed
 create or replace function flowfabric._resume_satisfied(
     partitions smallint[], executions uuid[], satisfiers text[], parts uuid[])
 returns void

@@ -42,7 +42,6 @@ end $$;
 -- The caller has locked the tickets.
 --
 --   moves    waitpoint active → closed; of an alternative active → pending
---   emits    waitpoint_closed
 create or replace function flowfabric._end_waits(
     partitions smallint[], executions uuid[], ids uuid[], ended_by text, now timestamptz,
     satisfiers text[] default null, close_reason text default 'resumed')
@@ -127,7 +126,6 @@ end $$;
 -- that a budget has suspended meanwhile still waits for the budget. The caller has locked the tickets.
 --
 --   moves    suspended → runnable: eligible_now, or not_eligible_until_time / waiting_for_resume_delay
---   emits    execution_resumed, waitpoint_closed
 --   returns  the lanes to wake
 create or replace function flowfabric._resume_finished(partitions smallint[], executions uuid[], ended_by text)
 returns text[]
@@ -157,7 +155,6 @@ end $$;
 -- End the waits of executions that have ended, and close their waitpoints.
 --
 --   moves    waitpoint pending, active → closed
---   emits    waitpoint_closed
 create or replace function flowfabric._close_waits(partitions smallint[], ids uuid[], outcome flowfabric.outcome)
 returns void
 language plpgsql set enable_hashjoin = off

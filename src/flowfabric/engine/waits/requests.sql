@@ -18,7 +18,7 @@ $$;
 
 -- Check the fields of a requested wait, then its condition, reason code and timeout.
 --
---   refuses  invalid_body, invalid_time, payload_too_large, invalid_suspension, as a value
+--   refuses  invalid_body, invalid_time, invalid_suspension, as a value
 --   returns  the fault, or null if they are valid
 create or replace function flowfabric._wait_fault(
     wait flowfabric.waits, keys text[], timeout_ms bigint, resume_delay_ms bigint, now timestamptz)
@@ -68,7 +68,7 @@ end $$;
 -- new one needs an active signing key.
 --
 --   refuses  invalid_suspension, waitpoint_not_found, waitpoint_not_pending, pending_waitpoint_expired,
---            waitpoint_of_other_execution, no_active_key, as a value
+--            waitpoint_of_other_execution, as a value
 --   returns  the fault, or null if it can be used
 create or replace function flowfabric._point_fault(
     partition int, execution uuid, key text, wanted uuid, now timestamptz)
@@ -106,8 +106,7 @@ end $$;
 -- Check a requested wait, by its kind. `rare_points` says whether its waitpoints must be looked up: some are requested
 -- by id, or no signing key is active.
 --
---   refuses  invalid_body, invalid_time, payload_too_large, invalid_suspension, waitpoint_not_found,
---            waitpoint_not_pending, pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key, as a value
+--   refuses  invalid_suspension, as a value
 --   returns  the fault, or null if it is valid
 create or replace function flowfabric._asked_fault(
     wait flowfabric.waits, points jsonb, timeout_ms bigint, resume_delay_ms bigint, rare_points boolean,
@@ -145,8 +144,6 @@ end $$;
 -- Read the requested waits of each item, with the timeouts that the policy of its execution adds, and compare them with
 -- the waits of earlier suspensions: one at the same place of the journal is the same wait.
 --
---   refuses  invalid_body, invalid_time, payload_too_large, invalid_suspension, waitpoint_not_found,
---            waitpoint_not_pending, pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key, as a value
 --   returns  a row per wait, each place once
 create or replace function flowfabric._asked_waits(
     items int[], partitions smallint[], ids uuid[], wishes text[], suspensions uuid[], now timestamptz)

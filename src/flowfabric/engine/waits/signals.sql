@@ -135,7 +135,7 @@ end $$;
 
 -- Check the fields of a signal, from any sender.
 --
---   refuses  invalid_signal, payload_too_large, as a value
+--   refuses  invalid_signal, as a value
 --   returns  the fault, or null if they are valid
 create or replace function flowfabric._signal_fault(
     name text, category text, source_type text, source_identity text, correlation_id text, idempotency_key text,

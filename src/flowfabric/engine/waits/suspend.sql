@@ -40,7 +40,6 @@ end $$;
 -- caller has locked the tickets.
 --
 --   moves    waitpoint pending → active, or – → active; a pending one that expired or lost its signing key → closed
---   emits    waitpoint_created, waitpoint_closed
 --   returns  the started waits whose waitpoints were created earlier, and by item its waitpoints with their tokens
 create or replace function flowfabric._start_waits(
     asked flowfabric.asked_wait[], now timestamptz, out waited uuid[], out bound jsonb[])
@@ -94,7 +93,6 @@ end $$;
 -- locked the tickets.
 --
 --   moves    waitpoint active → closed; of an alternative active → pending
---   emits    signal_delivered, waitpoint_closed
 --   returns  the items of which a wait timed out
 create or replace function flowfabric._end_finished_waits(
     asked flowfabric.asked_wait[], waited uuid[], now timestamptz)
@@ -258,9 +256,6 @@ $$;
 -- Suspend executions, at most once each. The caller has locked the tickets and checked the fences.
 --
 --   moves    active → suspended: attempt_interrupted; or stays active if the run can continue immediately
---   emits    execution_suspended, waitpoint_created, waitpoint_closed, signal_delivered
---   refuses  per item invalid_suspension, invalid_body, invalid_time, payload_too_large, waitpoint_not_found,
---            waitpoint_not_pending, pending_waitpoint_expired, waitpoint_of_other_execution, no_active_key
 --   returns  per item as suspend
 create or replace function flowfabric._suspend(
     items int[], partitions smallint[], ids uuid[], wishes text[], suspensions uuid[], now timestamptz)

@@ -4,7 +4,6 @@
 -- caller has locked the tickets.
 --
 --   moves    waitpoint active → closed; of an alternative active → pending
---   emits    waitpoint_closed
 create or replace function flowfabric._time_out_waits(
     partitions smallint[], executions uuid[], ids uuid[], now timestamptz)
 returns void
@@ -81,9 +80,7 @@ end $$;
 -- Apply one timeout behavior to waits. The caller has locked the tickets and checked that each execution still waits.
 --
 --   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays suspended, for an operator
---   locks    the budgets of their reservations, in key order
---   emits    execution_failed, execution_cancelled, execution_expired, execution_resumed, suspension_escalated,
---            waitpoint_closed
+--   emits    execution_failed, execution_cancelled, execution_expired
 --   returns  the executions that ended
 create or replace function flowfabric._time_out(
     behavior text, partitions smallint[], ids uuid[], waits uuid[], now timestamptz)
@@ -125,7 +122,6 @@ end $$;
 -- ends a member of a flow needs the flow.
 --
 --   locks    the tickets, after their flows, skipping locked ones; the budgets of their reservations, in key order
---   emits    reservation_released
 --   returns  the waits that can time out now, with the lanes of their executions
 create or replace function flowfabric._lock_late_waits(
     inout partitions smallint[], inout executions uuid[], inout ids uuid[], now timestamptz, out lanes text[])

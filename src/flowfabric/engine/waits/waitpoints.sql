@@ -64,8 +64,7 @@ end $$;
 -- pending until `expires_at`. Unusable ones with the same key are closed. The caller has locked the tickets.
 --
 --   moves    waitpoint – → pending or active, or pending → active; an unusable pending one → closed
---   emits    waitpoint_created, waitpoint_closed
---   refuses  no_active_key
+--   emits    waitpoint_created
 --   returns  their tokens, in the same order
 create or replace function flowfabric._open_waitpoints(
     partitions smallint[], executions uuid[], keys text[], ids uuid[], waits uuid[], expires_at timestamptz,
