@@ -330,7 +330,13 @@ def _method(owner: str, function: Function) -> str:
     return _definition(ITERATES if name == "__next__" else "", name, parameters, kind, said, statement)
 
 
-SYNC_WORDS = {"async with": "with", "When awaited, raises": "Raises", "await ": "", "\\": "\\\\"}
+SYNC_WORDS = {
+    "async with": "with",
+    "When awaited, raises": "Raises",
+    "await ": "",
+    "\\": "\\\\",
+    "On your own connection, it joins the transaction that is open there. ": "",
+}
 ITERATES = "def __iter__(self) -> Self:\n        return self\n\n    "
 
 
@@ -340,12 +346,9 @@ def _docstring(function: Function) -> str | None:
 
 
 def _sync_words(said: str) -> str:
-    return (
-        said.replace("async with", "with")
-        .replace("When awaited, raises", "Raises")
-        .replace("await ", "")
-        .replace("\\", "\\\\")
-    )
+    for words, others in SYNC_WORDS.items():
+        said = said.replace(words, others)
+    return said
 
 
 def _parameters(function: Function) -> str:

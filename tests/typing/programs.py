@@ -7,13 +7,14 @@ from typing import Any, assert_type
 import asyncpg
 import django.db
 import psycopg
-from sqlalchemy import Connection
+import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from flowfabric import (
     App,
     Child,
+    Connection,
     Context,
     Execution,
     FlowFabricError,
@@ -23,6 +24,7 @@ from flowfabric import (
     SubmitOptions,
     SyncApp,
     SyncChild,
+    SyncConnection,
     SyncContext,
     SyncExecution,
     Usage,
@@ -53,6 +55,7 @@ async def report(ctx: Context, topic: str, pages: int = 1) -> list[str]:
     verdict = await ctx.approval("publish", subject=notes, approvers=2, timeout=timedelta(days=2))
     assert_type(verdict, Verdict)
     assert_type(verdict.approved, bool)
+    assert_type(await ctx.transaction_step("charge", charge, 5), int)
     child = await ctx.submit(plain, 3)
     assert_type(child, Child[float])
     assert_type(await child.result(), float)
@@ -86,6 +89,7 @@ def blocked(ctx: SyncContext, n: int) -> bytes:
     assert_type(metered(ctx, "team-a", len)("tides"), int)
     assert_type(ctx.step("count", count, "tides"), int)
     assert_type(ctx.step("length", len, "tides"), int)
+    assert_type(ctx.transaction_step("charge", charge_in_sync_code, 5), int)
     assert_type(ctx.approval("publish").approved, bool)
     assert_type(ctx.wait_for_signal("go"), Signal | None)
     child = ctx.submit(plain, 3)
@@ -105,6 +109,14 @@ async def search(topic: str) -> dict[str, int]:
 
 async def count(topic: str) -> int:
     return 1
+
+
+async def charge(conn: Connection, amount: int) -> int:
+    return int(await conn.fetchval("insert into charges (amount) values ($1) returning id", amount))
+
+
+def charge_in_sync_code(conn: SyncConnection, amount: int) -> int:
+    return int(conn.fetchval("insert into charges (amount) values ($1) returning id", amount))
 
 
 async def call_directly(ctx: Context) -> None:
@@ -146,7 +158,7 @@ async def submit_with_async_drivers(
 
 
 def submit_with_sync_drivers(
-    pg: psycopg.Connection, session: Session, scoped: scoped_session[Session], conn: Connection
+    pg: psycopg.Connection, session: Session, scoped: scoped_session[Session], conn: sqlalchemy.Connection
 ) -> None:
     assert_type(report.submit_in(pg, "tides", pages=2), SyncExecution[list[str]])
     assert_type(report.submit_in(session, "tides", pages=2), SyncExecution[list[str]])

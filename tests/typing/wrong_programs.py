@@ -15,7 +15,7 @@ from flowfabric.engine import executions, lanes
 from flowfabric.model import EventFilter, Options, PublicState, Submission
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine
-from tests.typing.programs import app, blocked, count, plain, report, search
+from tests.typing.programs import app, blocked, charge, charge_in_sync_code, count, plain, report, search
 
 
 async def submit(ctx: Context) -> None:
@@ -67,6 +67,7 @@ def use_sync_results(ctx: SyncContext, sync: SyncApp) -> None:
     d: str = ctx.approval("x").approved  # wrong: has type "bool", variable has type "str"
     e: str = ctx.submit(plain, 3).result()  # wrong: has type "float", variable has type "str"
     f: str = search(ctx, "tides")  # wrong: has type "dict[str, int]", variable has type "str"
+    g: str = ctx.transaction_step("charge", charge_in_sync_code, 5)  # wrong: has type "int", variable has type "str"
     ctx.any_of(ctx.sleep("1h"))  # wrong: No overload variant
     ctx.slep("1h")  # wrong: has no attribute "slep"
     ctx.submit(plain, "three")  # wrong: No overload variant
@@ -97,6 +98,8 @@ async def write_handlers(ctx: Context) -> None:
     await ctx.report_usage("team-a", tokens="many")  # wrong: incompatible type "str"; expected "int"
     await metered(ctx, "team-a", count)(3)  # wrong: incompatible type "int"; expected "str"
     await ctx.submit(plain, "three")  # wrong: No overload variant
+    await ctx.transaction_step("charge", charge_in_sync_code, 5)  # wrong: expected "Callable[..., Awaitable[
+    charged: str = await ctx.transaction_step("charge", charge, 5)  # wrong: incompatible type
     await ctx.sleep(hours=1)  # wrong: Unexpected keyword argument "hours"
     await ctx.approval("publish", of="text")  # wrong: Unexpected keyword argument "of"
     await ctx.any_of(ctx.sleep("1h"), count("tides"))  # wrong: No overload variant
