@@ -10,6 +10,8 @@ import re
 from enum import StrEnum
 from uuid import UUID
 
+from flowfabric.ids import read_execution_id
+
 _KID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET = re.compile(r"[0-9A-Fa-f]{64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -57,19 +59,19 @@ def fingerprint(token: str) -> str:
 
 
 def waitpoint_message(execution_id: str, waitpoint_id: UUID) -> str:
-    """Return the message that a waitpoint's token signs. The execution id is in its `wire` form."""
-    return f"{execution_id}:{waitpoint_id}"
+    """Return the message that a waitpoint's token signs. The id of the execution may have any form."""
+    return f"{read_execution_id(execution_id).wire}:{waitpoint_id}"
 
 
 def grant_message(execution_id: str, worker: str, instance: str, expires_at: int) -> str:
-    """Return the message that a grant signs. The execution id is in its `wire` form, the expiry in milliseconds."""
-    partition_key, _, uuid = execution_id.rpartition(":")
+    """Return the message that a grant signs. The expiry is in milliseconds."""
+    partition_key, _, uuid = read_execution_id(execution_id).wire.rpartition(":")
     return f"{partition_key}|{uuid}|{worker}|{instance}|{expires_at}"
 
 
 def grant_key(execution_id: str, expires_at: int, token: str) -> str:
     """Return the text of a grant for the worker; `token` is the signed `grant_message`."""
-    return f"pg:{execution_id}:{expires_at}:{token}"
+    return f"pg:{read_execution_id(execution_id).wire}:{expires_at}:{token}"
 
 
 def _digest(secret: bytes, kid: str, message: str) -> str:

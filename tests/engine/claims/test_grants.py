@@ -75,10 +75,10 @@ async def test_a_grant_key_has_the_wire_format_and_python_can_sign_it(conn: Conn
     await signing_keys.rotate_key(conn, "k2", SECRET)
     grant = await granted(given)
     expires_ms = round(grant.expires_at.timestamp() * 1000)
-    message = signing.grant_message(grant.execution_id.wire, given.worker, given.instance, expires_ms)
+    message = signing.grant_message(str(grant.execution_id), given.worker, given.instance, expires_ms)
 
     signed = signing.sign(bytes.fromhex(SECRET), "k2", message)
-    assert grant.grant_key == signing.grant_key(grant.execution_id.wire, expires_ms, signed)
+    assert grant.grant_key == signing.grant_key(str(grant.execution_id), expires_ms, signed)
     assert grant.partition_key == f"{{fp:{grant.execution_id.partition}}}"
     assert grant.expires_at.microsecond % 1000 == 0
     assert timedelta(seconds=9) < grant.expires_at - await testing.now(conn) <= timedelta(seconds=10)
@@ -221,10 +221,10 @@ async def test_a_secret_in_its_grace_signs_no_new_grant(conn: Connection, given:
     await signing_keys.rotate_key(conn, "k3", "0ddba115" * 8, grace=timedelta(hours=1))
     grant = await granted(given)
     expires_ms = round(grant.expires_at.timestamp() * 1000)
-    message = signing.grant_message(grant.execution_id.wire, given.worker, given.instance, expires_ms)
+    message = signing.grant_message(str(grant.execution_id), given.worker, given.instance, expires_ms)
     forged = signing.sign(bytes.fromhex(SECRET), "leaked", message)
 
-    assert await cause(given, signing.grant_key(grant.execution_id.wire, expires_ms, forged)) == "unknown_grant"
+    assert await cause(given, signing.grant_key(str(grant.execution_id), expires_ms, forged)) == "unknown_grant"
 
 
 async def cancel(given: Given, grant: Grant) -> None:

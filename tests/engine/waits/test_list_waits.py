@@ -83,11 +83,11 @@ async def test_limits_and_cursors_are_checked(conn: Connection, given: Given) ->
         await waits.list_suspended(conn, limit=-1)
     with pytest.raises(InvalidLimit):
         await waits.list_waitpoints(conn, asked.execution_id, limit=-1)
-    for cursor in ("x", "1,2", f"5,{asked.execution_id.uuid}"):
+    for cursor in ("x", "1,2", f"5,{str(asked.execution_id)[1:]}"):
         with pytest.raises(InvalidCursor):
             await waits.list_suspended(conn, cursor=cursor)
     with pytest.raises(InvalidCursor):
-        await waits.list_waitpoints(conn, asked.execution_id, cursor=f"5,{asked.execution_id}")
+        await waits.list_waitpoints(conn, asked.execution_id, cursor=f"5,{asked.execution_id.wire}")
     with pytest.raises(ExecutionNotFound):
         await waits.list_waitpoints(conn, mint_execution_id())
 
