@@ -262,6 +262,9 @@ async def of_execution(execution: Execution[list[str]], token: str) -> None:
     # Execution.events
     async for event in execution.events():
         print(event.at, event.kind)
+    # Execution.steps
+    async for step in execution.steps(results=True):
+        print(step.name, step.state, step.size, step.result)
     # ExecutionId
     text = str(execution.execution_id)  # to store; `app.execution(text)` returns the handle again
 

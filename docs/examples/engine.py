@@ -395,6 +395,9 @@ async def of_steps(conn: asyncpg.Connection, claim: Claim) -> None:
     saved = await steps.save_step(conn, Step(fence=claim.fence, name="search", occurrence=1, result=b'["a", "b"]'))
     # steps.save_step_many
     await steps.save_step_many(conn, [Step(fence=claim.fence, name="page", occurrence=n) for n in (1, 2)])
+    # steps.list_steps
+    page = await steps.list_steps(conn, claim.execution_id, results=True)
+    print([(each.name, each.state, each.size, each.result) for each in page.items])
     # steps.read_journal
     for entry in await steps.read_journal(conn, claim.execution_id, begun=claim.journal):
         print(entry.kind, entry.name, entry.result)

@@ -27,6 +27,23 @@ async def test_a_result_has_the_type_that_the_handler_returns(app: App) -> None:
         assert await execution.state() == "completed"
 
 
+async def test_the_steps_of_an_execution_can_be_read(app: App) -> None:
+    @app.task
+    async def report(ctx: Context) -> None:
+        for number in range(1_010):
+            await ctx.step("page", lambda number=number: number)
+
+    async with working(app):
+        execution = await report.submit()
+        await execution.result(TIMEOUT)
+        found = [step async for step in execution.steps(results=True)]
+        synced = await asyncio.to_thread(lambda: list(app.sync()(execution).steps()))
+
+    assert [(step.name, step.occurrence, step.result) for step in found[-1:]] == [("page", 1_010, b"1009")]
+    assert [step.occurrence for step in synced] == [step.occurrence for step in found] == list(range(1, 1_011))
+    assert {step.result for step in synced} == {None}
+
+
 async def test_a_failure_contains_the_remote_traceback(app: App) -> None:
     @app.task(non_retryable=[LookupError])
     async def report() -> None:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric.engine import attempts, flows, lanes, waits, workers
+from flowfabric.engine import attempts, flows, lanes, steps, waits, workers
 from flowfabric.ids import ExecutionId, FlowId, stamped
+from flowfabric.model import Delay, Step
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -18,7 +19,7 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
-STUCK = numbered(12)
+STUCK, NAPPING = map(numbered, range(12, 14))
 
 
 FLOW, NO_FLOW = FlowId.of(UUID(int=20)), FlowId.of(UUID(int=21))
@@ -75,6 +76,15 @@ async def signalled(given: Given) -> str:
     [point] = (await waits.suspend(given.conn, claim.fence, asked)).waitpoints
     assert point.token is not None
     return point.token
+
+
+async def saved(given: Given) -> None:
+    """An execution that has saved two steps and sleeps; the name of one step has control characters."""
+    claim = await given.claimed(execution_id=NAPPING, lane="naps")
+    for name, result in (("search", b'["tides"]'), ("a\x1b[31m\n\u202eb", None)):
+        await steps.save_step(given.conn, Step(fence=claim.fence, name=name, occurrence=1, result=result))
+    nap = Delay(fence=claim.fence, until=timedelta(hours=1), name="sleep", occurrence=1)
+    await attempts.delay_many(given.conn, [nap])
 
 
 async def ended(given: Given) -> None:

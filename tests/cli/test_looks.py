@@ -16,6 +16,7 @@ from tests.cli.scene import (
     FLOW,
     HELD,
     LOST,
+    NAPPING,
     NO_FLOW,
     PAUSED,
     RETRIED,
@@ -66,6 +67,14 @@ async def test_lists_and_cards_of_executions(look: Looks, given: Given) -> None:
     await look("executions describe", f"{DONE}", f"{DONE} --json", f"{FAILED}", f"{ASKING}")
     await look("executions attempts", f"{RETRIED}", f"{RETRIED} --json", f"{PAUSED}")
     await look("executions events", f"{CANCELLED}", f"{CANCELLED} --json", f"{CANCELLED} --limit 1")
+
+
+async def test_steps(look: Looks, given: Given) -> None:
+    await scene.saved(given)
+    await given.submitted(execution_id=WAITING)
+
+    ways = ("--results", "--json --limit 2", "--results --json", "--limit 2")
+    await look("executions steps", f"{NAPPING}", *(f"{NAPPING} {way}" for way in ways), f"{WAITING}", f"{STUCK}")
 
 
 async def test_explanations(look: Looks, given: Given) -> None:

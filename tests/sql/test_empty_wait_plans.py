@@ -44,6 +44,7 @@ async def looked_at(m: Meter, it: ExecutionId) -> None:
     await m("explain", executions.explain(m.conn, it))
     await m("describe", executions.describe(m.conn, it))
     await m("read_journal", steps.read_journal(m.conn, it))
+    await m("list_steps", steps.list_steps(m.conn, it, results=True))
 
 
 async def a_wait_and_its_signal(m: Meter) -> None:

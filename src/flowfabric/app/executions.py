@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from flowfabric import durations, payloads
-from flowfabric.engine import attempts, events, executions, waits
+from flowfabric.engine import attempts, events, executions, steps, waits
 from flowfabric.errors import (
     ExecutionCancelled,
     ExecutionExpired,
@@ -25,10 +26,12 @@ from flowfabric.model import (
     Outcome,
     PublicState,
     Result,
+    SavedStep,
     SignalToSend,
     SubmitOutcome,
     Submitted,
 )
+from flowfabric.postgres.call import LONGEST_PAGE
 from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
@@ -168,6 +171,22 @@ class Execution(Generic[R]):
         async for event in await self._app.log.subscribe(cursor, events.timeline(self.execution_id)):
             yield event
             if event.kind in ENDS and await self._ended_at(event):
+                return
+
+    async def steps(self, *, results: bool = False) -> AsyncIterator[SavedStep]:
+        """Yield the steps and sleeps that the handler has saved, in the order in which they were saved.
+
+        `results` reads their results too, as the bytes that were stored.
+        """
+        cursor: str | None = None
+        while True:
+            read = partial(
+                steps.list_steps, execution_id=self.execution_id, results=results, cursor=cursor, limit=LONGEST_PAGE
+            )
+            page = await self._run(read)
+            for step in page.items:
+                yield step
+            if (cursor := page.next_cursor) is None:
                 return
 
     async def _ended_at(self, event: Event) -> bool:

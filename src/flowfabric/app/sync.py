@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         FlowState,
         Outcome,
         PublicState,
+        SavedStep,
         ScheduleChange,
         SignalToSend,
     )
@@ -137,6 +138,13 @@ class SyncExecution(Sync, Generic[R]):
     def events(self, cursor: str = events.OLDEST) -> Iterator[Event]:
         """Yield the events of the execution, past and new, until it has ended."""
         return self._iterate(self._thing.events, cursor)
+
+    def steps(self, *, results: bool = False) -> Iterator[SavedStep]:
+        """Yield the steps and sleeps that the handler has saved, in the order in which they were saved.
+
+        `results` reads their results too, as the bytes that were stored.
+        """
+        return self._iterate(self._thing.steps, results=results)
 
 
 class SyncFlowHandle(Sync):

@@ -1,6 +1,8 @@
 """Steps: named results that a handler saves, and the journal that a run reads at its start."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
@@ -8,8 +10,8 @@ import msgspec
 from flowfabric import calls
 from flowfabric.calls import Act
 from flowfabric.errors import FlowFabricError
-from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import Journal, JournalEntry, Saved, Step
+from flowfabric.ids import ExecutionId, check_text, invalid_cursor
+from flowfabric.model import Journal, JournalEntry, Page, Saved, SavedStep, Step
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -42,6 +44,53 @@ async def save_step_many(
     that the other items do not wait for it.
     """
     return await calls.each_fenced(conn, "save_step", steps, _act, Saved, result_limit=result_limit, wait=wait)
+
+
+async def list_steps(
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    results: bool = False,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[SavedStep]:
+    """List the steps and sleeps that an execution has saved, in the order in which they were saved.
+
+    With `results`, a page has at most 1 MiB of them, or one step. Raises `ExecutionNotFound`, `InvalidCursor`,
+    `InvalidLimit`.
+    """
+    found = await call.rows(
+        conn,
+        "list_steps",
+        **calls.about(execution_id),
+        with_results=results,
+        take=call.take(limit),
+        **_position(cursor),
+    )
+    items = [msgspec.convert(row, SavedStep) for row in found]
+    fitting = [item for item, row in zip(items, found, strict=True) if row["fits"]]
+    page = call.page(fitting, limit, _cursor)
+    if fitting and len(fitting) < len(items):
+        return Page(page.items, _cursor(page.items[-1]))
+    return page
+
+
+def _position(cursor: str | None) -> dict[str, object]:
+    if not cursor:
+        return {}
+    at, occurrence, name = [*cursor.split(","), "", ""][:3]
+    try:
+        after = datetime.fromisoformat(at)
+    except ValueError:
+        raise invalid_cursor(cursor) from None
+    known = cursor.isascii() and cursor.count(",") == 2 and after.tzinfo and occurrence.isdigit()
+    if not known or len(occurrence) > 9 or "\0" in unquote(name):
+        raise invalid_cursor(cursor)
+    return {"after_at": after, "after_occurrence": int(occurrence), "after_name": unquote(name)}
+
+
+def _cursor(last: SavedStep) -> str:
+    return f"{last.saved_at.isoformat()},{last.occurrence},{quote(last.name, safe='')}"
 
 
 async def read_journal(

@@ -102,6 +102,56 @@ begin
         select coalesce(j.fault, case when s.name is null then flowfabric._too_many_steps_fault() end)) o (fault);
 end $$;
 
+-- List the steps and sleeps that an execution has saved, in the order in which they were saved. Keyset pagination; a
+-- page sorts the steps of the execution, at most 10,000. Results are read only if requested, and then a page stops at
+-- 1 MiB of them, but has at least one step.
+--
+--   refuses  execution_not_found, invalid_limit
+--   returns  one row per step, and one more than `take` if another page follows; `fits` is false for those that the
+--            page has no room for. A sleep is `sleeping` until it is over, or `interrupted` if the execution ended
+--            before
+create or replace function flowfabric.list_steps(
+    partition int, id uuid, with_results boolean default false, after_at timestamptz default '-infinity',
+    after_name text default '', after_occurrence int default 0, take int default 50)
+returns table (name text, occurrence int, kind text, state text, saved_at timestamptz, due_at timestamptz, size int,
+               encoding text, result bytea, fits boolean)
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+    ended_at timestamptz;
+begin
+    select e.ended_at into ended_at from flowfabric.executions e
+    where e.partition = list_steps.partition and e.id = list_steps.id;
+    if not found then
+        perform flowfabric._refuse_missing(list_steps.partition, list_steps.id);
+    end if;
+
+    return query
+    with steps as (
+        select s.name, s.occurrence, s.kind, s.at, s.due_at, coalesce(octet_length(s.result), 0) as size, s.encoding
+        from flowfabric.steps s
+        where s.partition = list_steps.partition and s.execution = list_steps.id
+          and (s.at, s.name, s.occurrence) > (list_steps.after_at, list_steps.after_name, list_steps.after_occurrence)
+        order by s.at, s.name, s.occurrence
+        limit flowfabric._page(list_steps.take)
+    ), measured as (
+        select s.*, row_number() over page = 1 or not list_steps.with_results
+                    or sum(s.size) over page <= 1048576 as fits
+        from steps s window page as (order by s.at, s.name, s.occurrence)
+    )
+    select m.name, m.occurrence, m.kind,
+           case when m.due_at is null or m.due_at <= coalesce(ended_at, now) then 'completed'
+                when ended_at is null then 'sleeping' else 'interrupted' end,
+           m.at, m.due_at, m.size, coalesce(m.encoding, 'json'),
+           case when list_steps.with_results and m.fits then (
+               select s.result from flowfabric.steps s
+               where s.partition = list_steps.partition and s.execution = list_steps.id and s.name = m.name
+                 and s.occurrence = m.occurrence) end,
+           m.fits
+    from measured m order by m.at, m.name, m.occurrence;
+end $$;
+
 -- Read the journal that a handler starts with when it runs again: saved steps, sleeps and completed waits, by name and
 -- occurrence. Keyset pagination; a page stops at 1 MiB. A wait whose signals do not fit into a page comes without them:
 -- `read_signals` returns them.

@@ -94,7 +94,7 @@ from flowfabric.model.schedules import (
     Timing,
 )
 from flowfabric.model.signing_keys import Key, Rotated, Seeded
-from flowfabric.model.steps import Saved, Step
+from flowfabric.model.steps import Saved, SavedStep, Step
 from flowfabric.model.suspending import ExecutionToSuspend
 from flowfabric.model.waits import (
     BoundWaitpoint,
@@ -201,6 +201,7 @@ __all__ = [
     "Revoked",
     "Rotated",
     "Saved",
+    "SavedStep",
     "Schedule",
     "ScheduleChange",
     "SchedulePause",

@@ -26,3 +26,21 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Literal["saved", "duplicate"]
     result: bytes | None = None
     encoding: str = "json"
+
+
+class SavedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step or sleep that an execution has saved."""
+
+    name: str
+    occurrence: int
+    kind: Literal["step", "sleep"]
+    state: Literal["completed", "sleeping", "interrupted"]
+    """A sleep is `sleeping` until it is over, and `interrupted` if the execution ended before."""
+    saved_at: datetime
+    due_at: datetime | None = None
+    """When a sleep ends."""
+    size: int = 0
+    """How many bytes the result has."""
+    encoding: str = "json"
+    result: bytes | None = None
+    """Only if requested."""

@@ -15,8 +15,9 @@ from flowfabric.cli.output import page_table, prints
 from flowfabric.engine import attempts as attempt_engine
 from flowfabric.engine import events as event_engine
 from flowfabric.engine import executions as engine
+from flowfabric.engine import steps as step_engine
 from flowfabric.engine import workers as worker_engine
-from flowfabric.model import Attempt, Description, Event, Page, PublicState, Summary
+from flowfabric.model import Attempt, Description, Event, Page, PublicState, SavedStep, Summary
 
 CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
         "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
@@ -171,6 +172,24 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
     execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
         return await attempt_engine.list_attempts(conn, execution_id, limit=limit, cursor=cursor)
+
+
+@executions.command("steps")
+@execution_argument
+@click.option("--results", is_flag=True, help="Show the results too, at most 1 MiB per page.")
+@paged
+@prints("step=name", "occurrence", "kind", "state", "saved=saved_at", "sleeps until=due_at", "bytes=size", "result",
+        empty="no steps saved yet")  # fmt: skip
+async def list_steps(app: App, execution: str, results: bool, limit: int, cursor: str | None) -> Page[SavedStep]:
+    """List the steps and sleeps that an execution has saved, in that order. A run that starts again skips them.
+
+    \b
+    Example:
+      ff executions steps 019df237-3e80-8a31-800c-3f9b71e5d004 --results
+    """
+    execution_id = await resolve.execution_id(app, execution)
+    async with app.database.connection() as conn:
+        return await step_engine.list_steps(conn, execution_id, results=results, limit=limit, cursor=cursor)
 
 
 for action in (actions.cancel, actions.override, actions.replay, actions.hold, actions.unhold, actions.resume,
