@@ -324,3 +324,36 @@ async def test_arguments_of_a_child_are_checked_when_it_is_submitted(app: App, g
         with pytest.raises(ExecutionFailed, match="the arguments do not fit"):
             await (await parent.submit()).result(TIMEOUT)
     assert await given.count("executions") == 1
+
+
+@pytest.mark.parametrize("options", [{"priority": -1}, {"priority": 9_001}, {"key": ""}])
+async def test_options_that_are_out_of_range_are_refused_at_once(app: App, options: Any) -> None:
+    @app.task
+    def ship(order: int) -> None: ...
+
+    with pytest.raises(InvalidBody, match="is invalid; use"):
+        ship.with_options(**options)
+    with pytest.raises(InvalidBody, match="is invalid; use"):
+        await app.submit("ship", options, order=1)
+    with pytest.raises(InvalidBody, match="is invalid; use"):
+        await app.submit("unknown_here", options, order=1)
+
+
+def test_a_task_with_a_priority_out_of_range_is_refused(app: App) -> None:
+    with pytest.raises(InvalidBody, match="priority -1 is invalid; use 0 to 9000"):
+
+        @app.task(priority=-1)
+        def ship() -> None: ...
+
+    assert app.tasks == {}
+
+
+async def test_a_flow_with_an_empty_key_is_refused(app: App) -> None:
+    @app.task
+    def ship() -> None: ...
+
+    flow = app.flow("orders", key="")
+    flow.add(ship)
+    async with app:
+        with pytest.raises(InvalidBody, match="key '' is invalid; use 1 to 256 bytes"):
+            await flow.submit()

@@ -78,7 +78,7 @@ class Task(Generic[P, R]):
         self.app = app
         self.handler = handler
         self.options = options
-        self.priority = priority
+        self.priority = calls.priority(priority)
         self.non_retryable = tuple(non_retryable)
         self.limit = limit
         self.is_async = inspect.iscoroutinefunction(handler)
@@ -289,9 +289,12 @@ def child_call(options: Options, payload: bytes, overrides: SubmitOptions, retur
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Check options and parse their times. Raises `TypeError` for an unknown option, and `ValueError`."""
+    """Check options and parse their times. Raises `TypeError` for an unknown option, `ValueError` and `InvalidBody`."""
     if unknown := sorted(options.keys() - SubmitOptions.__annotations__.keys()):
         raise TypeError(f"option {unknown[0]!r} is unknown; use {', '.join(SubmitOptions.__annotations__)}")
+    if (key := options.get("key")) == "":
+        raise InvalidBody(f"key {key!r} is invalid; use 1 to 256 bytes, or leave it out", field="key")
+    calls.priority(options.get("priority"))
     times = {name: durations.read_time(options[name]) for name in ("delay", "deadline") if name in options}
     return {**options, **times}
 

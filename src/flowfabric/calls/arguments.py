@@ -14,6 +14,8 @@ from flowfabric.model import Fence
 
 T = TypeVar("T")
 
+HIGHEST_PRIORITY = 9_000
+
 
 def about(execution_id: ExecutionId) -> dict[str, object]:
     """Return the arguments that identify an execution. Raises `InvalidId` for the text of an id."""
@@ -105,6 +107,14 @@ def check_result(result: bytes | None, encoding: str | None, limit: int) -> tupl
         )
     given = expect(str, encoding, "encoding")
     return size, check_text(given, "encoding") if given not in (None, "json") else None
+
+
+def priority(given: int | None) -> int:
+    """Return a priority; no priority is 0. Raises `InvalidBody` for one that Postgres could not store."""
+    number = expect(int, given, "priority") or 0
+    if not 0 <= number <= HIGHEST_PRIORITY:
+        raise InvalidBody(f"priority {number} is invalid; use 0 to {HIGHEST_PRIORITY}", field="priority")
+    return number
 
 
 def expect(kind: type[T], value: T, field: str) -> T:

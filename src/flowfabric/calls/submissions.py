@@ -70,7 +70,7 @@ def prepare(submission: Submission, texts: dict[int, str], fresh: Iterator[Execu
         text = texts[id(options)] = _json(options, "options")
     if type(payload) is bytes and _is_plain(submission) and len(payload) <= calls.MOST_BYTES:
         return Item(text, execution_id, payload, weight=len(payload))
-    key = calls.expect(str, submission.key, "key") or None
+    key = calls.expect(str, submission.key, "key")
     delay_ms, delay_until = calls.span_or_moment(submission.delay, "delay")
     deadline_ms, deadline_at = calls.span_or_moment(submission.deadline, "deadline")
     tags = _json(submission.tags, "tags") if submission.tags else None
@@ -79,8 +79,8 @@ def prepare(submission: Submission, texts: dict[int, str], fresh: Iterator[Execu
         execution_id=execution_id,
         payload=_payload(payload, payload_limit),
         key=key,
-        key_partition=key and ids.idempotency_partition(_namespace(options), key),
-        priority=min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
+        key_partition=None if key is None else ids.idempotency_partition(_namespace(options), key),
+        priority=calls.priority(submission.priority),
         delay_ms=delay_ms,
         delay_until=delay_until,
         deadline_ms=deadline_ms,

@@ -10,7 +10,7 @@ import pytest
 
 from flowfabric import errors, ids, testing
 from flowfabric.engine import executions, lanes
-from flowfabric.errors import FlowFabricError, KeyConflict, LaneDraining
+from flowfabric.errors import FlowFabricError, InvalidBody, KeyConflict, LaneDraining
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Submission, SubmitOutcome, Submitted
 from flowfabric.postgres.driver import Connection
@@ -68,10 +68,10 @@ async def test_keys_differ_by_every_character(conn: Connection, given: Given) ->
     assert await given.count("idempotency_keys") == len(keys)
 
 
-async def test_an_empty_key_means_no_key(conn: Connection, given: Given) -> None:
-    assert (await submit(conn, key=""))[0] is CREATED
-    assert (await submit(conn, key=""))[0] is CREATED
-    assert await given.count("idempotency_keys") == 0
+async def test_an_empty_key_is_refused(conn: Connection, given: Given) -> None:
+    with pytest.raises(InvalidBody, match="idempotency key '' is invalid; use 1 to 256 bytes"):
+        await submit(conn, key="")
+    assert (await given.count("executions"), await given.count("idempotency_keys")) == (0, 0)
 
 
 async def test_a_key_is_in_use_for_as_long_as_the_record_of_its_execution(conn: Connection, given: Given) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from flowfabric import errors, ids, testing
 from flowfabric.engine import executions, lanes
-from flowfabric.errors import FlowFabricError
+from flowfabric.errors import FlowFabricError, InvalidBody
+from flowfabric.ids import mint_execution_ids
 from flowfabric.model import PublicState, Submission, SubmitOutcome
+from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 from tests.engine.executions.stored import stored
 from tests.given import Given, submission
@@ -137,21 +139,47 @@ async def test_delay_and_deadline_are_two_fields(conn: Connection, given: Given)
     assert found.deadline_at - found.due_at == timedelta(hours=1)
 
 
-async def test_a_priority_is_clamped(conn: Connection, given: Given) -> None:
-    bounds = {-(2**70): 0, -5: 0, 0: 0, 1: 1, 9_000: 9_000, 9_001: 9_000, 99_999: 9_000, 2**70: 9_000}
-    for asked, kept in bounds.items():
-        execution_id = await given.submitted(priority=asked)
-        assert (await executions.describe(conn, execution_id)).priority == kept
+async def test_a_priority_is_0_to_9000(conn: Connection, given: Given) -> None:
+    for priority in (0, 1, 9_000):
+        execution_id = await given.submitted(priority=priority)
+        assert (await executions.describe(conn, execution_id)).priority == priority
+
+    for priority in (-(2**70), -1, 9_001, 2**70):
+        with pytest.raises(InvalidBody, match=f"priority {priority} is invalid; use 0 to 9000"):
+            await given.submitted(priority=priority)
+    assert await given.count("executions") == 3
 
 
-@pytest.mark.parametrize(("asked", "kept"), [(-5, 0), (99_999, 9_000)])
-async def test_a_changed_priority_is_clamped_too(conn: Connection, given: Given, asked: int, kept: int) -> None:
+@pytest.mark.parametrize("priority", [-(2**70), -1, 9_001, 2**70])
+async def test_a_priority_cannot_be_changed_to_another(conn: Connection, given: Given, priority: int) -> None:
     execution_id = await given.submitted(priority=4)
 
-    change = await executions.change_priority(conn, execution_id, asked, by="ops")
+    with pytest.raises(InvalidBody, match="priority"):
+        await executions.change_priority(conn, execution_id, priority, by="ops")
+    assert (await executions.describe(conn, execution_id)).priority == 4
 
-    assert (change.priority, change.previous) == (kept, 4)
-    assert (await executions.describe(conn, execution_id)).priority == kept
+
+@pytest.mark.parametrize("priorities", [[-1, None, 3], [9_001, None, 3]])
+async def test_sql_refuses_an_invalid_priority_and_submits_the_others(
+    conn: Connection, given: Given, priorities: list[int | None]
+) -> None:
+    ids = mint_execution_ids(3)
+    answers = await call.rows(
+        conn,
+        "submit",
+        options=['{"task": "t"}'],
+        options_of=[1, 1, 1],
+        partitions=[each.partition for each in ids],
+        ids=[each.uuid for each in ids],
+        priorities=priorities,
+    )
+
+    assert [answer["refusal"] for answer in sorted(answers, key=lambda row: int(row["item"]))] == [
+        "invalid_body",
+        None,
+        None,
+    ]
+    assert [(await executions.describe(conn, each)).priority for each in ids[1:]] == [0, 3]
 
 
 @pytest.mark.parametrize("encoding", ["json", "application/x-protobuf", "größe"])
@@ -224,7 +252,10 @@ REFUSED: list[tuple[Option, type[FlowFabricError], str, str]] = [
     ({"creator": "c" * 257}, errors.InvalidBody, "ccc", "at most 256 bytes"),
     ({"encoding": ""}, errors.InvalidBody, "''", "1 to 64 bytes"),
     ({"encoding": "e" * 65}, errors.InvalidBody, "eee", "1 to 64 bytes"),
-    ({"key": "k" * 257}, errors.InvalidBody, "kkk", "at most 256 bytes"),
+    ({"key": "k" * 257}, errors.InvalidBody, "kkk", "1 to 256 bytes"),
+    ({"key": ""}, errors.InvalidBody, "''", "1 to 256 bytes"),
+    ({"priority": -1}, errors.InvalidBody, "-1", "use 0 to 9000"),
+    ({"priority": 2**70}, errors.InvalidBody, "1180591620717411303424", "use 0 to 9000"),
     ({"payload": b"x" * 1_048_577}, errors.PayloadTooLarge, "1,048,577", "pass a reference"),
     ({"payload": b"x" * (8 * 2**20 + 1)}, errors.PayloadTooLarge, "8,388,609", "pass a reference"),
     ({"delay": -MS}, errors.InvalidTime, "-1 ms", "use a duration"),

@@ -98,7 +98,7 @@ async def test_ids_carry_their_partition_and_are_all_different(given: Given) -> 
         ("'ship', priority => -1", "FF422", "priority -1 is invalid; use 0 to 9000"),
         ("'ship', priority => 9001", "FF422", "priority 9001 is invalid"),
         ("'ship', key => ''", "FF422", "idempotency key '' is invalid"),
-        ("'ship', key => repeat('k', 257)", "FF422", "use at most 256 bytes"),
+        ("'ship', key => repeat('k', 257)", "FF422", "use 1 to 256 bytes"),
         ("'ship', delay => '-1 s'", "FF422", "delay of -1000 ms is invalid"),
         ("'ship', delay => '20 years'", "FF422", "at most ten years"),
         ("'ship', delay => '100000 years'", "FF422", "delay 100000 years is invalid"),

@@ -132,7 +132,7 @@ async def test_a_member_is_not_submitted_twice(conn: Connection, given: Given) -
     await flow.add("a", key="tides")
 
     async with given.nothing_changes():
-        again = await executions.submit(conn, submission(flow=flow.flow_id, key="tides"))
+        again = await executions.submit(conn, submission(task="a", flow=flow.flow_id, key="tides"))
         assert again.execution_id == flow["a"]
 
 

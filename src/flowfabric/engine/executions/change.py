@@ -41,14 +41,13 @@ async def cancel(
 async def change_priority(conn: Connection, execution_id: ExecutionId, priority: int, *, by: str) -> PriorityChange:
     """Change an execution's priority within its lane; takes effect at the next claim.
 
-    A priority outside 0 to 9,000 is clamped to that range. Raises `ExecutionNotFound`, `ExecutionEnded`,
-    `InvalidBody`.
+    Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`.
     """
     changed = await call.row(
         conn,
         "change_priority",
         **calls.about(execution_id),
-        wanted=min(max(calls.expect(int, priority, "priority"), 0), 9_000),
+        wanted=calls.priority(priority),
         by=check_text(by, "by"),
     )
     return msgspec.convert(dict(changed), PriorityChange)

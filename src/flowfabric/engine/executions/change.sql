@@ -115,7 +115,7 @@ end $$;
 --   locks    the ticket
 --   emits    priority_changed
 --   refuses  execution_not_found, execution_ended, invalid_body
---   returns  the new priority, clamped to 0 to 9,000, and the previous one
+--   returns  the new priority, and the previous one
 create or replace function flowfabric.change_priority(
     partition int, id uuid, wanted int, by text, out priority int, out previous int)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
@@ -124,8 +124,9 @@ declare
     ticket flowfabric.tickets;
 begin
     perform flowfabric._check_by(change_priority.by);
+    perform flowfabric._raise(flowfabric._priority_fault(change_priority.wanted));
     ticket := flowfabric._lock_ticket(change_priority.partition, change_priority.id);
-    priority := least(greatest(change_priority.wanted, 0), 9000);
+    priority := change_priority.wanted;
     previous := ticket.priority;
     if priority <> previous then
         update flowfabric.tickets t set priority = change_priority.priority

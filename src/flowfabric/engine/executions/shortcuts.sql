@@ -23,7 +23,7 @@ begin
     ), ticketed as (
         insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, bytes, eligibility, reason)
         select _write_plain.partition, _write_plain.id, _write_plain.route, _write_plain.lane,
-               least(greatest(coalesce(_write_plain.priority, 0), 0), 9000), _write_plain.created_at,
+               coalesce(_write_plain.priority, 0), _write_plain.created_at,
                flowfabric._large(octet_length(_write_plain.payload)), 'eligible_now', 'waiting_for_worker'
         from recorded
     )

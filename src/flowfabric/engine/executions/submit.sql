@@ -91,17 +91,30 @@ end $$;
 --   refuses  invalid_body, as a value
 --   returns  the fault, or null if the submission is valid
 create or replace function flowfabric._submission_fault(
-    key text, payload_bytes int, payload_limit int, delay_ms bigint, delay_until timestamptz, deadline_ms bigint,
-    deadline_at timestamptz, tags text, now timestamptz)
+    key text, priority int, payload_bytes int, payload_limit int, delay_ms bigint, delay_until timestamptz,
+    deadline_ms bigint, deadline_at timestamptz, tags text, now timestamptz)
 returns jsonb
 language sql stable as $$
     select coalesce(
-        flowfabric._length_fault('invalid_body', 'idempotency key', _submission_fault.key, 0, 256, 'key'),
+        flowfabric._length_fault('invalid_body', 'idempotency key', _submission_fault.key, 1, 256, 'key'),
+        flowfabric._priority_fault(_submission_fault.priority),
         case when _submission_fault.payload_bytes > _submission_fault.payload_limit then flowfabric._oversize_fault(
             'payload', _submission_fault.payload_bytes, _submission_fault.payload_limit) end,
         flowfabric._delay_fault(_submission_fault.delay_ms, _submission_fault.delay_until, _submission_fault.now),
         flowfabric._deadline_fault(_submission_fault.deadline_ms, _submission_fault.deadline_at, _submission_fault.now),
         case when _submission_fault.tags is not null then flowfabric._tags_fault(_submission_fault.tags::jsonb) end)
+$$;
+
+-- Check a priority.
+--
+--   refuses  invalid_body, as a value
+--   returns  the fault, or null if the priority is valid
+create or replace function flowfabric._priority_fault(priority int)
+returns jsonb
+language sql immutable as $$
+    select case when _priority_fault.priority not between 0 and 9000 then
+        flowfabric._fault('invalid_body', format('priority %s is invalid; use 0 to 9000', _priority_fault.priority),
+                          '{"field": "priority"}') end
 $$;
 
 -- Check a deadline: it must lie ahead, but not too far.
@@ -173,7 +186,7 @@ begin
                                     eligibility, reason)
     select _write_submissions.partitions[x.item], _write_submissions.ids[x.item], _write_submissions.routes[x.option],
            _write_submissions.lanes[x.option],
-           least(greatest(coalesce(_write_submissions.priorities[x.item], 0), 0), 9000),
+           coalesce(_write_submissions.priorities[x.item], 0),
            _write_submissions.now + x.item * interval '1 microsecond', x.due_at, _write_submissions.deadlines[x.item],
            flowfabric._large(octet_length(_write_submissions.payloads[x.item])),
            case when x.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
@@ -273,8 +286,9 @@ end $$;
 --
 --   returns  the faults, with faults of the options first; due times, deadlines and tags of the valid items
 create or replace function flowfabric._judge_submissions(
-    options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[], delays_ms bigint[],
-    delays_until timestamptz[], deadlines_ms bigint[], deadlines_at timestamptz[], tags text[], now timestamptz,
+    options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[],
+    priorities int[], delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[],
+    deadlines_at timestamptz[], tags text[], now timestamptz,
     out faults jsonb[], out dues timestamptz[], out deadlines timestamptz[], out labels jsonb[])
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -291,7 +305,8 @@ begin
     into faults, dues, deadlines, labels
     from (
         select i as item, flowfabric._submission_fault(
-            _judge_submissions.keys[i], octet_length(_judge_submissions.payloads[i]), _judge_submissions.payload_limit,
+            _judge_submissions.keys[i], _judge_submissions.priorities[i],
+            octet_length(_judge_submissions.payloads[i]), _judge_submissions.payload_limit,
             _judge_submissions.delays_ms[i], _judge_submissions.delays_until[i], _judge_submissions.deadlines_ms[i],
             _judge_submissions.deadlines_at[i], _judge_submissions.tags[i], _judge_submissions.now) as fault
         from generate_series(1, cardinality(_judge_submissions.options_of)) i offset 0) x;
@@ -357,7 +372,8 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     now timestamptz := flowfabric.clock();
     is_bare constant boolean := num_nonnulls(submit.keys, submit.delays_ms, submit.delays_until, submit.deadlines_ms,
-                                             submit.deadlines_at, submit.tags, submit.flows) = 0;
+                                             submit.deadlines_at, submit.tags, submit.flows) = 0
+        and coalesce(0 <= all (submit.priorities) and 9000 >= all (submit.priorities), true);
     option record;
     faults jsonb[]; -- null if there are none
     dues timestamptz[];
@@ -393,8 +409,8 @@ begin
     if not is_bare or array_remove(option.faults, null) <> '{}'
        or flowfabric._are_large(submit.payloads, submit.payload_limit) then
         select j.* into faults, dues, deadlines, labels from flowfabric._judge_submissions(
-            submit.options_of, option.faults, submit.payloads, submit.payload_limit, submit.keys, submit.delays_ms,
-            submit.delays_until, submit.deadlines_ms, submit.deadlines_at, submit.tags, now) j;
+            submit.options_of, option.faults, submit.payloads, submit.payload_limit, submit.keys, submit.priorities,
+            submit.delays_ms, submit.delays_until, submit.deadlines_ms, submit.deadlines_at, submit.tags, now) j;
     end if;
     if submit.flows is not null then
         faults := flowfabric._joining_faults(faults, submit.partitions, submit.ids, submit.flows);

@@ -27,7 +27,7 @@ declare
     answer record;
 begin
     perform flowfabric._raise(flowfabric._submit_one_fault(
-        submit_one.payload, submit_one.priority, submit_one.key, submit_one.delay, submit_one.run_at));
+        submit_one.payload, submit_one.delay, submit_one.run_at));
     select s.* into answer from flowfabric.submit(
         options => array[jsonb_strip_nulls(jsonb_build_object(
             'task', submit_one.task, 'lane', submit_one.lane, 'namespace', submit_one.namespace,
@@ -58,7 +58,7 @@ end $$;
 --   refuses  invalid_body, invalid_time, as a value
 --   returns  the fault, or null
 create or replace function flowfabric._submit_one_fault(
-    payload jsonb, priority int, key text, delay interval, run_at timestamptz)
+    payload jsonb, delay interval, run_at timestamptz)
 returns jsonb
 language sql immutable as $$
     select case
@@ -66,12 +66,6 @@ language sql immutable as $$
             flowfabric._fault('invalid_body', format(
                 'payload %s is invalid; use a JSON object with the arguments of the task by name',
                 flowfabric._shown(_submit_one_fault.payload::text)), '{"field": "payload"}')
-        when _submit_one_fault.priority not between 0 and 9000 then
-            flowfabric._fault('invalid_body', format('priority %s is invalid; use 0 to 9000',
-                                                     _submit_one_fault.priority), '{"field": "priority"}')
-        when _submit_one_fault.key = '' then
-            flowfabric._fault('invalid_body', 'idempotency key '''' is invalid; use 1 to 256 bytes, or leave it out',
-                              '{"field": "key"}')
         when num_nonnulls(_submit_one_fault.delay, _submit_one_fault.run_at) = 2 then
             flowfabric._fault('invalid_body', 'delay and run_at are both given; use one of them', '{"field": "delay"}')
         when not isfinite(_submit_one_fault.delay) or abs(extract(epoch from _submit_one_fault.delay)) > 1e12 then

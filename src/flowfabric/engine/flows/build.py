@@ -36,8 +36,8 @@ async def create_flow(
         id=asked.uuid,
         namespace=ids.check_namespace(namespace),
         kind=check_text(kind, "kind"),
-        key=key or None,
-        key_partition=ids.idempotency_partition(namespace, key) if key else None,
+        key=key,
+        key_partition=None if key is None else ids.idempotency_partition(namespace, key),
         tags=calls.json_text(tags, "tags") if tags else None,
     )
     return CreatedFlow(made["outcome"], ids.read_flow_id(made["flow_id"]))

@@ -10,7 +10,7 @@ language sql immutable as $$
     select coalesce(
         flowfabric._label_fault('invalid_namespace', 'namespace', coalesce(_flow_fault.namespace, '')),
         flowfabric._length_fault('invalid_name', 'kind', _flow_fault.kind, 1, 256, required => true),
-        flowfabric._length_fault('invalid_body', 'key', _flow_fault.key, 0, 256, 'key'),
+        flowfabric._length_fault('invalid_body', 'key', _flow_fault.key, 1, 256, 'key'),
         case when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags) end)
 $$;
 
@@ -32,7 +32,6 @@ declare
 begin
     perform flowfabric._raise(flowfabric._flow_fault(
         create_flow.namespace, create_flow.kind, create_flow.key, create_flow.tags::jsonb));
-    create_flow.key := nullif(create_flow.key, '');
     outcome := 'duplicate';
     flow_id := flowfabric._id(create_flow.partition, create_flow.id);
     if exists (select from flowfabric.flows f where f.partition = create_flow.partition and f.id = create_flow.id) then

@@ -152,7 +152,7 @@ def _timed(timing: Timing, anchor: datetime, after: datetime) -> dict[str, Any]:
 def _submitted(name: str, submission: Submission) -> dict[str, Any]:
     """The submission as arguments. Raises `InvalidSchedule` for options that cannot be repeated."""
     for field in ("key", "execution_id", "delay"):
-        if getattr(submission, field):
+        if getattr(submission, field) not in (None, timedelta()):
             raise InvalidSchedule(
                 f"{field} {getattr(submission, field)} is invalid for a schedule; remove it", field=field
             )
@@ -165,7 +165,7 @@ def _submitted(name: str, submission: Submission) -> dict[str, Any]:
         "name": check_text(name, "schedule"),
         "options": _json(submission.options, "options"),
         "payload": calls.expect(bytes, submission.payload, "payload"),
-        "priority": min(max(calls.expect(int, submission.priority, "priority") or 0, 0), 9_000),
+        "priority": calls.priority(submission.priority),
         "tags": _json(submission.tags, "tags") if submission.tags else None,
         "deadline_ms": calls.span(submission.deadline, "deadline"),
     }

@@ -6,7 +6,7 @@
 --   refuses  invalid_name, as a value
 --   returns  the fault, or null if everything is valid
 create or replace function flowfabric._schedule_fault(
-    name text, options jsonb, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
+    name text, options jsonb, priority int, payload_bytes int, payload_limit int, deadline_ms bigint, tags text)
 returns jsonb
 language plpgsql stable as $$
 declare
@@ -20,8 +20,9 @@ begin
     if fault is not null and fault ->> 'code' <> 'lane_draining' then
         return fault;
     end if;
-    return flowfabric._submission_fault(null, _schedule_fault.payload_bytes, _schedule_fault.payload_limit, null, null,
-                                        _schedule_fault.deadline_ms, null, _schedule_fault.tags, flowfabric.clock());
+    return flowfabric._submission_fault(
+        null, _schedule_fault.priority, _schedule_fault.payload_bytes, _schedule_fault.payload_limit, null, null,
+        _schedule_fault.deadline_ms, null, _schedule_fault.tags, flowfabric.clock());
 end $$;
 
 -- Lock a schedule by namespace and name.
@@ -95,8 +96,8 @@ declare
 begin
     perform flowfabric._check_by(create_schedule.by);
     perform flowfabric._raise(flowfabric._schedule_fault(
-        create_schedule.name, wanted_options, octet_length(create_schedule.payload), create_schedule.payload_limit,
-        create_schedule.deadline_ms, create_schedule.tags));
+        create_schedule.name, wanted_options, create_schedule.priority, octet_length(create_schedule.payload),
+        create_schedule.payload_limit, create_schedule.deadline_ms, create_schedule.tags));
     loop
         insert into flowfabric.schedules (namespace, name, timing, anchor_at, next_tick_at, due_at, overlap, options,
                                           payload, priority, tags, deadline_ms, pause, declared, by, created_at,
@@ -156,8 +157,8 @@ begin
         return 'stale';
     end if;
     perform flowfabric._raise(flowfabric._schedule_fault(
-        change_schedule.name, wanted_options, octet_length(change_schedule.payload), change_schedule.payload_limit,
-        change_schedule.deadline_ms, change_schedule.tags));
+        change_schedule.name, wanted_options, change_schedule.priority, octet_length(change_schedule.payload),
+        change_schedule.payload_limit, change_schedule.deadline_ms, change_schedule.tags));
     if flowfabric._is_scheduled(there, change_schedule.timing::jsonb, wanted_options, change_schedule.payload,
                                 change_schedule.priority, wanted_tags, change_schedule.deadline_ms) then
         return 'noop';
