@@ -21,7 +21,7 @@ OWN = range(256 * CELL, 256 * CELL + 256)
 IN_FLOW_TABLES = """
 select c.relname as name from pg_class c join pg_attribute a on a.attrelid = c.oid
 where c.relnamespace = 'flowfabric'::regnamespace and c.relkind = 'r' and a.attname = 'partition'
-  and c.relname not in ('budgets', 'quotas', 'quota_entries', 'quota_slots', 'quota_stripes', 'usage_keys',
+  and c.relname not in ('budgets', 'quotas', 'quota_entries', 'quota_slots', 'quota_stripes', 'quota_stripes', 'usage_keys',
                         'reservations')
 """
 
@@ -39,7 +39,7 @@ async def elsewhere(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> App:
 async def strangers(conn: asyncpg.Connection) -> set[str]:
     """Tables with a row outside of the partitions of the cell."""
     tables = [row["name"] for row in await conn.fetch(IN_FLOW_TABLES)]
-    assert {"executions", "tickets", "flows", "steps", "idempotency_keys", "suspensions"} <= {*tables}
+    assert {"executions", "tickets", "flows", "steps", "idempotency_keys", "waits"} <= {*tables}
     asked = "select exists (select from flowfabric.{} t where t.partition not between $1 and $2)"
     return {name for name in tables if await conn.fetchval(asked.format(name), OWN[0], OWN[-1])}
 
