@@ -21,8 +21,7 @@ OWN = range(256 * CELL, 256 * CELL + 256)
 IN_FLOW_TABLES = """
 select c.relname as name from pg_class c join pg_attribute a on a.attrelid = c.oid
 where c.relnamespace = 'flowfabric'::regnamespace and c.relkind = 'r' and a.attname = 'partition'
-  and c.relname not in ('budgets', 'quotas', 'quota_entries', 'quota_slots', 'quota_stripes', 'quota_stripes', 'usage_keys',
-                        'reservations')
+  and c.relname not in ('budgets', 'usage_keys', 'reservations') and c.relname not like 'quota%'
 """
 
 
