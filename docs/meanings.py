@@ -260,6 +260,7 @@ PARAMETERS = {
     "claims.issue_grant.partitions": "only executions in these partitions",
     "events.acknowledge.cursor": "the cursor of the last page that was handled",
     "events.read_events.cursor": "where to start",
+    "executions.describe.last_failure": "read the failure of the last attempt that failed, with its traceback",
     "steps.list_steps.results": "read the results too",
     "executions.override.outcome": "how it ends: `success` or `failed`",
     "Execution.override.outcome": "how it ends: `success` or `failed`",

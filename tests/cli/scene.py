@@ -19,7 +19,19 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
-STUCK, NAPPING = map(numbered, range(12, 14))
+STUCK, NAPPING, BROKEN = map(numbered, range(12, 15))
+
+NO_PAUSE = {"type": "fixed", "delay_ms": 0}
+TRACEBACK = """Traceback (most recent call last):
+  File "/usr/lib/python3/site-packages/flowfabric/worker/run.py", line 62, in run
+    result = await _call(task, claim, arguments, context, threads)
+             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "/usr/lib/python3/site-packages/flowfabric/worker/run.py", line 92, in _call
+    return await task.handler(**arguments)
+  File "/srv/shop.py", line 7, in ship
+    raise LookupError(f"no {tide}")
+LookupError: no \x1b[31mtide
+"""
 
 
 FLOW, NO_FLOW = FlowId.of(UUID(int=20)), FlowId.of(UUID(int=21))
@@ -85,6 +97,14 @@ async def saved(given: Given) -> None:
         await steps.save_step(given.conn, Step(fence=claim.fence, name=name, occurrence=1, result=result))
     nap = Delay(fence=claim.fence, until=timedelta(hours=1), name="sleep", occurrence=1)
     await attempts.delay_many(given.conn, [nap])
+
+
+async def raised(given: Given) -> None:
+    """An execution whose handler raised twice, with frames of flowfabric and a colour in its traceback."""
+    await given.submitted(execution_id=BROKEN, lane="shop", policy={"retry": {"max_retries": 1, "backoff": NO_PAUSE}})
+    for _ in range(2):
+        [claim] = await given.claim(lanes=["shop"])
+        await attempts.fail(given.conn, claim.fence, "LookupError: no \x1b[31mtide", traceback=TRACEBACK)
 
 
 async def ended(given: Given) -> None:

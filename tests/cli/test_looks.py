@@ -10,6 +10,7 @@ from tests.cli import scene
 from tests.cli.looks import FOLDER, Looks
 from tests.cli.scene import (
     ASKING,
+    BROKEN,
     CANCELLED,
     DONE,
     FAILED,
@@ -59,13 +60,15 @@ async def test_help_of_long_running_commands(look: Looks, command: str) -> None:
 async def test_lists_and_cards_of_executions(look: Looks, given: Given) -> None:
     await scene.ended(given)
     await scene.blocked(given)
+    await scene.raised(given)
 
     await look("executions list", "", "--json --limit 1", "--state failed --state cancelled", "--ids",
                "--ids --json --limit 1", "--limit 2",
                "--lane mail --json", "--tag billing.customer=4711", "--task nothing", "--order id --limit 1",
     )  # fmt: skip
-    await look("executions describe", f"{DONE}", f"{DONE} --json", f"{FAILED}", f"{ASKING}")
-    await look("executions attempts", f"{RETRIED}", f"{RETRIED} --json", f"{PAUSED}")
+    await look("executions describe", f"{DONE}", f"{DONE} --json", f"{FAILED}", f"{ASKING}",
+               f"{BROKEN}", f"{BROKEN} --json")  # fmt: skip
+    await look("executions attempts", f"{RETRIED}", f"{RETRIED} --json", f"{BROKEN}", f"{PAUSED}")
     await look("executions events", f"{CANCELLED}", f"{CANCELLED} --json", f"{CANCELLED} --limit 1")
 
 
@@ -153,7 +156,9 @@ async def test_workers(look: Looks, given: Given) -> None:
 
 async def test_submitting(look: Looks, given: Given) -> None:
     await look(
-        "submit", 'greet \'{"name": "Ada"}\' --key once', "greet --key once --json", "greet --lane mail --delay 1h"
+        "submit",
+        *('greet \'{"name": "Ada"}\' --key once', 'greet \'{"name": "Ada"}\' --key once --json'),
+        *("greet --key once --json", "greet --lane mail --delay 1h"),
     )
 
 

@@ -155,7 +155,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(Summary, frozen=True, kw_only=True):
-    """Everything known about an execution; payload and result only if requested."""
+    """Everything known about an execution; payload, result and last failure only if requested."""
 
     tags: Mapping[str, str]
     policy: Mapping[str, object]
@@ -163,6 +163,8 @@ class Description(Summary, frozen=True, kw_only=True):
     payload: bytes | None = None
     result_encoding: str = "json"
     result: bytes | None = None
+    last_failure: Failure | None = None
+    """Of the last attempt that failed, with its traceback."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from flowfabric.app import App
-from flowfabric.cli import remedies, resolve
+from flowfabric.cli import remedies, resolve, tables, tracebacks
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.commands import execution_actions as actions
 from flowfabric.cli.commands.events import detail_for_people, parse_cursor
@@ -27,6 +27,9 @@ CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=ex
         "created=created_at", "started=started_at", "due=due_at", "deadline=deadline_at", "ended=ended_at",
         "policy", "arguments=payload")  # fmt: skip
 
+ATTEMPT = ("attempt=number", "type", "state=lifecycle", "failure=failure.class_", "reason=failure.reason", "worker",
+           "started=started_at", "ended=ended_at", "instance")  # fmt: skip
+
 
 class Timeline(Page[Event], frozen=True):
     """Events of an execution; `truncated` if retention has already deleted the first ones."""
@@ -39,6 +42,19 @@ def _timeline(found: Timeline) -> str:
         {"at": each.at, "kind": each.kind, "by": each.by, "detail": detail_for_people(each)} for each in found.items
     ]
     return page_table(("at", "event=kind", "by", "detail"), lines, found, empty="its events have been deleted")
+
+
+def _described(found: Description) -> str:
+    card = tables.card(CARD, found)
+    failed = found.last_failure and found.last_failure.traceback
+    if not failed or found.state.public_state is PublicState.COMPLETED:
+        return card
+    return f"{card}\n\ntraceback of the last failed attempt:\n{tracebacks.folded(failed)}"
+
+
+def _attempts(found: Page[Attempt]) -> str:
+    table = page_table(ATTEMPT, found.items, found, empty="no attempts yet")
+    return "\n\n".join(filter(None, [table, tracebacks.of_attempts(found.items)]))
 
 
 @click.group(cls=CommandGroup)
@@ -74,7 +90,8 @@ def executions() -> None:
               help="Sort by creation, newest first, or by id.")  # fmt: skip
 @paged
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line, to pipe into other commands.")
-@prints("execution=execution_id", "state=state.public_state", "task", "lane", "namespace", "created=created_at",
+@prints("execution=execution_id", "state=state.public_state", "task", "lane", "reason=explanation.sentence",
+        "namespace", "created=created_at",
         empty="no executions match")  # fmt: skip
 async def list_executions(
     app: App, states: tuple[PublicState, ...], flow: str | None, only_ids: bool, **wanted: Any
@@ -100,9 +117,12 @@ async def list_executions(
 
 @executions.command("describe")
 @execution_argument
-@prints(*CARD)
+@prints(layout=_described)
 async def describe(app: App, execution: str) -> Description:
     """Describe an execution: its state and why, its arguments, its result, its attempts and its lease.
+
+    If it has not completed, the traceback of its last failed attempt follows, without the frames of flowfabric. --json
+    prints it whole.
 
     \b
     Example:
@@ -110,7 +130,7 @@ async def describe(app: App, execution: str) -> Description:
     """
     execution_id = await resolve.execution_id(app, execution)
     async with app.database.connection() as conn:
-        return await engine.describe(conn, execution_id, payload=True, result=True)
+        return await engine.describe(conn, execution_id, payload=True, result=True, last_failure=True)
 
 
 @executions.command("explain")
@@ -160,10 +180,11 @@ async def list_events(app: App, execution: str, limit: int, cursor: str) -> Time
 @executions.command("attempts")
 @execution_argument
 @paged
-@prints("attempt=number", "type", "state=lifecycle", "failure=failure.class_", "reason=failure.reason", "worker",
-        "started=started_at", "ended=ended_at", "instance", empty="no attempts yet")  # fmt: skip
+@prints(layout=_attempts)
 async def list_attempts(app: App, execution: str, limit: int, cursor: str | None) -> Page[Attempt]:
-    """List the attempts of an execution, and how each one ended.
+    """List the attempts of an execution, and how each one ended, with its traceback.
+
+    The frames of flowfabric in a traceback are only counted. --json prints it whole.
 
     \b
     Example:

@@ -17,15 +17,24 @@ ORDERS = ("newest", "id")
 
 
 async def describe(
-    conn: Connection, execution_id: ExecutionId, *, payload: bool = False, result: bool = False
+    conn: Connection,
+    execution_id: ExecutionId,
+    *,
+    payload: bool = False,
+    result: bool = False,
+    last_failure: bool = False,
 ) -> Description:
-    """Return everything known about an execution, from one snapshot. Raises `ExecutionNotFound`."""
+    """Return everything known about an execution, from one snapshot. Raises `ExecutionNotFound`.
+
+    With `last_failure`, also the failure of the last attempt that failed, with its traceback.
+    """
     found = await call.row(
         conn,
         "describe",
         **calls.about(execution_id),
         with_payload=payload,
         with_result=result,
+        with_last_failure=last_failure,
     )
     described = call.read(Description, found["description"])
     return msgspec.structs.replace(

@@ -96,7 +96,7 @@ create table flowfabric.executions (
     failure            jsonb,
     worker             text,
     instance           text collate "C",
-    traceback          jsonb, -- kept apart from the failure, because only a list of attempts shows it
+    traceback          jsonb, -- kept apart from the failure, because few calls read it
     overridden         jsonb, -- who ended it by override, and why
     primary key (partition, id)
 ) with (fillfactor = 35, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 50000,
