@@ -98,6 +98,10 @@ class InvalidText(Invalid):
     """A text contains U+0000 or a lone surrogate, which Postgres cannot store."""
 
 
+class UnknownTask(Invalid):
+    """The app has no task of this name; the message has the most similar one."""
+
+
 class InvalidBody(Invalid):
     """A field of the call is unknown, of the wrong type or out of range; `field` names it."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flowfabric import App, Context
-from flowfabric.errors import DatabaseUnavailable, InvalidLane, SchemaBehind
+from flowfabric.errors import DatabaseUnavailable, InvalidLane, SchemaBehind, UnknownTask
 from flowfabric.postgres.notify import Notification, Notifier
 from tests.app.scene import TIMEOUT, working
 from tests.conftest import Server
@@ -122,7 +122,25 @@ async def test_a_task_is_submitted_by_its_name(app: App, given: Given) -> None:
         with pytest.raises(TypeError, match="topic"):
             await app.submit("report")
         with pytest.raises(TypeError, match="'prio'"):
-            await app.submit("elsewhere", {"prio": 1})  # type: ignore[arg-type]
+            await app.submit("elsewhere", {"lane": "far", "prio": 1})  # type: ignore[arg-type]
+
+
+async def test_a_name_that_no_task_of_an_app_has_is_refused_with_the_most_similar_one(app: App, given: Given) -> None:
+    @app.task
+    async def report(topic: str) -> str:
+        return topic
+
+    @app.task
+    async def mail() -> None: ...
+
+    async with app:
+        with pytest.raises(
+            UnknownTask, match=r"task 'reprot' does not exist in this app; use report; for a task of an"
+        ):
+            await app.submit("reprot", topic="tides")
+        with pytest.raises(UnknownTask, match=r"existing tasks: report, mail; .* give its lane"):
+            await app.submit("x" * 10_000, {"priority": 3})
+    assert await given.count("executions") == 0
 
 
 async def test_concurrent_submissions_are_batched(app: App, given: Given) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flowfabric import App
 from flowfabric.engine import events, schedules
-from flowfabric.errors import InvalidSchedule, PayloadTooLarge, ScheduleAlreadyExists
+from flowfabric.errors import InvalidSchedule, PayloadTooLarge, ScheduleAlreadyExists, UnknownTask
 from flowfabric.model import ScheduleChange, ScheduleState, Timing
 from tests.app.scene import TIMEOUT, working
 from tests.engine.schedules.scene import at, moment
@@ -165,7 +165,7 @@ async def test_invalid_schedules_are_refused(app: App, given: Given) -> None:
     async with app:
         await app.create_schedule("tides", report, {"topic": "tides"}, every="15m")
         async with given.nothing_changes():
-            with pytest.raises(InvalidSchedule, match=r"'reprot'.*report"):
+            with pytest.raises(UnknownTask, match=r"'reprot'.*report"):
                 await app.create_schedule("stars", "reprot", every="15m")
             with pytest.raises(ScheduleAlreadyExists):
                 await app.create_schedule("tides", report, {"topic": "tides"}, every="30m")

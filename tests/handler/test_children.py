@@ -74,6 +74,20 @@ async def test_a_parent_gets_the_results_of_its_children(app: App, given: Given)
         assert (await app.execution(second).describe()).priority == 7
 
 
+async def test_a_child_with_an_unknown_name_fails_its_parent_at_once(app: App, given: Given) -> None:
+    squares(app)
+
+    @app.task(retries=3)
+    async def parent(ctx: Context) -> None:
+        await ctx.submit("sqaure", number=3)
+
+    async with working(app):
+        execution = await parent.submit()
+        with pytest.raises(ExecutionFailed, match=r"task 'sqaure' does not exist in this app; use square"):
+            await execution.result(TIMEOUT)
+    assert await given.count("executions") == 1
+
+
 async def test_many_children_are_one_suspension_and_the_parent_runs_twice(app: App, given: Given) -> None:
     runs, many, is_suspended = [], 1_000 if SOAK else 200, asyncio.Event()
 

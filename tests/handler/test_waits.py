@@ -17,7 +17,7 @@ from tests.given import Given
 SUSPENDED = "execution_suspended"
 
 
-async def test_a_signal_arrives_with_its_payload(app: App) -> None:
+async def test_a_signal_arrives_with_its_payload(app: App, caplog: pytest.LogCaptureFixture) -> None:
     tokens: list[str] = []
 
     @app.task
@@ -31,7 +31,12 @@ async def test_a_signal_arrives_with_its_payload(app: App) -> None:
     async with working(app):
         execution = await order.submit()
         await happens(execution, SUSPENDED)
+        ignored = await execution.signal("paid", token=tokens[0], name="payed")
+        assert ignored.effect == "signal_ignored_matcher_failed"
+        assert "signal 'payed' to waitpoint 'paid'" in caplog.text
+        caplog.clear()
         await execution.signal("paid", {"amount": 3}, token=tokens[0], source="bank")
+        assert "ignored" not in caplog.text
         assert await execution.result(TIMEOUT) == 'bank {"amount":3}'
     assert len(tokens) == 1
 

@@ -89,7 +89,7 @@ async def test_a_task_that_this_worker_does_not_have_is_left_for_another(
         return "done"
 
     async with working(app):
-        execution = await app.submit("unknown")
+        execution = await app.submit("unknown", {"lane": "default"})
         await until(lambda: delayed(execution))
         assert "worker worker has no task unknown" in (await execution.explain()).sentence
     async with working(other):
@@ -170,3 +170,15 @@ async def failure(execution: Execution[Any]) -> Failure:
 
 async def delayed(execution: Execution[Any]) -> bool:
     return (await execution.state()) == "delayed"
+
+
+async def test_a_worker_warns_of_lanes_that_no_task_is_in(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    @app.task(lane="reports")
+    async def report() -> None: ...
+
+    async with working(app, lanes=["reports", "reprots"]):
+        assert "no task of this app is in lane reprots" in caplog.text
+        assert "lanes of its tasks: reports" in caplog.text
+    caplog.clear()
+    async with working(app):
+        assert "no task of this app" not in caplog.text

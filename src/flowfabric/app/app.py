@@ -18,7 +18,7 @@ from flowfabric.app.flows import Flow
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.sync import SyncApp
-from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, read_policy, submission
+from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, named, read_policy, submission
 from flowfabric.app.waiters import Waiters
 from flowfabric.config import Config
 from flowfabric.engine import executions, routes
@@ -222,11 +222,16 @@ class App:
         return self._connections
 
     async def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> Execution[Any]:
-        """Submit a task by name, without its code; `options` may include the decorator's options, such as the lane."""
-        task = self.tasks.get(name)
+        """Submit a task by name; `options` may include the decorator's options, such as the lane.
+
+        An app without tasks submits any name. An app with tasks refuses a name that none of them has, unless the
+        options give a lane: then it is a task of another program. Raises `UnknownTask`.
+        """
+        given = options or {}
+        task = named(self.tasks, name, given)
         if task is not None:
-            return await task.with_options(**(options or {})).submit(**arguments)
-        asked = submission(Options(task=name), payloads.encode(arguments), options or {})
+            return await task.with_options(**given).submit(**arguments)
+        asked = submission(Options(task=name), payloads.encode(arguments), given)
         return Execution.of(self, await self.client.submit(asked))
 
     async def signal(self, signal: SignalToSend) -> Delivered:
@@ -261,7 +266,8 @@ class App:
     ) -> ScheduleChange:
         """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
 
-        Safe to repeat: an identical schedule answers `NOOP`. Raises `InvalidSchedule`, `ScheduleAlreadyExists`.
+        Safe to repeat: an identical schedule answers `NOOP`. Raises `UnknownTask`, `InvalidSchedule`,
+        `ScheduleAlreadyExists`.
         """
         asked = schedules.submitted(self, task, arguments)
         return await schedules.create(self, name, asked, schedules.read_timing(timing), by=by, paused=paused)

@@ -1,6 +1,7 @@
 """Execution handles: wait for an execution, describe, cancel, override, replay and signal it."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from functools import partial
@@ -16,7 +17,7 @@ from flowfabric.errors import (
     ExecutionNotFound,
     ExecutionSkipped,
 )
-from flowfabric.ids import ExecutionId
+from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import (
     Delivered,
     Description,
@@ -36,6 +37,10 @@ from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
     from flowfabric.app import App
+
+log = logging.getLogger("flowfabric.app")
+
+IGNORED = ("signal_ignored_matcher_failed", "signal_ignored_not_in_condition", "no_op")
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -130,7 +135,9 @@ class Execution(Generic[R]):
     ) -> Delivered:
         """Send a signal to the waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
 
-        Raises the errors of `App.signal`, such as `InvalidToken`, also if no waitpoint has this key.
+        The effect in the answer says whether the signal counts, is kept for a later wait, or is ignored because the
+        wait does not count signals of this name; that is logged too. Raises the errors of `App.signal`, such as
+        `InvalidToken`, also if no waitpoint has this key.
         """
         signal = SignalToSend(
             execution_id=self.execution_id,
@@ -140,7 +147,14 @@ class Execution(Generic[R]):
             source_identity=source,
             payload=None if payload is None else payloads.encode(payload),
         )
-        return await self._app.signal(signal)
+        answer = await self._app.signal(signal)
+        if answer.effect in IGNORED:
+            log.warning(
+                "signal %s to waitpoint %s of execution %s was ignored: the execution does not wait for a signal of "
+                "this name there",
+                *(shown(signal.name), shown(waitpoint), self.execution_id),
+            )
+        return answer
 
     async def approve(self, name: str, *, by: str, subject: object = None, note: str | None = None) -> Delivered:
         """Approve, as a person whom you have authenticated (`by`); each person counts once.

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 from flowfabric import durations
-from flowfabric.app.tasks import Task
+from flowfabric.app.tasks import Task, unknown_task
 from flowfabric.engine import schedules
-from flowfabric.errors import FlowFabricError, InvalidSchedule, ScheduleAlreadyExists, Unavailable
-from flowfabric.ids import shown
+from flowfabric.errors import FlowFabricError, ScheduleAlreadyExists, Unavailable
 from flowfabric.model import Schedule, ScheduleChange, Submission, Timing
 from flowfabric.postgres.driver import Connection
 
@@ -88,14 +87,10 @@ def declaring(
 
 
 def submitted(app: "App", task: Task[..., Any] | str, arguments: Mapping[str, object] | None) -> Submission:
-    """Build the submission of a schedule. Raises `InvalidSchedule` if the app has no such task, and `TypeError`."""
+    """Build the submission of a schedule. Raises `UnknownTask` if the app has no such task, and `TypeError`."""
     found = app.tasks.get(task) if isinstance(task, str) else task
     if found is None:
-        there = ", ".join(app.tasks) or "none"
-        raise InvalidSchedule(
-            f"task {shown(str(task))} does not exist in this app; existing tasks: {there}",
-            field="task",
-        )
+        raise unknown_task(app.tasks, str(task))
     return found.submission(**(arguments or {}))
 
 

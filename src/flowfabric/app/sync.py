@@ -116,7 +116,9 @@ class SyncExecution(Sync, Generic[R]):
     ) -> Delivered:
         """Send a signal to the waitpoint with this key, with the waitpoint's token; `name` defaults to the key.
 
-        Raises the errors of `App.signal`, such as `InvalidToken`, also if no waitpoint has this key.
+        The effect in the answer says whether the signal counts, is kept for a later wait, or is ignored because the
+        wait does not count signals of this name; that is logged too. Raises the errors of `App.signal`, such as
+        `InvalidToken`, also if no waitpoint has this key.
         """
         answer: Delivered = self._wait(self._thing.signal, waitpoint, payload, token=token, name=name, source=source)
         return answer
@@ -326,7 +328,11 @@ class SyncApp(Opening):
         return SyncEventLog(self._thing.log, self._loop)
 
     def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> SyncExecution[Any]:
-        """Submit a task by name, without its code; `options` may include the decorator's options, such as the lane."""
+        """Submit a task by name; `options` may include the decorator's options, such as the lane.
+
+        An app without tasks submits any name. An app with tasks refuses a name that none of them has, unless the
+        options give a lane: then it is a task of another program. Raises `UnknownTask`.
+        """
         return SyncExecution(self._wait(self._thing.submit, name, options, **arguments), self._loop)
 
     def signal(self, signal: SignalToSend) -> Delivered:
@@ -362,7 +368,8 @@ class SyncApp(Opening):
     ) -> ScheduleChange:
         """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
 
-        Safe to repeat: an identical schedule answers `NOOP`. Raises `InvalidSchedule`, `ScheduleAlreadyExists`.
+        Safe to repeat: an identical schedule answers `NOOP`. Raises `UnknownTask`, `InvalidSchedule`,
+        `ScheduleAlreadyExists`.
         """
         answer: ScheduleChange = self._wait(
             self._thing.create_schedule, name, task, arguments, by=by, paused=paused, **timing

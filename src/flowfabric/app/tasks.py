@@ -1,5 +1,6 @@
 """Tasks and steps: functions that run durably. A decorated function can still be called directly."""
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -12,10 +13,10 @@ from flowfabric import calls, durations, payloads
 from flowfabric.app.executions import Execution
 from flowfabric.app.sync import SyncExecution
 from flowfabric.engine import executions
-from flowfabric.errors import FlowFabricError, InvalidBody
+from flowfabric.errors import FlowFabricError, InvalidBody, UnknownTask
 from flowfabric.handler.context import Context
 from flowfabric.handler.sync import SyncContext
-from flowfabric.ids import ExecutionId
+from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
 from flowfabric.postgres import callers
@@ -286,6 +287,25 @@ def child_call(options: Options, payload: bytes, overrides: SubmitOptions, retur
     if on_parent_end not in ("cancel", "let_run"):
         raise InvalidBody(f"on_parent_end {on_parent_end!r} is invalid; use cancel or let_run", field="on_parent_end")
     return ChildCall(submission(options, payload, cast(SubmitOptions, given)), on_parent_end, returns)
+
+
+def named(tasks: Mapping[str, Task[..., Any]], name: str, options: SubmitOptions) -> Task[..., Any] | None:
+    """Return the task of this name, or `None` for a task of another program: an app without tasks knows none.
+
+    An app with tasks knows most names, so one that it does not have is probably misspelt. Only the task itself knows
+    its lane, so options that name a lane say that it belongs to another program. Raises `UnknownTask`.
+    """
+    found = tasks.get(name)
+    if found is None and tasks and "lane" not in options:
+        raise unknown_task(tasks, name, 'for a task of another program, give its lane: {"lane": "default"}')
+    return found
+
+
+def unknown_task(tasks: Collection[str], name: str, *remedies: str) -> UnknownTask:
+    """Return the error for a name that no task of the app has."""
+    similar = difflib.get_close_matches(name, tasks, 1)
+    there = f"use {similar[0]}" if similar else f"existing tasks: {', '.join(tasks) or 'none'}"
+    return UnknownTask("; ".join((f"task {shown(name)} does not exist in this app", there, *remedies)), task=name)
 
 
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _answer(found: Description) -> str:
     key = shlex.quote(keys[0]) if len(keys) == 1 else "WAITPOINT"
     if waits is not None and waits.reason_code == "waiting_for_approval":
         return f"ff waitpoints approve {found.execution_id} {key}"
-    return f"ff waitpoints signal {found.execution_id} {key} NAME"
+    return f"ff waitpoints signal {found.execution_id} {key}"
 
 
 class Remedied(Stuck, frozen=True, kw_only=True):

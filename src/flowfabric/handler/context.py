@@ -150,7 +150,9 @@ class Context:
         """Submit another task as a child of this execution: `child = await ctx.submit(search, topic)`, or by name.
 
         Saved like a step: a later run finds the same child. Give options with `task.with_options(...)`, or after the
-        name. If this execution does not complete, the child is cancelled, unless it has `on_parent_end="let_run"`.
+        name. A task of another program is submitted by its name and its lane; another unknown name raises
+        `UnknownTask`. If this execution does not complete, the child is cancelled, unless it has
+        `on_parent_end="let_run"`.
         """
         call = self._runtime.read_call(task, args, kwargs)
         return self._submit(self._ask("step", f"submit:{call.submission.options.task}"), call)

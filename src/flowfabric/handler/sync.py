@@ -218,7 +218,9 @@ class SyncContext(Sync):
         """Submit another task as a child of this execution: `child = ctx.submit(search, topic)`, or by name.
 
         Saved like a step: a later run finds the same child. Give options with `task.with_options(...)`, or after the
-        name. If this execution does not complete, the child is cancelled, unless it has `on_parent_end="let_run"`.
+        name. A task of another program is submitted by its name and its lane; another unknown name raises
+        `UnknownTask`. If this execution does not complete, the child is cancelled, unless it has
+        `on_parent_end="let_run"`.
         """
         return SyncChild(self._wait(self._thing.submit, task, *args, **kwargs), self._loop)
 

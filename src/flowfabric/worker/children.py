@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from flowfabric import payloads
 from flowfabric.app import App
-from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call
+from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call, named
 from flowfabric.engine import children
 from flowfabric.errors import FlowFabricError
 from flowfabric.handler.children import child_id
@@ -39,11 +39,14 @@ class Children:
             await asyncio.wait([self._notifying])
 
     def read_call(self, task: Task[..., Any] | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ChildCall:
-        """Build the child that a handler submits; by name, with the options of the task if this app has it."""
+        """Build the child that a handler submits; by name, with the options of the task if this app has it.
+
+        Raises `UnknownTask`.
+        """
         if isinstance(task, Task):
             return task.child_call(*args, **kwargs)
         options: SubmitOptions = args[0] if args and args[0] is not None else SubmitOptions()
-        known = self._app.tasks.get(task)
+        known = named(self._app.tasks, task, options)
         if known is not None:
             return known.with_options(**options).child_call(**kwargs)
         return child_call(Options(task=task), payloads.encode(kwargs), options)

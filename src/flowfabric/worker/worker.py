@@ -127,6 +127,7 @@ class Worker:
         self._leased = LeasedCalls(self._app, self._heartbeat, lease=lease, lose=self._lose)
         self._reports = Reports(self._app, self._leased, threads=self._threads, due=self._pauses.due)
         stop_listening = self._app.notifier.listen(self._notified)
+        self._warn_of_lanes_without_tasks()
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
         try:
@@ -138,6 +139,15 @@ class Worker:
             stop_listening()
             sweeping.cancel()
             await self._leave()
+
+    def _warn_of_lanes_without_tasks(self) -> None:
+        used = {task.options.lane for task in self._app.tasks.values()}
+        if idle := [lane for lane in self.lanes if used and lane not in used]:
+            log.warning(
+                "no task of this app is in lane %s; the worker runs there only what is submitted with that lane as an "
+                "option; lanes of its tasks: %s",
+                *(", ".join(idle), ", ".join(sorted(used))),
+            )
 
     async def _declare_schedules(self) -> None:
         """Create or change the schedules that the app declares; retry while the database is unavailable."""

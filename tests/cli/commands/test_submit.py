@@ -64,8 +64,8 @@ async def test_with_app_wrong_arguments_and_unknown_tasks_are_errors(here: Run, 
     assert '{"nam":"Ada"}' in wrong.error["message"]
 
     unknown = await here("submit great --json --app", place)
-    assert (unknown.code, unknown.error["error"]) == (1, "no_such_task")
-    assert all(part in unknown.error["message"] for part in ("'great'", "greet"))
+    assert (unknown.code, unknown.error["error"]) == (1, "unknown_task")
+    assert all(part in unknown.error["message"] for part in ("'great'", "use greet"))
     assert await given.count("executions") == 0
 
 

@@ -104,6 +104,53 @@ async def test_a_token_can_come_from_standard_input(here: Run, given: Given) -> 
     assert (await given.event("signal_delivered", SIGNALLED))["source_type"] == "external"
 
 
+@pytest.mark.parametrize(
+    ("typed", "name", "payload"),
+    [
+        ("", "paid", None),
+        ("received", "received", None),
+        ("""'{"ok": 1}'""", "paid", b'{"ok":1}'),
+        ("12", "paid", b"12"),
+        ("""'"received"'""", "paid", b'"received"'),
+        ("received 12", "received", b"12"),
+        ("12 received", "12", None),
+    ],
+)
+async def test_a_signal_is_named_as_its_waitpoint_unless_a_name_comes_before_the_payload(
+    here: Run, given: Given, typed: str, name: str, payload: bytes | None
+) -> None:
+    await scene.signalled(given)
+
+    answer = await here(f"waitpoints signal {SIGNALLED} paid {typed}")
+
+    if typed == "12 received":
+        assert (answer.code, await given.count("signals")) == (2, 0)
+        return
+    [signal] = await given.rows("select name, payload from flowfabric.signals")
+    assert (answer.code, signal["name"], signal["payload"]) == (0, name, payload)
+    counts = "the execution resumes" if name == "received" else "ignored: the wait on this waitpoint does not count"
+    assert counts in answer.out
+
+
+async def test_a_payload_that_is_not_json_is_wrong_usage(here: Run, given: Given) -> None:
+    await scene.signalled(given)
+
+    async with given.nothing_changes():
+        code, _, err = await here(f"waitpoints signal {SIGNALLED} paid '{{ok: 1}}'")
+    assert code == 2
+    assert "is invalid JSON" in err
+
+
+async def test_a_signal_to_a_waitpoint_that_does_not_exist_is_refused(here: Run, given: Given) -> None:
+    await scene.signalled(given)
+
+    async with given.nothing_changes():
+        code, _, err = await here(f"waitpoints signal {SIGNALLED} piad received")
+    assert code == 1
+    assert err.startswith("waitpoint_not_found: ")
+    assert "'piad'" in err
+
+
 async def test_a_forged_token_is_refused_and_not_printed(here: Run, given: Given) -> None:
     await scene.signalled(given)
     forged = "k1:" + "0" * 64

@@ -9,7 +9,7 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
-from flowfabric.app.tasks import submission
+from flowfabric.app.tasks import submission, unknown_task
 from flowfabric.cli import formatting
 from flowfabric.cli.errors import JSON, CommandError, command_error
 from flowfabric.cli.options import ReadFile, app_option, duration, given, json_object, tag, when
@@ -133,9 +133,7 @@ async def submit(
 def _read(app: App, task: str, calls: Any, options: dict[str, Any], *, one: bool) -> list[Line]:
     """The submissions. An invalid line of a file is printed as an error, and the others are still submitted."""
     if app.tasks and task not in app.tasks:
-        raise CommandError(
-            "no_such_task", f"task {shown(task)} does not exist in this app; existing tasks: {', '.join(app.tasks)}"
-        )
+        raise unknown_task(app.tasks, task)
     lines = []
     for number, call in enumerate(calls, 1):
         try:

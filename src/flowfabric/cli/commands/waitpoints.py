@@ -38,7 +38,7 @@ EFFECTS = {
     "appended_to_waitpoint": "counted, but more signals are needed",
     "appended_to_waitpoint_duplicate": "already counted, more signals are needed",
     "buffered_for_pending_waitpoint": "stored until the execution waits for it",
-    "signal_ignored_matcher_failed": "ignored: this waitpoint expects a different signal",
+    "signal_ignored_matcher_failed": "ignored: the wait on this waitpoint does not count signals of this name",
     "signal_ignored_not_in_condition": "ignored: the execution does not wait on this waitpoint",
     "no_op": "ignored: only an operator or the timeout ends this wait",
 }
@@ -174,33 +174,51 @@ async def reject(app: App, **given: Any) -> Decision:
 @waitpoints.command("signal")
 @execution_argument
 @click.argument("waitpoint")
-@click.argument("name")
-@click.argument("payload", type=json, required=False)
+@click.argument("name", required=False)
+@click.argument("payload", required=False)
 @click.option("--token-file", type=ReadFile(),
               help="Send as an outside caller with the token in this file; - is standard input.")  # fmt: skip
 @click.option("--digest", metavar="HEX", help="Digest of the subject, if the waitpoint requires it.")
 @by_option
 @prints(sentence=_signalled)
 async def signal(
-    app: App, execution: str, waitpoint: str, name: str, payload: Any, token_file: BinaryIO | None, **given: Any
-) -> Delivered:
-    """Send a signal to a waitpoint, as an operator or with its token. PAYLOAD is JSON.
+    app: App, execution: str, waitpoint: str, name: str | None, payload: str | None, token_file: BinaryIO | None,
+    **given: Any,
+) -> Delivered:  # fmt: skip
+    """Send a signal to a waitpoint, as an operator or with its token.
+
+    PAYLOAD is JSON. NAME is the name of the signal, by default that of the waitpoint; leave it out, and the payload
+    follows the waitpoint.
 
     \b
-    Example:
+    Examples:
+      ff waitpoints signal 019df237-3e80-8a31-800c-3f9b71e5d004 go '{"ok": 1}'
       ff waitpoints signal 019df237-3e80-8a31-800c-3f9b71e5d004 paid received '{"amount": 12}'
     """
+    name, value = _named(waitpoint, name, payload)
     asked = await resolve.execution(app, execution)
     if token_file is not None:
         token = token_file.read(4_096).decode(errors="replace").strip()
-        return await asked.signal(waitpoint, payload, token=token, name=name, source=given["by"])
-    sent = None if payload is None else payloads.encode(payload)
+        return await asked.signal(waitpoint, value, token=token, name=name, source=given["by"])
+    sent = None if value is None else payloads.encode(value)
     async with app.database.connection() as conn:
         done = await engine.deliver_approval(
             conn, asked.execution_id, waitpoint, name, by=given["by"], payload=sent, digest=_digest(given["digest"])
         )
     app.notifier.send(lanes=[done.lane] if done.lane else [])
     return done
+
+
+def _named(waitpoint: str, name: str | None, payload: str | None) -> tuple[str, Any]:
+    """The name of a signal and its payload. A name that is JSON is the payload: signals are named by words."""
+    if payload is not None or name is None:
+        return waitpoint if name is None else name, None if payload is None else json(payload)
+    if name == "-" or name.startswith(("{", "[", '"')):
+        return waitpoint, json(name)
+    try:
+        return waitpoint, msgspec.json.decode(name)
+    except msgspec.DecodeError:
+        return name, None
 
 
 async def _decide(

@@ -4,12 +4,12 @@ import click
 
 from flowfabric.app import App
 from flowfabric.cli.command_group import CommandGroup
+from flowfabric.cli.errors import CommandError
 from flowfabric.cli.options import by_option, paged, reason_option
 from flowfabric.cli.output import prints
 from flowfabric.engine import workers as engine
+from flowfabric.ids import shown
 from flowfabric.model import Page, Worker
-
-MARKED = {"marked": "marked as dead", "not_registered": "not registered"}
 
 
 @click.group(cls=CommandGroup)
@@ -43,13 +43,12 @@ async def list_workers(
 @click.argument("instance")
 @reason_option
 @by_option
-@prints(
-    sentence=lambda done: f"instance {done['instance']}: {MARKED[done['outcome']]}; leases revoked: {done['revoked']}"
-)
+@prints(sentence=lambda done: f"instance {done['instance']}: marked as dead; leases revoked: {done['revoked']}")
 async def mark_dead(app: App, instance: str, reason: str | None, by: str) -> dict[str, object]:
     """Mark a worker process as dead, so that other workers take over its executions immediately.
 
-    If the process is still alive, it loses its leases and its running executions are cancelled there.
+    If the process is still alive, it loses its leases and its running executions are cancelled there. Refused if no
+    worker is registered as INSTANCE: it has stopped, or was marked as dead before.
 
     \b
     Example:
@@ -57,4 +56,10 @@ async def mark_dead(app: App, instance: str, reason: str | None, by: str) -> dic
     """
     async with app.database.connection() as conn:
         marked = await engine.mark_dead(conn, instance, by=by, reason=reason)
+        if marked.outcome == "not_registered":
+            there = [worker.instance for worker in (await engine.list_workers(conn, expired=True, limit=20)).items]
+            raise CommandError(
+                "no_such_worker",
+                f"instance {shown(instance)} is not registered; registered instances: {', '.join(there) or 'none'}",
+            )
         return {"instance": instance, "outcome": marked.outcome, "revoked": marked.revoked}
