@@ -17,7 +17,7 @@ async def remedies(conn: Connection) -> dict[str, str]:
 async def test_every_stuck_execution_has_its_remedy(conn: Connection, given: Given) -> None:
     await everything_stuck(given)
 
-    subjects = {each.reason: f"'{each.subject}'" for each in (await overview(conn)).stuck}
+    subjects = {each.reason: each.subject for each in (await overview(conn)).stuck}
     commands = {
         "worker_lost": "ff workers mark-dead pool-1",
         "due": "ff sweep --once",

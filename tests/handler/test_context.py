@@ -330,12 +330,13 @@ async def test_a_step_or_a_wait_inside_a_step_fails(app: App) -> None:
             await (await sleepy.submit()).result(TIMEOUT)
 
 
-async def test_a_payload_of_the_wrong_type_fails_permanently_and_names_the_path(app: App) -> None:
+async def test_a_payload_of_the_wrong_type_fails_permanently_and_names_the_path(app: App, given: Given) -> None:
     @app.task(retries=5)
     def report(notes: Notes) -> None: ...
 
     async with working(app):
-        execution = await app.submit("report", notes={"topic": "tides", "pages": [1, "two"]})
+        payload = b'{"notes": {"topic": "tides", "pages": [1, "two"]}}'  # from a caller who does not know the task
+        execution = app.execution(await given.submitted(task=report.name, payload=payload))
         with pytest.raises(ExecutionFailed, match=r"report.*`int`, got `str` - at `\$.notes.pages"):
             await execution.result(TIMEOUT)
         assert (await execution.describe()).counts.attempts == 1

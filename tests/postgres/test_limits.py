@@ -57,6 +57,7 @@ def test_our_code_uses_no_other_method_of_the_driver() -> None:
     used = [
         (file.name, ast.unparse(node))
         for file in sources.python_files(sources.SRC)
+        if file.name != "callers.py"  # calls the drivers of callers, which have limits of their own
         for node in ast.walk(sources.parsed(file))
         if isinstance(node, ast.Attribute) and node.attr in others and ast.unparse(node.value).endswith("conn")
     ]

@@ -13,10 +13,10 @@ from hypothesis import given as for_all
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from flowfabric.engine import claims, executions
+from flowfabric.engine import claims, executions, waits
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidText
 from flowfabric.ids import ExecutionId, FlowId
-from flowfabric.model import Description, Page, PublicState, Summary
+from flowfabric.model import Description, Page, PublicState, Summary, Suspension
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK, Server
 from tests.engine.standins import claimed, ended, stored
@@ -39,8 +39,8 @@ STATES = {
     "due": "eligibility = 'not_eligible_until_time', due_at = '2026-01-01'",
     "delayed": "eligibility = 'not_eligible_until_time', due_at = '2036-01-01'",
     "waiting_dependencies": "eligibility = 'blocked_by_dependencies'",
-    "suspended": "phase = 'suspended'",
 }
+WAIT = Suspension(condition={"kind": "single", "waitpoint": "answer"}, waitpoints=["answer"])
 OUTCOMES = ["success", "failed", "cancelled", "expired", "skipped"]
 
 
@@ -91,11 +91,13 @@ async def populate_one(given: Given, draw: random.Random) -> ExecutionId:
         await given.rows(
             "update flowfabric.executions set flow = $3 where partition = $1 and id = $2", *place, flow.uuid
         )
-    state = draw.choice([*STATES, "active", *OUTCOMES])
+    state = draw.choice([*STATES, "suspended", "active", *OUTCOMES])
     if state in OUTCOMES:
         await ended(given, execution_id, state)
     elif state == "active":
         await claimed(given, execution_id)
+    elif state == "suspended":
+        await waits.suspend(given.conn, await claimed(given, execution_id), WAIT)
     else:
         await stored(given, execution_id, STATES[state])
     return execution_id
