@@ -186,6 +186,30 @@ async def test_a_signal_that_a_condition_cannot_count_reads_none_of_the_signals_
     assert (read.rows <= 60, read.whole) == (True, 0), read
 
 
+VOTES: list[dict[str, object]] = [
+    {"kind": "count", "n": 2_100, "of": of, "waitpoints": ["w"]} for of in ("distinct_signals", "distinct_sources")
+]
+
+
+@pytest.mark.parametrize(("sent", "effect"), [(50, "appended_to_waitpoint"), (100, "resume_condition_satisfied")])
+@pytest.mark.parametrize("condition", VOTES)
+async def test_a_batch_of_signals_to_a_wait_that_counts_reads_those_that_have_arrived_once(
+    conn: asyncpg.Connection, given: Given, condition: dict[str, object], sent: int, effect: str
+) -> None:
+    waits_on = await waiting(given, condition)
+    await conn.execute(SIGNALS.replace("closed", "active").replace("w where", "w, generate_series(1, 2000) where"))
+    await conn.execute("update flowfabric.signals set source_identity = number::text")
+    await conn.execute("vacuum analyze flowfabric.signals")
+    batch = [waits_on.signal(source_identity=f"voter {number}") for number in range(sent)]
+
+    async with conn.transaction():
+        done, read = await reading(conn, waits.deliver_signals(conn, batch))
+
+    assert [one.effect for one in done] == ["appended_to_waitpoint"] * (sent - 1) + [effect]
+    looks = 2 if effect == "resume_condition_satisfied" else 1  # one more finds the signals that satisfied it
+    assert (read.rows <= looks * 2 * 2_000 + 60 * sent, read.whole) == (True, 0), read
+
+
 # Two thousand waits of the same execution that have ended.
 PAST = """
 insert into flowfabric.{table}

@@ -3,19 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from flowfabric.engine import waits
-from flowfabric.model import Delivered
+from flowfabric.engine import executions, waits
+from flowfabric.errors import FlowFabricError
+from flowfabric.model import Delivered, SignalToSend
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
-from tests.engine.waits.scene import to, wish
+from tests.engine.waits.scene import APPROVE, to, waiting, wish
 from tests.given import Given
 
 VECTORS = msgspec.json.decode(Path(__file__).parents[2].joinpath("vectors.json").read_bytes())["conditions"]
@@ -236,6 +237,82 @@ async def test_the_fast_path_agrees_with_the_full_evaluation(
     assert met == [judge(condition, open_until[: number + 1])[0] if one_will_do else None for number in range(len(met))]
     if met and met[-1]:
         assert judge(condition, open_until)[2] == {open_until[-1]["id"]}
+
+
+plain_counts = st.fixed_dictionaries(
+    {"kind": st.just("count"), "n": st.integers(2, 4), "waitpoints": st.just(["a", "b"])}
+    | {"of": st.sampled_from(["distinct_signals", "distinct_sources"])}
+)
+several_counts = st.fixed_dictionaries(
+    {"kind": st.just("all_of"), "members": st.lists(plain_counts | singles, min_size=2, max_size=3)}
+)
+
+
+@settings(
+    max_examples=1_000 if SOAK else 80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@for_any(
+    condition=plain_counts | several_counts | conditions,
+    arrived=arrivals,
+    early=st.integers(0, 2),
+    size=st.integers(2, 8),
+)
+async def test_signals_of_a_batch_have_the_effects_that_they_have_one_after_the_other(
+    conn: Connection, given: Given, condition: Condition, arrived: list[dict[str, str]], early: int, size: int
+) -> None:
+    """Signals are counted once per batch; `early` of them arrive before the execution suspends."""
+    keys = sorted(keys_of(condition))
+    cause = "select flowfabric._condition_cause($1::text::jsonb, $2)"
+    assume(await conn.fetchval(cause, msgspec.json.encode(condition).decode(), keys) is None)
+    signals = [{"id": str(uuid4()), **signal} for signal in arrived if signal["waitpoint"] in keys]
+    claim = await given.claimed()
+    points = {key: await waits.create_waitpoint(conn, claim.fence, key) for key in keys}
+
+    async def send(batch: Signals) -> list[str]:
+        answers = await waits.deliver_signals(conn, [sending(signal) for signal in batch])
+        return [one.code if isinstance(one, FlowFabricError) else one.effect or one.outcome for one in answers]
+
+    def sending(signal: Mapping[str, str]) -> SignalToSend:
+        point, options = points[signal["waitpoint"]], {key: signal[key] for key in ("source_type", "source_identity")}
+        return to(
+            claim.execution_id, point.waitpoint_id, point.token, signal["name"], signal_id=UUID(signal["id"]), **options
+        )
+
+    assert await send(signals[:early]) == ["buffered_for_pending_waitpoint"] * len(signals[:early])
+    answer = await waits.suspend(conn, claim.fence, wish(condition, keys))
+    met = next((number for number in range(len(signals) + 1) if judge(condition, signals[:number])[0]), None)
+    ended = met if met is None else max(met, early)
+    for start in range(early, len(signals), size):
+        batch = signals[start : start + size]
+        expected = [
+            effect(condition, signals[: number + 1]) if ended is None or number < ended else "waitpoint_closed"
+            for number in range(start, start + len(batch))
+        ]
+        assert await send([*batch, batch[0]]) == [
+            *expected, "duplicate" if expected[0] != "waitpoint_closed" else "waitpoint_closed"
+        ]  # fmt: skip
+
+    satisfied = judge(condition, signals[:ended])[2] if ended is not None else set()
+    found = await waits.read_signals(conn, claim.execution_id, answer.suspension_id)
+    await executions.cancel(conn, claim.execution_id, reason="done with", by="ops")
+    assert answer.outcome == ("already_satisfied" if met is not None and met <= early else "suspended")
+    assert [str(signal.signal_id) for signal in found] == [one["id"] for one in signals if one["id"] in satisfied]
+
+
+async def test_signals_after_the_nth_of_the_same_batch_count_nothing(conn: Connection, given: Given) -> None:
+    two = {"kind": "count", "n": 2, "of": "distinct_sources", "waitpoints": ["w"]}
+    both = await waiting(given, {"kind": "all_of", "members": [two, {**APPROVE, "name": "go"}]})
+    people = ["ann", "ann", "bob", "cy"]
+    batch = [both.signal("vote", source_identity=who) for who in people] + [both.signal("go"), both.signal("go")]
+
+    done = await waits.deliver_signals(conn, batch)
+
+    counts, adds_nothing = "appended_to_waitpoint", "appended_to_waitpoint_duplicate"
+    effects = [one.effect if isinstance(one, Delivered) else one.code for one in done]
+    assert effects[:4] == [counts, adds_nothing, counts, adds_nothing]
+    assert effects[4:] == ["resume_condition_satisfied", "waitpoint_closed"]
+    satisfiers = [signal.signal_id for signal in await both.signals(conn)]
+    assert satisfiers == [one.signal_id for one in done if isinstance(one, Delivered) and one.effect != adds_nothing]
 
 
 async def test_a_signal_on_a_key_that_no_node_names_is_ignored(conn: Connection) -> None:

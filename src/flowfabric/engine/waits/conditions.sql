@@ -1,5 +1,27 @@
 -- Conditions: what a suspended execution waits for, and whether its signals satisfy it.
 
+-- Whether a leaf of a condition matches a signal: its waitpoint, and its name and source type if the leaf has them.
+--
+--   returns  true or false
+create or replace function flowfabric._matches(leaf jsonb, key text, name text, source_type text)
+returns boolean
+language sql immutable as $$
+    select coalesce(_matches.leaf -> 'waitpoints', _matches.leaf -> 'waitpoint') ? _matches.key
+       and coalesce(_matches.leaf ->> 'name' = _matches.name, true)
+       and coalesce(_matches.leaf ->> 'source_type' = _matches.source_type, true)
+$$;
+
+-- The value of a matching signal that a leaf of a condition counts once: its waitpoint or its source.
+--
+--   returns  the value; null if each signal counts
+create or replace function flowfabric._value(leaf jsonb, key text, source_type text, source_identity text)
+returns text
+language sql immutable as $$
+    select case _value.leaf ->> 'of'
+        when 'distinct_waitpoints' then _value.key
+        when 'distinct_sources' then jsonb_build_array(_value.source_type, _value.source_identity)::text end
+$$;
+
 -- The signals that a leaf of a condition counts: for `single` the first match, for `count` the first signal of each of
 -- the first n distinct values.
 --
@@ -8,14 +30,13 @@ create or replace function flowfabric._counted_signals(leaf jsonb, signals jsonb
 returns bigint[]
 language plpgsql immutable as $$
 declare
-    keys jsonb := coalesce(_counted_signals.leaf -> 'waitpoints', _counted_signals.leaf -> 'waitpoint');
     signal jsonb;
 begin
     if _counted_signals.leaf ->> 'kind' = 'single' then
         for place in 1 .. jsonb_array_length(_counted_signals.signals) loop
             signal := _counted_signals.signals -> place - 1;
-            if keys ? (signal ->> 'waitpoint') and coalesce(_counted_signals.leaf ->> 'name' = signal ->> 'name', true)
-               and coalesce(_counted_signals.leaf ->> 'source_type' = signal ->> 'source_type', true) then
+            if flowfabric._matches(_counted_signals.leaf, signal ->> 'waitpoint', signal ->> 'name',
+                                   signal ->> 'source_type') then
                 return array[place];
             end if;
         end loop;
@@ -23,17 +44,14 @@ begin
     end if;
     return array(
         select f.place from (
-            select distinct on (m.thing) m.place from (
-                select s.place, case _counted_signals.leaf ->> 'of'
-                    when 'distinct_waitpoints' then s.signal ->> 'waitpoint'
-                    when 'distinct_sources'
-                        then jsonb_build_array(s.signal -> 'source_type', s.signal -> 'source_identity')::text
-                    else s.signal ->> 'id' end as thing
+            select distinct on (m.value) m.place from (
+                select s.place, coalesce(flowfabric._value(
+                           _counted_signals.leaf, s.signal ->> 'waitpoint', s.signal ->> 'source_type',
+                           s.signal ->> 'source_identity'), s.signal ->> 'id') as value
                 from jsonb_array_elements(_counted_signals.signals) with ordinality as s (signal, place)
-                where keys ? (s.signal ->> 'waitpoint')
-                  and coalesce(_counted_signals.leaf ->> 'name' = s.signal ->> 'name', true)
-                  and coalesce(_counted_signals.leaf ->> 'source_type' = s.signal ->> 'source_type', true)) m
-            order by m.thing, m.place) f
+                where flowfabric._matches(_counted_signals.leaf, s.signal ->> 'waitpoint', s.signal ->> 'name',
+                                          s.signal ->> 'source_type')) m
+            order by m.value, m.place) f
         order by f.place limit (_counted_signals.leaf ->> 'n')::int);
 end $$;
 
@@ -86,6 +104,51 @@ begin
     counted := flowfabric._ids_at(judged.counted, _judge.signals);
     satisfiers := case when judged.counted = judged.satisfiers then counted
                        else flowfabric._ids_at(judged.satisfiers, _judge.signals) end;
+end $$;
+
+-- Count a new signal in a tally (`_tally`).
+--
+--   returns  the tally with it; whether a leaf counts it
+create or replace function flowfabric._count_signal(
+    inout tally jsonb, key text, name text, source_type text, source_identity text, out is_counted boolean)
+language plpgsql immutable as $$
+declare
+    leaf record;
+    value text;
+begin
+    is_counted := false;
+    for leaf in
+        select l.node, l.node::jsonb as condition, l.seen from jsonb_each(_count_signal.tally) l (node, seen)
+    loop
+        value := flowfabric._value(
+            leaf.condition, _count_signal.key, _count_signal.source_type, _count_signal.source_identity);
+        if flowfabric._matches(leaf.condition, _count_signal.key, _count_signal.name, _count_signal.source_type)
+           and (leaf.seen -> 'count')::int < coalesce((leaf.condition -> 'n')::int, 1)
+           and coalesce(not leaf.seen -> 'values' ? value, true) then
+            is_counted := true;
+            tally := jsonb_set(tally, array[leaf.node], jsonb_build_object(
+                'count', (leaf.seen -> 'count')::int + 1,
+                'values', (leaf.seen -> 'values') || case when value is null then '[]' else to_jsonb(value) end));
+        end if;
+    end loop;
+end $$;
+
+-- Whether a node of a condition holds for a tally (`_tally`), recursively: as `_judge_node`, but without the signals.
+--
+--   returns  true or false
+create or replace function flowfabric._is_satisfied(node jsonb, tally jsonb)
+returns boolean
+language plpgsql immutable as $$
+begin
+    return case _is_satisfied.node ->> 'kind'
+        when 'all_of' then not exists (
+            select from jsonb_array_elements(_is_satisfied.node -> 'members') m (node)
+            where not flowfabric._is_satisfied(m.node, _is_satisfied.tally))
+        when 'any_of' then exists (
+            select from jsonb_array_elements(_is_satisfied.node -> 'members') m (node)
+            where flowfabric._is_satisfied(m.node, _is_satisfied.tally))
+        else coalesce((_is_satisfied.tally -> (_is_satisfied.node::text) -> 'count')::int
+                      >= coalesce((_is_satisfied.node -> 'n')::int, 1), false) end;
 end $$;
 
 -- Convert positions of signals to their ids.
@@ -152,9 +215,7 @@ begin
             then 'signal_ignored_not_in_condition'
         when exists (
             select from flowfabric._nodes(_signal_effect.condition) n
-            where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _signal_effect.key
-              and coalesce(n.node ->> 'name', _signal_effect.name) = _signal_effect.name
-              and coalesce(n.node ->> 'source_type', _signal_effect.source_type) = _signal_effect.source_type)
+            where flowfabric._matches(n.node, _signal_effect.key, _signal_effect.name, _signal_effect.source_type))
             then 'appended_to_waitpoint_duplicate'
         else 'signal_ignored_matcher_failed'
     end;

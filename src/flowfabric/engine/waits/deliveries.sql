@@ -106,20 +106,21 @@ begin
              and w.id <> wait.id and w.choice is distinct from coalesce(wait.choice, -1));
 end $$;
 
--- Find the effect of a signal, for any kind of wait. `given.number` is the number that the signal would get. The caller
+-- Find the effect of a signal, for any kind of wait. `given.number` is the number that the signal would get. `tallies`
+-- holds, by wait, what earlier signals of this call have counted, and `sources` the sources of all of them. The caller
 -- has locked the ticket and checked the token.
 --
 --   returns  the id of the signal that it duplicates; or the fault; or its effect, with the signals that satisfied the
---            condition if it now holds, and the wait that then ends unless it is the only one
+--            condition if it now holds, and the wait that then ends unless it is the only one; the tally with it
 create or replace function flowfabric._find_effect(
-    given flowfabric.signals, has_ended boolean, most int, now timestamptz,
-    out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid)
+    given flowfabric.signals, has_ended boolean, most int, now timestamptz, tallies jsonb, sources text[],
+    out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid, out tally jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
     point flowfabric.waitpoints;
     wait flowfabric.waits;
-    judged record;
+    counted record;
     is_last boolean := false;
 begin
     select p.* into point from flowfabric.waitpoints p where p.id = given.waitpoint;
@@ -148,16 +149,19 @@ begin
     if effect <> 'appended_to_waitpoint_duplicate' then
         return;
     end if;
-    judged := flowfabric._judge(
-        wait.condition,
-        case when given.number = 1 then '[]' else flowfabric._arrived_signals(wait) end
-        || flowfabric._signal_to_judge(given.id, point.key, given.name, given.source_type, given.source_identity));
-    if judged.holds then
+    -- Signals that have arrived are read once per call, and again to find the satisfiers.
+    counted := flowfabric._count_signal(
+        coalesce(_find_effect.tallies -> wait.id::text, flowfabric._tally(wait, _find_effect.sources)),
+        point.key, given.name, given.source_type, given.source_identity);
+    tally := counted.tally;
+    if flowfabric._is_satisfied(wait.condition, tally) then
         is_last := flowfabric._is_last(wait);
-        satisfiers := judged.satisfiers::uuid[];
+        satisfiers := (flowfabric._judge(wait.condition, flowfabric._signals_to_judge(wait) ||
+            flowfabric._signal_to_judge(
+                given.id, point.key, given.name, given.source_type, given.source_identity))).satisfiers::uuid[];
     end if;
     effect := flowfabric._signal_effect(
-        wait.condition, point.key, given.name, given.source_type, is_last, given.id::text = any (judged.counted));
+        wait.condition, point.key, given.name, given.source_type, is_last, counted.is_counted);
     part := case when not is_last or wait.choice is not null then wait.id end;
 end $$;
 
@@ -179,6 +183,7 @@ language plpgsql as $$
 declare
     rounds int[] := '{1}';
     turn int[] := _accept_signals.items;
+    tallies jsonb := '{}';
     missing int;
     done record;
 begin
@@ -202,7 +207,8 @@ begin
             _accept_signals.names, _accept_signals.ids, _accept_signals.source_types, _accept_signals.source_identities,
             _accept_signals.categories, _accept_signals.payloads, _accept_signals.encodings,
             _accept_signals.correlation_ids, _accept_signals.idempotency_keys, _accept_signals.digests,
-            _accept_signals.now, _accept_signals.by, _accept_signals.note);
+            _accept_signals.now, _accept_signals.by, _accept_signals.note, tallies);
+        tallies := done.tallies;
         places := places || done.places;
         signals := signals || done.signals;
         effects := effects || done.effects;
@@ -224,24 +230,27 @@ begin
     end if;
 end $$;
 
--- Find the effects of signals, at most one per execution. The caller has locked the tickets and checked the tokens.
+-- Find the effects of signals, at most one per execution. `tallies` as in `_find_effect`. The caller has locked the
+-- tickets and checked the tokens.
 -- Fast path: a plain wait that this signal alone satisfies (`_is_met`). `_find_effect` handles all other signals.
 --
 --   returns  per item its execution, the number it gets, and its effect with the signals that satisfied the condition
 --            if it now holds; or the id of the signal that it duplicates; or the fault
 create or replace function flowfabric._find_effects(
     items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[],
-    source_identities text[], idempotency_keys text[], digests bytea[], now timestamptz)
+    source_identities text[], idempotency_keys text[], digests bytea[], now timestamptz, tallies jsonb)
 returns table (
     item int, partition smallint, execution uuid, route int, tags jsonb, flow uuid, lane text, kid text, number int,
-    first_id uuid, fault jsonb, part uuid, digest bytea, question bytea, effect text, satisfiers text)
+    first_id uuid, fault jsonb, part uuid, digest bytea, question bytea, effect text, satisfiers text, wait uuid,
+    tally jsonb)
 language sql stable as $$
     select i.item, e.partition, e.id as execution, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id,
            f.fault, f.part, coalesce(_find_effects.digests[i.item], s.about_digest) as digest, q.question,
            case when f.first_id is null and f.fault is null
                 then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
            case when f.effect is not null then f.satisfiers::text
-                else '{' || _find_effects.ids[i.item]::text || '}' end as satisfiers
+                else '{' || _find_effects.ids[i.item]::text || '}' end as satisfiers,
+           w.wait, f.tally
     from unnest(_find_effects.items) as i (item)
     cross join lateral (
         select e.partition, e.id, e.route, e.tags, e.flow, coalesce((e.policy ->> 'max_signals')::int, 10000) as most
@@ -271,7 +280,9 @@ language sql stable as $$
                    nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.digests[i.item], null, null,
                    q.question)::flowfabric.signals as signal) g
     left join lateral (
-        select f.* from flowfabric._find_effect(g.signal, t.lane is null, e.most, _find_effects.now) f
+        select f.* from flowfabric._find_effect(
+            g.signal, t.lane is null, e.most, _find_effects.now, _find_effects.tallies,
+            _find_effects.source_identities) f
         where not (t.lane is not null and w.is_plain and s.is_plain and l.number <= e.most
                    and flowfabric._is_met(s.condition, w.key, _find_effects.names[i.item],
                                           _find_effects.source_types[i.item])
@@ -280,16 +291,17 @@ language sql stable as $$
         offset 0) f on true -- called only if the fast path does not apply
 $$;
 
--- Record signals, at most one per execution, and apply them. The caller has locked the tickets.
+-- Record signals, at most one per execution, and apply them. `tallies` as in `_find_effect`. The caller has locked the
+-- tickets.
 --
 --   moves    suspended → runnable, if the condition now holds
 --   emits    signal_delivered
 --   returns  per item its signal with its effect and the lane to wake; without an effect, the signal that it duplicates
---            or the fault
+--            or the fault. The tallies with these signals
 create or replace function flowfabric._accept_round(
     items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[],
     source_identities text[], categories text[], payloads bytea[], encodings text[], correlation_ids text[],
-    idempotency_keys text[], digests bytea[], now timestamptz, by text, note text,
+    idempotency_keys text[], digests bytea[], now timestamptz, by text, note text, inout tallies jsonb,
     out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -302,7 +314,7 @@ begin
         select w.* from flowfabric._find_effects(
             _accept_round.items, _accept_round.partitions, _accept_round.executions, _accept_round.waitpoints,
             _accept_round.names, _accept_round.ids, _accept_round.source_types, _accept_round.source_identities,
-            _accept_round.idempotency_keys, _accept_round.digests, _accept_round.now) w
+            _accept_round.idempotency_keys, _accept_round.digests, _accept_round.now, _accept_round.tallies) w
     ), written as (
         insert into flowfabric.signals (
             partition, execution, id, number, at, waitpoint, name, category, source_type, source_identity, effect,
@@ -330,11 +342,13 @@ begin
            array_agg(x.partition) filter (where x.effect is not null) as partitions,
            array_agg(x.execution) filter (where x.effect is not null) as executions,
            array_agg(x.satisfiers) filter (where x.effect is not null) as satisfiers,
-           array_agg(x.part) filter (where x.effect is not null) as parts
+           array_agg(x.part) filter (where x.effect is not null) as parts,
+           jsonb_object_agg(x.wait, x.tally) filter (where x.tally is not null) as tallies
     into applied from weighed x;
     if applied.executions is not null then
         perform flowfabric._resume_satisfied(applied.partitions, applied.executions, applied.satisfiers, applied.parts);
     end if;
+    tallies := tallies || coalesce(applied.tallies, '{}');
     places := applied.items;
     signals := applied.signals;
     effects := applied.effects;

@@ -37,7 +37,7 @@ begin
         when wait.reason_code = 'waiting_for_approval' and wait.condition #>> '{members,0,kind}' = 'count' then
             format('has %s of %s approvals on waitpoint %s',
                    cardinality((flowfabric._judge(
-                       wait.condition #> '{members,0}', flowfabric._arrived_signals(_wait_words.wait))).counted),
+                       wait.condition #> '{members,0}', flowfabric._signals_to_judge(_wait_words.wait))).counted),
                    wait.condition #>> '{members,0,n}', array_to_string(flowfabric._named_keys(wait.condition), ', '))
         else flowfabric._condition_words(wait.condition) end;
 end $$;

@@ -114,23 +114,58 @@ $$;
 -- was made on this question, or before any question and not about something else. If the wait is bound, only the
 -- signals that carry the digest of its `about` count.
 --
---   returns  the signals in the form that `_judge` takes, in order of arrival
+--   returns  a row per signal
 create or replace function flowfabric._arrived_signals(wait flowfabric.waits)
+returns table (number int, id uuid, key text, name text, source_type text, source_identity text)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return query
+    select s.number, s.id, p.key::text, s.name, s.source_type, s.source_identity
+    from unnest(wait.waitpoints) as g (id)
+    cross join lateral (select p.id, p.key from flowfabric.waitpoints p where p.id = g.id offset 0) p
+    cross join lateral (
+        select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest, s.question
+        from flowfabric.signals s where s.waitpoint = p.id offset 0) s
+    where (not wait.bind or s.digest = wait.about_digest)
+      and (s.source_type <> 'operator' or s.question = flowfabric._question(wait.id, wait.about_digest)
+           or s.question is null and coalesce(s.digest = wait.about_digest, true));
+end $$;
+
+-- The signals that have arrived at the waitpoints of an open wait, in the form that `_judge` takes.
+--
+--   returns  the signals, in order of arrival
+create or replace function flowfabric._signals_to_judge(wait flowfabric.waits)
+returns jsonb
+language sql stable as $$
+    select coalesce(jsonb_agg(
+        flowfabric._signal_to_judge(a.id, a.key, a.name, a.source_type, a.source_identity) order by a.number), '[]')
+    from flowfabric._arrived_signals(_signals_to_judge.wait) a
+$$;
+
+-- Count the signals that have arrived for an open wait: by leaf of its condition, how many distinct values the matching
+-- signals have. `_count_signal` then counts later signals without reading these again. `sources` are the sources of the
+-- later signals; `values` lists no others.
+--
+--   returns  {leaf: {count, values}}
+create or replace function flowfabric._tally(wait flowfabric.waits, sources text[])
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return (
-        select coalesce(jsonb_agg(
-            flowfabric._signal_to_judge(s.id, p.key, s.name, s.source_type, s.source_identity) order by s.number), '[]')
-        from unnest(wait.waitpoints) as g (id)
-        cross join lateral (select p.id, p.key from flowfabric.waitpoints p where p.id = g.id offset 0) p
+        with arrived as materialized (select a.* from flowfabric._arrived_signals(_tally.wait) a)
+        select jsonb_object_agg(l.leaf::text, jsonb_build_object('count', c.count, 'values', c.values))
+        from (select distinct n.node as leaf from flowfabric._nodes(wait.condition) n
+              where n.node ->> 'kind' in ('single', 'count')) l
         cross join lateral (
-            select s.id, s.number, s.name, s.source_type, s.source_identity, s.digest, s.question
-            from flowfabric.signals s where s.waitpoint = p.id offset 0) s
-        where (not wait.bind or s.digest = wait.about_digest)
-          and (s.source_type <> 'operator' or s.question = flowfabric._question(wait.id, wait.about_digest)
-               or s.question is null and coalesce(s.digest = wait.about_digest, true)));
+            select count(distinct v.value) + count(*) filter (where v.value is null) as count,
+                   coalesce(jsonb_agg(distinct v.value) filter (
+                       where v.value is not null and (l.leaf ->> 'of' <> 'distinct_sources'
+                                                      or a.source_identity = any (_tally.sources))), '[]') as values
+            from arrived a
+            cross join lateral flowfabric._value(l.leaf, a.key, a.source_type, a.source_identity) v (value)
+            where flowfabric._matches(l.leaf, a.key, a.name, a.source_type)) c);
 end $$;
 
 -- Check the fields of a signal, from any sender.

@@ -113,7 +113,7 @@ begin
                 where w.partition = (a.wait).partition and w.execution = (a.wait).execution and w.id = (a.wait).id
                   and (a.wait).id = any (_end_finished_waits.waited) offset 0) x
             cross join lateral (select (x.w).*) w
-            cross join lateral flowfabric._judge(w.condition, flowfabric._arrived_signals(x.w)) j
+            cross join lateral flowfabric._judge(w.condition, flowfabric._signals_to_judge(x.w)) j
             where j.holds order by a.item, a.number) x;
         if over.ids is not null then
             perform flowfabric._end_waits(
