@@ -260,6 +260,8 @@ PARAMETERS = {
     "claims.issue_grant.partitions": "only executions in these partitions",
     "events.acknowledge.cursor": "the cursor of the last page that was handled",
     "events.read_events.cursor": "where to start",
+    "executions.list_executions.key": "only the execution with this idempotency key, in the namespace",
+    "executions.list_executions.parent": "only children of this execution",
     "executions.describe.last_failure": "read the failure of the last attempt that failed, with its traceback",
     "steps.list_steps.results": "read the results too",
     "executions.override.outcome": "how it ends: `success` or `failed`",

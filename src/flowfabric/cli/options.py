@@ -4,7 +4,7 @@ import getpass
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ from flowfabric.cli.load_app import load_app
 from flowfabric.ids import shown
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+A_CENTURY = timedelta(days=36_525)
 
 
 def duration(text: str | timedelta) -> timedelta:
@@ -41,6 +43,24 @@ def timestamp(text: str) -> datetime:
 def when(text: str) -> timedelta | datetime:
     """Parse a duration from now, or a timestamp."""
     return timestamp(text) if text[4:5] == "-" else duration(text)
+
+
+def moment(text: str) -> timedelta | datetime:
+    """Parse a duration before now, a date or a timestamp, in UTC unless it has a time zone."""
+    if text[4:5] != "-":
+        return duration(text)
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{shown(text)} is invalid; use a duration (1h), a date (2026-01-31) or a timestamp (2026-01-31T10:00)"
+        ) from None
+    return given if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+def at_moment(given: timedelta | datetime | None, now: datetime) -> datetime | None:
+    """The time that `moment` has parsed."""
+    return now - min(given, A_CENTURY) if isinstance(given, timedelta) else given
 
 
 def tag(text: str) -> tuple[str, str]:

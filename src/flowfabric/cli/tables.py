@@ -18,7 +18,13 @@ T = TypeVar("T")
 UNLIMITED = 100_000  # width when the output is not a terminal: no line of a file is broken
 NARROWEST = 15  # characters that a column with long texts gets at least
 A_TIMESTAMP = "2026-05-04 09:00:00 UTC"
-UNBROKEN = {"execution", "instance", "id", "flow"}  # copied into other commands, so never broken over two lines
+UNBROKEN = {
+    "execution",
+    "instance",
+    "id",
+    "flow",
+    "parent",
+}  # copied into other commands, so never broken over two lines
 STYLES = {
     **dict.fromkeys(["completed", "success", "created", "active", "resumed", "satisfied"], "green"),
     **dict.fromkeys(["failed", "expired", "failed_permanently", "refused"], "red"),

@@ -142,6 +142,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     budgets: Sequence[UUID] = ()
     quotas: Sequence[UUID] = ()
     flow_id: FlowId | None = None
+    parent_id: ExecutionId | None = None
+    """The execution whose handler submitted it."""
     creator: str | None = None
     attempt: CurrentAttempt | None = None
     lease: Lease | None = None

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+from flowfabric import testing
 from flowfabric.engine import attempts, executions, workers
 from tests.cli import scene
 from tests.cli.conftest import Run
@@ -71,3 +72,27 @@ async def test_for_a_running_execution_the_remedy_covers_a_dead_worker(here: Run
 
     assert remedy.endswith(": ff workers mark-dead pool-1")
     assert (await given.events(claim.execution_id))[-1] == "lease_revoked"
+
+
+async def test_a_list_is_narrowed_by_time_key_and_parent(here: Run, given: Given) -> None:
+    await given.submitted(execution_id=WAITING, key="order 17")
+    began = await testing.now(given.conn)
+    await given.time_passes(hours=3)
+    await given.submitted(execution_id=PAUSED)
+    later = (await testing.now(given.conn)).replace(tzinfo=None)
+
+    for chosen, found in {
+        "--since 1h": [PAUSED],
+        "--until 1h": [WAITING],
+        "--since 4h --until 2h": [WAITING],
+        "--since 1000000w": [PAUSED, WAITING],
+        f"--since {began.date() - timedelta(days=1)}": [PAUSED, WAITING],
+        f"--since {began.date() + timedelta(days=2)}": [],
+        f"--until {later - timedelta(hours=1):%Y-%m-%dT%H:%M}": [WAITING],
+        f"--since {later - timedelta(hours=1):%Y-%m-%dT%H:%M:%S}+01:00": [PAUSED],
+        "--key 'order 17'": [WAITING],
+        "--key 'order 17' --namespace acme": [],
+        f"--parent {WAITING}": [],
+    }.items():
+        answer = await here(f"executions list --ids --json {chosen}")
+        assert answer.document["items"] == [str(each) for each in found], chosen

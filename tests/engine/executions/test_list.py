@@ -29,6 +29,7 @@ NAMESPACES = ["default", "team", "tenant 7"]
 LANES = ["default", "reports", "wide"]
 KINDS = ["report", "send"]
 TAGS = [("app.tier", "gold"), ("app.tier", "lead"), ("app.owner", "gold")]
+PARENTS = [ExecutionId(1, uuid.UUID(int=5)), ExecutionId(2, uuid.UUID(int=6))]
 FLOWS = [FlowId(partition, uuid.UUID(int=partition)) for partition in (1, 2)]
 MOMENTS = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(microseconds=n) for n in range(8)]
 
@@ -86,6 +87,12 @@ async def populate_one(given: Given, draw: random.Random) -> ExecutionId:
     for table, id_column in [("executions", "id"), ("tickets", "id"), ("tags", "execution")]:
         statement = f"update flowfabric.{table} set created_at = $3 where partition = $1 and {id_column} = $2"
         await given.rows(statement, *place, moment)
+    parent = draw.choice([None, *PARENTS])
+    if parent is not None:
+        await given.rows(
+            "update flowfabric.executions set parent_partition = $3, parent = $4 where partition = $1 and id = $2",
+            *(*place, parent.partition, parent.uuid),
+        )
     flow = draw.choice([None, *FLOWS])
     if flow is not None and flow.partition == execution_id.partition:
         await given.rows(
@@ -112,6 +119,7 @@ def expected(described: Sequence[Description], order: Order, filters: dict[str, 
             "lane": one.lane,
             "task": one.task,
             "flow": one.flow_id,
+            "parent": one.parent_id,
         }
         plain = all(filters[name] == shown[name] for name in shown if name in filters)
         return (
@@ -143,6 +151,7 @@ FILTERS = st.fixed_dictionaries(
         "task": st.sampled_from([*KINDS, "none"]),
         "states": st.lists(st.sampled_from(PublicState), max_size=4),
         "flow": st.sampled_from([*FLOWS, FlowId(1, uuid.UUID(int=3))]),
+        "parent": st.sampled_from([*PARENTS, ExecutionId(1, uuid.UUID(int=3))]),
         "tag": st.sampled_from([*TAGS, ("app.owner", "lead")]),
         "created_after": st.sampled_from([MOMENTS[0] - timedelta(days=1), *MOMENTS]),
         "created_before": st.sampled_from([*MOMENTS, MOMENTS[-1] + timedelta(days=1)]),

@@ -1,5 +1,6 @@
 """`ff executions`: the commands that read executions. `execution_actions.py` has those that change them."""
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -10,9 +11,18 @@ from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.commands import execution_actions as actions
 from flowfabric.cli.commands.events import detail_for_people, parse_cursor
 from flowfabric.cli.errors import JSON
-from flowfabric.cli.options import execution_argument, lane_and_namespace_filters, limit_option, paged, tag, timestamp
+from flowfabric.cli.options import (
+    at_moment,
+    execution_argument,
+    lane_and_namespace_filters,
+    limit_option,
+    moment,
+    paged,
+    tag,
+)
 from flowfabric.cli.output import page_table, prints
 from flowfabric.engine import attempts as attempt_engine
+from flowfabric.engine import clock
 from flowfabric.engine import events as event_engine
 from flowfabric.engine import executions as engine
 from flowfabric.engine import steps as step_engine
@@ -21,6 +31,7 @@ from flowfabric.model import Attempt, Description, Event, Page, PublicState, Sav
 
 CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
         "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
+        "parent=parent_id",
         "attempts=counts.attempts", "retries=counts.retries", "reclaims=counts.reclaims", "replays=counts.replays",
         "worker=lease.worker", "instance=lease.instance", "lease expires=lease.expires_at",
         "waitpoints=suspension.waitpoint_keys", "wait times out=suspension.timeout_at",
@@ -77,10 +88,13 @@ def executions() -> None:
 @lane_and_namespace_filters("executions")
 @click.option("--tag", type=tag, metavar="KEY=VALUE", help="Only executions with this tag.")
 @click.option("--flow", metavar="ID", help="Only members of this flow.")
-@click.option("--created-after", type=timestamp, metavar="TIMESTAMP",
-              help="Only executions created after this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
-@click.option("--created-before", type=timestamp, metavar="TIMESTAMP",
-              help="Only executions created before this, such as 2026-05-04T09:00:00Z.")  # fmt: skip
+@click.option("--parent", metavar="ID", help="Only children of this execution.")
+@click.option("--key", help="Only the execution with this idempotency key, in the namespace `default` or --namespace.")
+@click.option("--since", type=moment, metavar="WHEN",
+              help="Only executions created after this: a duration ago (1h), a date (2026-01-31) or a timestamp "
+                   "(2026-01-31T10:00), in UTC unless it has a time zone.")  # fmt: skip
+@click.option("--until", type=moment, metavar="WHEN",
+              help="Only executions created before this, written as for --since.")  # fmt: skip
 @click.option(
     "--lease-expired",
     is_flag=True,
@@ -91,21 +105,38 @@ def executions() -> None:
 @paged
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line, to pipe into other commands.")
 @prints("execution=execution_id", "state=state.public_state", "task", "lane", "reason=explanation.sentence",
-        "namespace", "created=created_at",
+        "namespace", "created=created_at", "parent=parent_id",
         empty="no executions match")  # fmt: skip
 async def list_executions(
-    app: App, states: tuple[PublicState, ...], flow: str | None, only_ids: bool, **wanted: Any
+    app: App,
+    states: tuple[PublicState, ...],
+    flow: str | None,
+    parent: str | None,
+    since: timedelta | datetime | None,
+    until: timedelta | datetime | None,
+    only_ids: bool,
+    **wanted: Any,
 ) -> Page[Summary] | Page[str] | None:
     """List executions, newest first.
 
     \b
     Example:
-      ff executions list --state failed --lane reports
+      ff executions list --state failed --lane reports --since 1h
       ff executions list --state failed --ids --limit 1000 | ff executions replay -
     """
     of_flow = None if flow is None else await resolve.flow_id(app, flow)
+    of_parent = None if parent is None else await resolve.execution_id(app, parent)
     async with app.database.connection() as conn:
-        page = await engine.list_executions(conn, states=states or None, flow=of_flow, **wanted)
+        now = await clock.clock(conn)
+        page = await engine.list_executions(
+            conn,
+            states=states or None,
+            flow=of_flow,
+            parent=of_parent,
+            created_after=at_moment(since, now),
+            created_before=at_moment(until, now),
+            **wanted,
+        )
     if not only_ids:
         return page
     found = [str(each.execution_id) for each in page.items]

@@ -48,7 +48,8 @@ begin
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select _answer_children.now, 'signal_delivered', a.partition, a.execution, a.route, a.tags, a.flow,
                jsonb_build_object('signal_id', a.signal, 'name', a.name, 'source_type', 'system',
-                                  'source_identity', a.child, 'effect', 'appended_to_waitpoint')
+                                  'source_identity', a.child, 'child', a.child, 'effect',
+                                  'appended_to_waitpoint')
         from asked a order by a.turn
     )
     select array_agg(a.partition order by a.turn) as partitions,

@@ -135,13 +135,13 @@ language sql immutable as $$
         _tagged_query.tags_where, _tagged_query.records_where, _tagged_query.place)
 $$;
 
--- Build the query for executions, ended or not. It reads the members of the flow, or else an index in the order of the
--- list. For one task, or up to 100 routes, an index on (task or route, creation time) fits. Ordering by that column and
--- filtering it as a range stops the planner from scanning the index on creation time alone, where old executions come
--- after all younger ones.
+-- Build the query for executions, ended or not. It reads the execution of the key, the children of the parent or the
+-- members of the flow, or else an index in the order of the list. For one task, or up to 100 routes, an index on (task
+-- or route, creation time) fits. Ordering by that column and filtering it as a range stops the planner from scanning
+-- the index on creation time alone, where old executions come after all younger ones.
 --
 --   returns  the query, which yields partition and id
-create or replace function flowfabric._records_query(records_where text, place text, flow uuid, walk text)
+create or replace function flowfabric._records_query(records_where text, place text, scope text, walk text)
 returns text
 language sql immutable as $$
     select format(
@@ -155,8 +155,8 @@ language sql immutable as $$
                 'select e.partition, e.id from %1$s
                  where e.task between $3 and $3 and %2$s order by e.task desc, %3$s limit $13'
             else 'select e.partition, e.id from %1$s where %2$s order by %3$s limit $13' end,
-        case when _records_query.flow is null then 'flowfabric.executions e'
-             else '(select * from flowfabric.executions e where e.partition = $4 and e.flow = $5 offset 0) e' end
+        case when _records_query.scope is null then 'flowfabric.executions e'
+             else '(select * from flowfabric.executions e where ' || _records_query.scope || ' offset 0) e' end
             || ' left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id',
         _records_query.records_where, _records_query.place)
 $$;
@@ -166,15 +166,19 @@ $$;
 --   returns  the query, which yields partition and id; list_executions supplies its parameters
 create or replace function flowfabric._list_query(
     route_count int, limited_count int, task text, states text[], flow uuid, tag_key text, created_after timestamptz,
-    created_before timestamptz, newest_first boolean, after_id uuid, lease_expired boolean)
+    created_before timestamptz, newest_first boolean, after_id uuid, lease_expired boolean, parent uuid,
+    with_key boolean)
 returns text
 language plpgsql immutable as $$
 declare
     unfinished constant boolean := coalesce(
         _list_query.lease_expired or not _list_query.states && '{completed,failed,cancelled,expired,skipped}', false);
-    source constant text := case when unfinished then 't' when _list_query.tag_key is not null then 'g' else 'e' end;
+    -- Few executions have this parent or key, so their tickets and tags are read one by one.
+    scoped constant boolean := _list_query.parent is not null or _list_query.with_key;
+    source constant text := case when scoped then 'e' when unfinished then 't'
+                                 when _list_query.tag_key is not null then 'g' else 'e' end;
     walk constant text := case
-        when source <> 'e' or _list_query.flow is not null or not _list_query.newest_first then 'none'
+        when source <> 'e' or scoped or _list_query.flow is not null or not _list_query.newest_first then 'none'
         when _list_query.route_count <= 100 and _list_query.task is null then 'route'
         when _list_query.route_count is null and _list_query.task is not null then 'task'
         else 'none' end;
@@ -201,6 +205,10 @@ declare
         then '%s.route = any ($2)' end;
     task_where constant text := case when _list_query.task is not null and walk <> 'task' then 'e.task = $3' end;
     flow_where constant text := case when _list_query.flow is not null then 'e.flow = $5' end;
+    parent_where constant text := case when _list_query.parent is not null
+        then 'e.parent_partition = $15 and e.parent = $16' end;
+    key_where constant text := case when _list_query.with_key then 'e.partition = $17 and e.id = $18' end;
+    tag_where constant text := case when scoped and _list_query.tag_key is not null then 'e.tags ->> $6 = $7' end;
 begin
     return case source
         when 't' then flowfabric._unfinished_query(
@@ -210,13 +218,15 @@ begin
             place_where, concat_ws(' and ', 'true', state_where, format(route_where, 'e'), task_where, flow_where),
             place)
         else flowfabric._records_query(
-            concat_ws(' and ', place_where, state_where, format(route_where, 'e'), task_where), place, _list_query.flow,
-            walk)
+            concat_ws(' and ', place_where, state_where, format(route_where, 'e'), task_where, parent_where, flow_where,
+                      tag_where),
+            place, coalesce(key_where, parent_where, case when flow_where is not null then 'e.partition = $4 and ' end
+                                                     || flow_where), walk)
     end;
 end $$;
 
--- List the executions that match all filters. Keyset pagination: no page skips or repeats an execution. The query is
--- dynamic SQL, planned for the values given.
+-- List the executions that match all filters. `key` is an idempotency key of the namespace. Keyset pagination: no page
+-- skips or repeats an execution. The query is dynamic SQL, planned for the values given.
 --
 --   refuses  invalid_limit, invalid_body
 --   returns  one summary per row, and one more than `take` if another page follows
@@ -225,7 +235,8 @@ create or replace function flowfabric.list_executions(
     flow uuid default null, flow_partition int default null, tag_key text default null, tag_value text default null,
     created_after timestamptz default null, created_before timestamptz default null, newest_first boolean default true,
     after_created timestamptz default null, after_partition int default null, after_id uuid default null,
-    take int default 50, lease_expired boolean default false)
+    take int default 50, lease_expired boolean default false, parent uuid default null,
+    parent_partition int default null, key text default null, key_partition int default null)
 returns table (summary text)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -233,7 +244,11 @@ declare
     now timestamptz := flowfabric.clock();
     routes int[];
     limited int[] := '{}';
+    owner record;
 begin
+    select k.execution_partition as partition, k.execution as id into owner from flowfabric.idempotency_keys k
+    where k.partition = list_executions.key_partition and k.namespace = list_executions.namespace
+      and k.key = list_executions.key;
     if list_executions.namespace is not null or list_executions.lane is not null then
         select coalesce(array_agg(r.id), '{}') into routes from flowfabric.routes r
         where r.namespace = coalesce(list_executions.namespace, r.namespace)
@@ -250,9 +265,10 @@ begin
             cardinality(routes), cardinality(limited), list_executions.task, list_executions.states,
             list_executions.flow, list_executions.tag_key, list_executions.created_after,
             list_executions.created_before, list_executions.newest_first, list_executions.after_id,
-            list_executions.lease_expired))
+            list_executions.lease_expired, list_executions.parent, list_executions.key is not null))
     using now, routes, list_executions.task, list_executions.flow_partition::smallint, list_executions.flow,
           list_executions.tag_key, list_executions.tag_value, list_executions.created_after,
           list_executions.created_before, list_executions.after_created, list_executions.after_partition::smallint,
-          list_executions.after_id, flowfabric._page(list_executions.take), limited;
+          list_executions.after_id, flowfabric._page(list_executions.take), limited,
+          list_executions.parent_partition::smallint, list_executions.parent, owner.partition, owner.id;
 end $$;

@@ -91,6 +91,8 @@ async def list_executions(
     task: str | None = None,
     states: Collection[PublicState] | None = None,
     flow: FlowId | None = None,
+    parent: ExecutionId | None = None,
+    key: str | None = None,
     tag: tuple[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
@@ -103,8 +105,12 @@ async def list_executions(
 
     `states` matches the public state that `describe` returns. `tag` is a name and a value. `created_after` and
     `created_before` are exclusive. With `lease_expired`, only active executions whose lease has expired: no worker has
-    reclaimed them yet. Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
+    reclaimed them yet. `key` is an idempotency key of `namespace`, or of the namespace `default`. Raises
+    `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
+    if key is not None:
+        namespace = "default" if namespace is None else namespace
+        check_filter(key, "key")
     if order not in ORDERS:
         raise InvalidBody(f"order {ids.shown(order)} is invalid; use newest or id", field="order")
     found = await call.rows(
@@ -116,6 +122,10 @@ async def list_executions(
         states=None if states is None else [check_text(state, "state") for state in states],
         flow=None if flow is None else expect_id(FlowId, flow, "flow id").uuid,
         flow_partition=flow and flow.partition,
+        parent=None if parent is None else expect_id(ExecutionId, parent, "execution id").uuid,
+        parent_partition=parent and parent.partition,
+        key=key,
+        key_partition=None if key is None or namespace is None else ids.idempotency_partition(namespace, key),
         tag_key=tag and check_filter(tag[0], "tag name"),
         tag_value=tag and check_text(tag[1], "tag value"),
         created_after=created_after,
