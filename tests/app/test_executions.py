@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from flowfabric import App, Context, ExecutionCancelled, ExecutionExpired, ExecutionFailed
-from flowfabric.engine import executions, waits
+from flowfabric.engine import executions, lanes, waits
 from flowfabric.errors import ExecutionNotFound, InvalidId, InvalidToken, ShuttingDown
 from flowfabric.ids import ExecutionId
 from tests.app.scene import TIMEOUT, happens, working
@@ -60,6 +60,24 @@ async def test_a_failure_contains_the_remote_traceback(app: App) -> None:
     [note] = failed.value.__notes__
     assert "Traceback (most recent call last)" in note
     assert 'raise KeyError("tides")' in note
+
+
+async def test_a_timeout_says_what_the_execution_waits_for(app: App, given: Given) -> None:
+    @app.task(lane="reports")
+    def report() -> None: ...
+
+    async with app:
+        execution = await report.submit()
+        await lanes.pause_lane(given.conn, "reports", by="ada", reason="the printer burns")
+        for wait in (execution.result, lambda seconds: asyncio.to_thread(app.sync()(execution).result, seconds)):
+            with pytest.raises(TimeoutError, match=r"within 0.01 s: lane reports has been paused .* the printer burns"):
+                await wait(0.01)
+        with pytest.raises(TimeoutError, match="the printer burns"):
+            await execution.result(0)
+        async with given.conn.transaction():
+            await given.conn.execute("lock table flowfabric.lanes in access exclusive mode")
+            with pytest.raises(TimeoutError, match=r"has not ended within 0.01 s$"):
+                await execution.result(0.01)
 
 
 async def test_a_caller_that_waits_for_a_cancelled_execution_gets_the_reason(app: App) -> None:

@@ -16,6 +16,7 @@ from flowfabric.errors import (
     ExecutionFailed,
     ExecutionNotFound,
     ExecutionSkipped,
+    FlowFabricError,
 )
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import (
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("flowfabric.app")
 
 IGNORED = ("signal_ignored_matcher_failed", "signal_ignored_not_in_condition", "no_op")
+
+EXPLAINED_WITHIN = 1  # seconds that a caller whose timeout has passed waits for the reason
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -70,11 +73,16 @@ class Execution(Generic[R]):
 
         Returns as soon as the end has committed. Raises `ExecutionFailed`, or its subclass `ExecutionCancelled`,
         `ExecutionExpired` or `ExecutionSkipped`, with the remote traceback in a note. Raises `TimeoutError` if the
-        execution has not ended in time; the execution continues.
+        execution has not ended in time, with the sentence of `explain`; the execution continues.
         """
         timeout = durations.read_duration(timeout).total_seconds() if isinstance(timeout, str | timedelta) else timeout
-        async with asyncio.timeout(timeout):
-            ended = await self._ended()
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                ended = await self._ended()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise TimeoutError(await self._why_late(timeout)) from None
         if ended.outcome is not Outcome.SUCCESS:
             raise await self._failure(ended)
         return payloads.decode(ended.result, self._returns)  # type: ignore[no-any-return]
@@ -226,6 +234,14 @@ class Execution(Generic[R]):
             found = await self._app.client.result(self.execution_id)
             if found.outcome is not None:
                 return found
+
+    async def _why_late(self, timeout: float | None) -> str:  # noqa: ASYNC109 - the caller's timeout, which has passed
+        late = f"execution {self.execution_id} has not ended within {timeout:g} s"
+        try:
+            async with asyncio.timeout(EXPLAINED_WITHIN):
+                return f"{late}: {(await self.explain()).sentence}"
+        except (FlowFabricError, TimeoutError, OSError):
+            return late
 
     async def _failure(self, ended: Result) -> ExecutionFailed:
         reason = ended.failure.reason if ended.failure else None

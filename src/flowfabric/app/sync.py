@@ -62,7 +62,7 @@ class SyncExecution(Sync, Generic[R]):
 
         Returns as soon as the end has committed. Raises `ExecutionFailed`, or its subclass `ExecutionCancelled`,
         `ExecutionExpired` or `ExecutionSkipped`, with the remote traceback in a note. Raises `TimeoutError` if the
-        execution has not ended in time; the execution continues.
+        execution has not ended in time, with the sentence of `explain`; the execution continues.
         """
         answer: R = self._wait(self._thing.result, timeout)
         return answer
