@@ -336,7 +336,7 @@ async def test_options_that_are_out_of_range_are_refused_at_once(app: App, optio
     with pytest.raises(InvalidBody, match="is invalid; use"):
         await app.submit("ship", options, order=1)
     with pytest.raises(InvalidBody, match="is invalid; use"):
-        await app.submit("unknown_here", options, order=1)
+        await app.submit("unknown_here", {"lane": "far", **options}, order=1)
 
 
 def test_a_task_with_a_priority_out_of_range_is_refused(app: App) -> None:

@@ -83,6 +83,11 @@ class Reservation:
     def __repr__(self) -> str:
         return f"<reservation of budget {self.budget}>"
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether the block was entered."""
+        return self._entered
+
     async def __aenter__(self) -> Self:
         if self._entered:
             raise RuntimeError(f"{self!r} was entered before; call ctx.reserve again for another reservation")

@@ -22,6 +22,7 @@ from flowfabric.handler.children import Child, read_end
 from flowfabric.handler.journal import Place, Places
 from flowfabric.handler.retries import with_retries
 from flowfabric.handler.runtime import Runtime
+from flowfabric.handler.unawaited import Calls
 from flowfabric.handler.waits import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
 from flowfabric.ids import ExecutionId, read_execution_id, shown
 from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
@@ -34,6 +35,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+M = TypeVar("M")
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -49,6 +51,7 @@ class Context:
         self._claim = claim
         self._places = Places(journal)
         self._leaving = Leaving()
+        self._calls = Calls()
 
     @property
     def _spender(self) -> Spender:
@@ -113,7 +116,8 @@ class Context:
         returns = payloads.returned(function)
         place = self._ask("step", name)
         call = partial(function, *args, **kwargs)
-        return self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), returns)
+        made = self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), returns)
+        return self._noted("ctx.step", name, made)
 
     def transaction_step(
         self,
@@ -136,9 +140,10 @@ class Context:
         pause = durations.read_duration(backoff)
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"transaction step {name!r} needs an async function, because its connection is async")
-        return self._transaction_step(
+        made = self._transaction_step(
             self._ask("step", name), lambda conn: function(conn, *args, **kwargs), retries, pause, function
         )
+        return self._noted("ctx.transaction_step", name, made)
 
     @overload
     def submit(self, task: "Task[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]: ...
@@ -155,15 +160,16 @@ class Context:
         `on_parent_end="let_run"`.
         """
         call = self._runtime.read_call(task, args, kwargs)
-        return self._submit(self._ask("step", f"submit:{call.submission.options.task}"), call)
+        name = call.submission.options.task
+        return self._noted("ctx.submit", name, self._submit(self._ask("step", f"submit:{name}"), call))
 
     def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Waiting[None]:
         """Suspend for a duration. A sleeping execution holds no lease, no slot and no connection."""
-        return self._sleeping(name, durations.read_duration(span))
+        return self._noted("ctx.sleep", span, self._sleeping(name, durations.read_duration(span)))
 
     def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Waiting[None]:
         """Suspend until a moment; return at once if it has passed."""
-        return self._sleeping(name, durations.read_timestamp(moment))
+        return self._noted("ctx.sleep_until", moment, self._sleeping(name, durations.read_timestamp(moment)))
 
     def wait_for_signal(
         self, name: str, *, timeout: str | timedelta | datetime | None = None
@@ -175,11 +181,11 @@ class Context:
             timeout=durations.read_time(timeout),
             timeout_behavior="auto_resume",
         )
-        return self._waiting(name, wish, _first_signal)
+        return self._noted("ctx.wait_for_signal", name, self._waiting(name, wish, _first_signal))
 
     def suspend(self, name: str, wish: Suspension) -> Waiting[Sequence[Signal]]:
         """Suspend until a condition of your own is satisfied; return the signals that satisfied it."""
-        return self._waiting(name, wish, lambda signals: signals)
+        return self._noted("ctx.suspend", name, self._waiting(name, wish, lambda signals: signals))
 
     def approval(
         self,
@@ -195,7 +201,7 @@ class Context:
         With `bind`, a decision counts only if it is about this subject.
         """
         wish = approval(title, subject=subject, approvers=approvers, timeout=durations.read_time(timeout), bind=bind)
-        return self._waiting(title, wish, read_verdict)
+        return self._noted("ctx.approval", title, self._waiting(title, wish, read_verdict))
 
     @overload
     def any_of(self, first: Waiting[A], /) -> Coroutine[Any, Any, First[A]]: ...
@@ -213,7 +219,7 @@ class Context:
         The other waits are withdrawn. Their waitpoints stay open, and signals that arrive there are kept for the next
         wait of that name. Takes only waits of this context, which include the results of children.
         """
-        return first_of(self._leaving, check_waits(waits))
+        return self._noted("ctx.any_of", None, first_of(self._leaving, check_waits(waits)))
 
     def all_of(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T]]:
         """Suspend until several waits have all completed, and return their values, as `asyncio.gather` does."""
@@ -221,7 +227,7 @@ class Context:
         async def gathered() -> list[T]:
             return list(await asyncio.gather(*waits))
 
-        return gathered()
+        return self._noted("ctx.all_of", None, gathered())
 
     def report_usage(self, budget: str, /, **amounts: int) -> Coroutine[Any, Any, Usage]:
         """Charge a budget with usage: `await ctx.report_usage("team-a", tokens=1_900)`. Returns `ok` or `soft_breach`.
@@ -230,7 +236,8 @@ class Context:
         step runs. Beyond the hard limit nothing is counted. Then `on_hard_limit` of the budget decides: raise
         `BudgetExhausted`, end the run, or suspend it until there is room.
         """
-        return self._spender.report(self._budget_place("usage", budget), budget, amounts)
+        made = self._spender.report(self._budget_place("usage", budget), budget, amounts)
+        return self._noted("ctx.report_usage", budget, made)
 
     def reserve(self, budget: str, /, *, ttl: str | timedelta = "1h", **estimate: int) -> Reservation:
         """Reserve an estimate before the work begins: `async with ctx.reserve("team-a", tokens=4_000)`.
@@ -239,7 +246,8 @@ class Context:
         attempt ends.
         """
         place = self._budget_place("reserve", budget)
-        return Reservation(self._spender, place, budget, estimate, durations.read_duration(ttl))
+        made = Reservation(self._spender, place, budget, estimate, durations.read_duration(ttl))
+        return self._noted("async with ctx.reserve", budget, made)
 
     def create_waitpoint(
         self, key: str, *, expires_in: str | timedelta = "1d"
@@ -250,7 +258,8 @@ class Context:
         async def create() -> CreatedWaitpoint:
             return await self._runtime.create_waitpoint(self._claim, key, duration)
 
-        return self._step(self._ask("step", f"waitpoint:{key}"), create, CreatedWaitpoint)
+        made = self._step(self._ask("step", f"waitpoint:{key}"), create, CreatedWaitpoint)
+        return self._noted("ctx.create_waitpoint", key, made)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the current time and save it: a later run gets the same."""
@@ -268,10 +277,18 @@ class Context:
         """List the saved names that this run never asked for; if a handler completes with any, it has changed shape."""
         return self._places.unasked()
 
+    def unawaited(self) -> list[str]:
+        """List the calls of this run that the handler has not awaited, such as `ctx.sleep('1h')`: they did nothing."""
+        return self._calls.unawaited()
+
     @property
     def asked(self) -> Sequence[Sequence[Wish]]:
         """The groups of waits for which the run was unwound: it needs one wait of each group to complete."""
         return self._leaving.asked if self._leaving.left else ()
+
+    def _noted(self, call: str, about: object, made: M) -> M:
+        self._calls.add(call, about, made)
+        return made
 
     def _ask(self, kind: str, name: str) -> Place:
         if self._leaving.left:
@@ -343,7 +360,8 @@ class Context:
         return Child(child, call.returns, self._child_end)
 
     def _child_end(self, child: ExecutionId, returns: Any) -> Waiting[Any]:
-        return self._waiting(f"child:{child}", child, lambda signals: read_end(child, signals, returns))
+        made = self._waiting(f"child:{child}", child, lambda signals: read_end(child, signals, returns))
+        return self._noted("result of child", child, made)
 
     def _waiting(self, name: str, what: ExecutionId | Suspension, read: Callable[[Sequence[Signal]], T]) -> Waiting[T]:
         place = self._ask("wait", name)

@@ -41,10 +41,20 @@ class Waiting(Coroutine[Any, Any, T_co]):
         self._place = place
         self._begin = wait
         self._begun: Coroutine[Any, Any, T_co] | None = None
+        self._taken = False
         self.wish = wish
 
     def __repr__(self) -> str:
         return f"<wait {self._place.name}>"
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the wait was awaited, or given to `any_of`."""
+        return self._taken or self._begun is not None
+
+    def take(self) -> None:
+        """Count the wait as awaited, because `any_of` awaits it only if it has completed."""
+        self._taken = True
 
     @property
     def over(self) -> bool:
@@ -170,6 +180,8 @@ def sleeping(
 def check_waits(given: Sequence[object]) -> Sequence[Waiting[Any]]:
     """Return the waits. Raises `TypeError` for other coroutines, whose work would be lost when the run is unwound."""
     waits = [wait for wait in given if isinstance(wait, Waiting)]
+    for wait in waits:
+        wait.take()
     if len(waits) < len(given) or not waits:
         strange = next((type(wait).__name__ for wait in given if not isinstance(wait, Waiting)), "nothing")
         raise TypeError(f"any_of got {strange}; use waits of the context, such as ctx.sleep('1h')")

@@ -1,6 +1,7 @@
 """One run of a handler: from a claim to exactly one outcome."""
 
 import asyncio
+import logging
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,6 +18,8 @@ from flowfabric.handler.sync import SyncContext
 from flowfabric.handler.waits import Stop, Unwind
 from flowfabric.model import Claim, FailureClass, Wish
 from flowfabric.worker.threads import Threads
+
+log = logging.getLogger("flowfabric.worker")
 
 
 class Completed(msgspec.Struct, frozen=True, gc=False):
@@ -78,6 +81,11 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
         return _swallowed(error) if context.asked and not _while_unwinding(error) else _failed(task, error)
     if context.asked:
         return _swallowed()
+    if unawaited := context.unawaited():
+        log.warning(
+            "task %s did not await %s, so the call did nothing; write await before it (execution %s)",
+            *(task.name, ", ".join(unawaited), claim.execution_id),
+        )
     if unasked := context.unasked():
         return _failed(task, _changed(unasked))
     try:
