@@ -40,9 +40,10 @@ class Arguments:
         named_only = any(parameter.kind is inspect.Parameter.KEYWORD_ONLY for parameter in taken)
         self._by_position = None if named_only else [parameter.name for parameter in taken]
         fields = [_field(parameter, types.get(parameter.name, Any)) for parameter in taken]
-        struct = msgspec.defstruct(f"{handler.__name__}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        self._fields = {field[0]: field for field in fields}
+        self._decoders: dict[frozenset[str], msgspec.json.Decoder[Any]] = {}
         try:
-            self._decoder = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
+            self._decoder = self._decoder_of(frozenset(self._fields))
         except TypeError as error:
             raise TypeError(
                 f"{handler.__qualname__} has an argument that cannot be read from JSON: {error}; use another type"
@@ -62,11 +63,27 @@ class Arguments:
             encoded = encode(dict(zip(self._by_position, args, strict=True)))
         else:
             encoded = encode(self.bind(args, kwargs))
+        self._check(encoded, self._decoder)
+        return encoded
+
+    def encode_some(self, arguments: Mapping[str, object]) -> bytes:
+        """Encode some of the arguments, by name; the others come from elsewhere. Raises `InvalidBody` as `encode`."""
+        encoded = encode(arguments)
+        self._check(encoded, self._decoder_of(frozenset(arguments)))
+        return encoded
+
+    def _decoder_of(self, names: frozenset[str]) -> "msgspec.json.Decoder[Any]":
+        if names not in self._decoders:
+            fields = [self._fields[name] for name in self._fields if name in names]
+            struct = msgspec.defstruct(f"{self._name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            self._decoders[names] = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
+        return self._decoders[names]
+
+    def _check(self, encoded: bytes, decoder: "msgspec.json.Decoder[Any]") -> None:
         try:
-            self._decoder.decode(encoded)
+            decoder.decode(encoded)
         except (msgspec.ValidationError, TypeError) as error:
             raise InvalidBody(f"the arguments do not fit {self._name}: {error}", field="payload") from None
-        return encoded
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments of a call by name. Raises `TypeError` as the call itself would."""

@@ -6,6 +6,7 @@ import pytest
 from flowfabric import App, Context, ExecutionSkipped, Flow
 from flowfabric.app.tasks import Task
 from flowfabric.engine import executions, flows
+from flowfabric.errors import InvalidBody
 from tests.app.scene import TIMEOUT, working
 from tests.given import Given
 
@@ -217,3 +218,25 @@ def test_invalid_members_raise_when_they_are_added(app: App) -> None:
         flow.add(tell, notes, notes)
     assert list(flow.nodes) == ["search"]
     assert other.nodes == {}
+
+
+def test_the_arguments_of_a_node_have_the_annotated_types(app: App) -> None:
+    @app.task
+    async def search(topic: str, pages: int = 3) -> list[str]:
+        return [topic] * pages
+
+    @app.task
+    async def write(notes: list[str], copies: int, title: str = "") -> str:
+        return title + "".join(notes * copies)
+
+    flow = app.flow("report")
+    for wrong in ((3,), ("tides", "many"), (None,)):
+        with pytest.raises(InvalidBody, match=r"arguments do not fit .*search"):
+            flow.add(search, *wrong)
+    notes = flow.add(search, "tides")
+    with pytest.raises(InvalidBody, match=r"copies"):
+        flow.add(write, notes, copies="two")
+    with pytest.raises(TypeError, match="copies"):
+        flow.add(write, notes)
+    assert list(flow.nodes) == ["search"]
+    assert flow.add(write, notes, 2).submission.payload == b'{"copies":2}'

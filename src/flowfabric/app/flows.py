@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
-from flowfabric import durations, payloads
+from flowfabric import durations
 from flowfabric.app.executions import Execution
 from flowfabric.app.tasks import Task
 from flowfabric.engine import flows
@@ -96,7 +96,8 @@ class Flow:
     def add(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Node[R]:
         """Add a task with its arguments. A node as an argument means its result, and the task waits for it.
 
-        Give options with `task.with_options(...)`. Raises `TypeError` as a call would.
+        Give options with `task.with_options(...)`. Raises `TypeError` as a call would, and `InvalidBody` if an argument
+        does not have the annotated type.
         """
         bound = task.arguments.bind(args, kwargs)
         results = {name: value for name, value in bound.items() if isinstance(value, Node)}
@@ -105,7 +106,7 @@ class Flow:
                 f"{task.name} has a parameter named payload, which in a flow means all arguments together; rename it"
             )
         own = {name: value for name, value in bound.items() if name not in results}
-        return self._add(task, payloads.encode(own), results)
+        return self._add(task, task.arguments.encode_some(own), results)
 
     def feed(self, task: Task[..., R], node: Node[Any], /) -> Node[R]:
         """Add a task that takes all its arguments from the result of a node: a mapping from name to value."""

@@ -219,7 +219,8 @@ class SyncFlow(Sync):
     def add(self, task: Task[..., R], /, *args: Any, **kwargs: Any) -> Node[R]:
         """Add a task with its arguments. A node as an argument means its result, and the task waits for it.
 
-        Give options with `task.with_options(...)`. Raises `TypeError` as a call would.
+        Give options with `task.with_options(...)`. Raises `TypeError` as a call would, and `InvalidBody` if an argument
+        does not have the annotated type.
         """
         answer: Node[R] = self._thing.add(task, *args, **kwargs)
         return answer
