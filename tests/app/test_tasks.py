@@ -331,12 +331,13 @@ async def test_options_that_are_out_of_range_are_refused_at_once(app: App, optio
     @app.task
     def ship(order: int) -> None: ...
 
+    elsewhere: Any = {"lane": "far", **options}
     with pytest.raises(InvalidBody, match="is invalid; use"):
         ship.with_options(**options)
     with pytest.raises(InvalidBody, match="is invalid; use"):
         await app.submit("ship", options, order=1)
     with pytest.raises(InvalidBody, match="is invalid; use"):
-        await app.submit("unknown_here", {"lane": "far", **options}, order=1)
+        await app.submit("unknown_here", elsewhere, order=1)
 
 
 def test_a_task_with_a_priority_out_of_range_is_refused(app: App) -> None:
