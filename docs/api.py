@@ -26,7 +26,7 @@ GROUPS = {
     "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker"],
     "What a handler uses": [
         *("Context", "Child", "Waiting", "First", "Signal", "Suspension", "Verdict", "Reservation", "Usage", "metered"),
-        "Connection",
+        *("Connection", "log_execution"),
     ],
     "Flows": ["Flow", "Node", "FlowHandle"],
     "Exceptions": [

@@ -1,6 +1,7 @@
 """The examples on the page of the Python API: a comment names what the lines below it are an example of."""
 
 import asyncio
+import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -35,6 +36,7 @@ from flowfabric import (
     SyncReservation,
     SyncTask,
     Worker,
+    log_execution,
     metered,
 )
 from flowfabric.engine import lanes
@@ -321,6 +323,11 @@ def send_mail(token: str) -> None: ...
 async def of_handlers(ctx: Context) -> None:
     # Step, Step.__call__
     notes = await search(ctx, "tides")
+    # log_execution
+    handler = logging.StreamHandler()
+    handler.addFilter(log_execution)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(execution_id)s %(task)s %(attempt)s %(message)s"))
+    logging.getLogger("shop").addHandler(handler)
     # metered
     answer = await ctx.step("ask", metered(ctx, "team-a", ask, tokens=4_000), "Is the tide rising?")
     # Child, Child.result

@@ -23,6 +23,7 @@ from flowfabric.handler.approvals import Verdict
 from flowfabric.handler.budgets import Reservation
 from flowfabric.handler.children import Child
 from flowfabric.handler.context import Context
+from flowfabric.handler.logs import log_execution
 from flowfabric.handler.metering import metered
 from flowfabric.handler.sync import SyncChild, SyncConnection, SyncContext, SyncReservation
 from flowfabric.handler.waits import First, Waiting
@@ -69,5 +70,6 @@ __all__ = [
     "Verdict",
     "Waiting",
     "Worker",
+    "log_execution",
     "metered",
 ]

@@ -13,6 +13,7 @@ from flowfabric import payloads
 from flowfabric.app.tasks import Task
 from flowfabric.errors import Fenced, FlowFabricError, ShapeChanged
 from flowfabric.handler.context import Context
+from flowfabric.handler.logs import running
 from flowfabric.handler.retries import NEVER_RETRIED
 from flowfabric.handler.sync import SyncContext
 from flowfabric.handler.waits import Stop, Unwind
@@ -64,7 +65,11 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     except Exception as error:
         return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_describe(error)}")
     try:
-        result = await _call(task, claim, arguments, context, threads)
+        logged = running.set(claim)
+        try:
+            result = await _call(task, claim, arguments, context, threads)
+        finally:
+            running.reset(logged)  # a changed context would keep the next run from sharing this asyncio task
     except Stop:
         return Lost()
     except Unwind:
