@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowfabric import ids
+from flowfabric import cursors, ids
 from flowfabric.errors import InvalidCursor
 from flowfabric.ids import ExecutionId
 from tests.test_ids import FLOW, STAMPED, UUID_TEXT, VECTORS, any_text, fuzz, read_or_refusal
@@ -21,24 +21,24 @@ Vector = dict[str, Any]
 def test_an_event_cursor_is_the_event_id_in_twelve_characters(vector: Vector) -> None:
     event_id = int(vector["event_id"])
 
-    assert ids.encode_event_cursor(event_id) == vector["text"]
-    assert ids.decode_event_cursor(vector["text"]) == event_id
+    assert cursors.encode_event_cursor(event_id) == vector["text"]
+    assert cursors.decode_event_cursor(vector["text"]) == event_id
     assert base64url(vector["hex"]) == vector["text"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["event_cursors"]["other_cells"])
 def test_an_event_cursor_carries_its_cell(vector: Vector, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidCursor, match=f"cell {vector['cell']}, and this database is cell 0"):
-        ids.decode_event_cursor(vector["text"])
+        cursors.decode_event_cursor(vector["text"])
 
     monkeypatch.setattr(ids, "CELL", vector["cell"])
-    assert ids.encode_event_cursor(int(vector["event_id"])) == vector["text"] == base64url(vector["hex"])
-    assert ids.decode_event_cursor(vector["text"]) == int(vector["event_id"])
-    assert ids.decode_event_cursor("AgAAAAAAAAAA") == 0, "the cursor before all events is the same in every cell"
+    assert cursors.encode_event_cursor(int(vector["event_id"])) == vector["text"] == base64url(vector["hex"])
+    assert cursors.decode_event_cursor(vector["text"]) == int(vector["event_id"])
+    assert cursors.decode_event_cursor("AgAAAAAAAAAA") == 0, "the cursor before all events is the same in every cell"
 
 
 def test_an_empty_event_cursor_means_from_now_on() -> None:
-    assert ids.decode_event_cursor("") is None
+    assert cursors.decode_event_cursor("") is None
 
 
 def base64url(raw_hex: str) -> str:
@@ -59,7 +59,7 @@ def base64url(raw_hex: str) -> str:
 )
 def test_any_other_event_cursor_is_refused(text: str) -> None:
     with pytest.raises(InvalidCursor) as refused:
-        ids.decode_event_cursor(text)
+        cursors.decode_event_cursor(text)
 
     assert refused.value.fields == {"cause": "malformed"}
 
@@ -72,7 +72,7 @@ def test_any_other_event_cursor_is_refused(text: str) -> None:
 def test_a_newest_cursor_is_exact_to_the_microsecond(created_at: datetime, partition: int, uuid: UUID) -> None:
     execution_id = ExecutionId(partition, uuid)
 
-    assert ids.parse_newest_cursor(ids.newest_cursor(created_at, execution_id)) == (created_at, execution_id)
+    assert cursors.parse_newest_cursor(cursors.newest_cursor(created_at, execution_id)) == (created_at, execution_id)
 
 
 def test_a_newest_cursor_is_the_same_in_every_time_zone() -> None:
@@ -80,8 +80,8 @@ def test_a_newest_cursor_is_the_same_in_every_time_zone() -> None:
     elsewhere = created_at.astimezone(timezone(timedelta(hours=-5)))
     execution_id = ExecutionId(24, UUID(UUID_TEXT))
 
-    assert ids.newest_cursor(created_at, execution_id) == f"1793698200000001,{execution_id}"
-    assert ids.newest_cursor(elsewhere, execution_id) == f"1793698200000001,{execution_id}"
+    assert cursors.newest_cursor(created_at, execution_id) == f"1793698200000001,{execution_id}"
+    assert cursors.newest_cursor(elsewhere, execution_id) == f"1793698200000001,{execution_id}"
 
 
 @pytest.mark.parametrize(
@@ -98,29 +98,33 @@ def test_a_newest_cursor_is_the_same_in_every_time_zone() -> None:
     ],
 )
 def test_any_other_list_cursor_is_refused(text: str) -> None:
-    for parse in (ids.parse_newest_cursor, ids.parse_id_cursor):
+    for parse in (cursors.parse_newest_cursor, cursors.parse_id_cursor):
         with pytest.raises(InvalidCursor) as refused:
             parse(text)
         assert refused.value.fields == {"cause": "malformed"}
 
 
 def test_an_id_cursor_is_the_execution_id() -> None:
-    assert ids.parse_id_cursor("{fp:7}:" + UUID_TEXT) == ExecutionId(7, UUID(UUID_TEXT))
-    assert ids.parse_id_cursor(STAMPED) == ids.parse_id_cursor("{fp:24}:" + STAMPED) == ExecutionId(24, UUID(STAMPED))
-    assert ids.parse_newest_cursor(f"1,{STAMPED}") == ids.parse_newest_cursor("1,{fp:24}:" + STAMPED)
+    assert cursors.parse_id_cursor("{fp:7}:" + UUID_TEXT) == ExecutionId(7, UUID(UUID_TEXT))
+    assert (
+        cursors.parse_id_cursor(STAMPED)
+        == cursors.parse_id_cursor("{fp:24}:" + STAMPED)
+        == ExecutionId(24, UUID(STAMPED))
+    )
+    assert cursors.parse_newest_cursor(f"1,{STAMPED}") == cursors.parse_newest_cursor("1,{fp:24}:" + STAMPED)
 
 
 @fuzz
 @given(any_text)
 def test_any_text_is_a_cursor_or_refused(text: str) -> None:
-    match read_or_refusal(ids.decode_event_cursor, text):
+    match read_or_refusal(cursors.decode_event_cursor, text):
         case int(event_id):
-            assert ids.encode_event_cursor(event_id) == text
+            assert cursors.encode_event_cursor(event_id) == text
         case other:
             assert other is None or isinstance(other, InvalidCursor)
-    match read_or_refusal(ids.parse_newest_cursor, text):
+    match read_or_refusal(cursors.parse_newest_cursor, text):
         case (datetime() as created_at, ExecutionId() as execution_id):
-            assert ids.newest_cursor(created_at, execution_id).endswith(f",{execution_id}")
+            assert cursors.newest_cursor(created_at, execution_id).endswith(f",{execution_id}")
             assert text.lower() in (f"{text.partition(',')[0]},{each}" for each in (execution_id, execution_id.wire))
         case other:
             assert isinstance(other, InvalidCursor)
@@ -129,4 +133,4 @@ def test_any_text_is_a_cursor_or_refused(text: str) -> None:
 @fuzz
 @given(st.integers(0, 2**56 - 1))
 def test_every_event_id_reads_back_from_its_cursor(event_id: int) -> None:
-    assert ids.decode_event_cursor(ids.encode_event_cursor(event_id)) == event_id
+    assert cursors.decode_event_cursor(cursors.encode_event_cursor(event_id)) == event_id

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowfabric import ids
+from flowfabric import cursors, ids
 from flowfabric.errors import (
     Invalid,
     InvalidId,
@@ -47,9 +47,9 @@ PARSERS: list[Callable[[str], object]] = [
     ids.parse_execution_id,
     ids.parse_flow_id,
     ids.parse_partition_key,
-    ids.decode_event_cursor,
-    ids.parse_newest_cursor,
-    ids.parse_id_cursor,
+    cursors.decode_event_cursor,
+    cursors.parse_newest_cursor,
+    cursors.parse_id_cursor,
     ids.check_name,
     lambda text: ids.read_prefix(text) or ids.parse_execution_id(text),
 ]

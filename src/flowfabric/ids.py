@@ -1,10 +1,8 @@
-"""Private: ids, partition keys and cursors, and how they are written as text.
+"""Private: ids and partition keys, and how they are written as text.
 
     execution, flow    019df237-3e80-8a31-800c-3f9b71e5d004, or with its partition as a tag: {fp:24}:019df237-…
     partition key      {fp:24}, {b:16}, {q:7}
     budget, quota      a UUID derived from kind, namespace and name
-    event cursor       AgAAAAAAAAAq
-    list cursor        the id of the last item, or its time in microseconds, a comma and its id
 
 The UUID of an execution or flow has version 8 and carries its partition: 48 bits of milliseconds, the version, 12 bits
 below the millisecond, the variant, 15 bits of partition, 47 random bits. If a caller brings a UUID of another version,
@@ -13,7 +11,6 @@ its partition is computed from its checksum, unless a tag names another.
 Every parser returns a value or raises a `FlowFabricError`, for any text. `str` of a value is its canonical form.
 """
 
-import base64
 import binascii
 import hashlib
 import os
@@ -21,30 +18,24 @@ import re
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, Literal, Self, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from flowfabric.errors import InvalidCursor, InvalidId, InvalidName, InvalidNamespace, InvalidText, WrongPartition
+from flowfabric.errors import InvalidId, InvalidName, InvalidNamespace, InvalidText, WrongPartition
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,4}")  # a partition is a smallint; limits the digits that int() has to parse
-_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_ENTITY_ID = re.compile(rf"(?:\{{fp:({_INDEX.pattern})\}}:)?({_UUID.pattern})")
+UUID_TEXT = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_ENTITY_ID = re.compile(rf"(?:\{{fp:({_INDEX.pattern})\}}:)?({UUID_TEXT.pattern})")
 _TAG = re.compile(r"\{fp:([^}]*)\}:")
 _NAMESPACE = re.compile(r"[ -~]{1,64}")
 _NAME = re.compile(r"[!-~](?:[ -~]{0,126}[!-~])?")
-_EVENT_CURSOR = re.compile(r"[A-Za-z0-9_-]{12}")
-_MICROSECONDS = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 _TWO_WORDS = struct.Struct(">QQ")
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class Family(StrEnum):
@@ -397,12 +388,12 @@ def quota_id(namespace: str, name: str) -> UUID:
 
 def resolve_named_id(kind: NamedKind, namespace: str, text: str) -> UUID:
     """Return the id of a budget or quota from text: a UUID is the id itself, any other text is a name."""
-    return UUID(text) if _UUID.fullmatch(text) else named_id(kind, namespace, text)
+    return UUID(text) if UUID_TEXT.fullmatch(text) else named_id(kind, namespace, text)
 
 
 def check_name(name: str) -> str:
     """Return the name if it is valid for a budget or quota. Raises `InvalidName`."""
-    if _UUID.fullmatch(name):
+    if UUID_TEXT.fullmatch(name):
         raise InvalidName(
             f"name {shown(name)} is invalid because it would be read as an id; use a name that is not a UUID"
         )
@@ -418,82 +409,3 @@ def check_namespace(namespace: str) -> str:
     if not _NAMESPACE.fullmatch(namespace):
         raise InvalidNamespace(f"namespace {shown(namespace)} is invalid; use 1 to 64 printable ASCII characters")
     return namespace
-
-
-def encode_event_cursor(event_id: int) -> str:
-    """Return the cursor after an event; the cursor of event 0 is before the oldest event that is kept.
-
-    It is the byte 2, the cell in one byte, and the event id in seven.
-    """
-    return base64.urlsafe_b64encode(bytes((2, CELL)) + event_id.to_bytes(7)).decode()
-
-
-def decode_event_cursor(text: str) -> int | None:
-    """Return the event id to read after, or `None` for an empty cursor, which reads only new events.
-
-    Raises `InvalidCursor`.
-    """
-    if text == "":
-        return None
-    # Nine bytes fill exactly twelve base64 characters, so every cursor has one text only.
-    raw = base64.urlsafe_b64decode(text) if _EVENT_CURSOR.fullmatch(text) else b""
-    if raw[:1] != b"\x02" or raw[1] >= 0x80:
-        raise invalid_cursor(text)
-    if raw[1] != CELL and any(raw[1:]):  # the cursor before all events is the same in every cell
-        raise InvalidCursor(
-            f"cursor {shown(text)} belongs to cell {raw[1]}, and this database is cell {CELL}; "
-            "use the database that returned it",
-            cause="malformed",
-        )
-    return int.from_bytes(raw[2:])
-
-
-def newest_cursor(created_at: datetime, execution_id: ExecutionId) -> str:
-    """Return the cursor after an execution in a list ordered by `newest`, exact to the microsecond."""
-    return f"{(created_at - _EPOCH) // _MICROSECOND},{execution_id}"
-
-
-def parse_newest_cursor(text: str) -> tuple[datetime, ExecutionId]:
-    """Parse the cursor of a list ordered by `newest`: when its last item was created, and its id.
-
-    Raises `InvalidCursor`.
-    """
-    microseconds, _, execution_id = text.partition(",")
-    if not _MICROSECONDS.fullmatch(microseconds):
-        raise invalid_cursor(text)
-    try:
-        return _EPOCH + int(microseconds) * _MICROSECOND, read_execution_id(execution_id)
-    except (OverflowError, InvalidId):
-        raise invalid_cursor(text) from None
-
-
-def parse_id_cursor(text: str) -> ExecutionId:
-    """Parse the cursor of a list ordered by `id`, which is the id of its last item. Raises `InvalidCursor`."""
-    try:
-        return read_execution_id(text)
-    except InvalidId:
-        raise invalid_cursor(text) from None
-
-
-def waitpoint_cursor(created_at: datetime, waitpoint_id: UUID) -> str:
-    """Return the cursor after a waitpoint in a list of waitpoints."""
-    return f"{(created_at - _EPOCH) // _MICROSECOND},{waitpoint_id}"
-
-
-def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
-    """Parse the cursor of a list of waitpoints: when the last one was created, and its id. Raises `InvalidCursor`."""
-    microseconds, _, waitpoint_id = text.partition(",")
-    if not (_MICROSECONDS.fullmatch(microseconds) and _UUID.fullmatch(waitpoint_id)):
-        raise invalid_cursor(text)
-    try:
-        return _EPOCH + int(microseconds) * _MICROSECOND, UUID(waitpoint_id)
-    except OverflowError:
-        raise invalid_cursor(text) from None
-
-
-def invalid_cursor(text: str) -> InvalidCursor:
-    """Return the error for a cursor that this call did not return."""
-    return InvalidCursor(
-        f"cursor {shown(text)} is invalid for this call; use a cursor that it returned, or none to start again",
-        cause="malformed",
-    )

@@ -11,6 +11,7 @@ import pytest
 
 from flowfabric.app.subscriptions import EventLog, Subscription
 from flowfabric.config import Config
+from flowfabric.cursors import encode_event_cursor
 from flowfabric.engine import events, executions, holds
 from flowfabric.errors import (
     CursorExpired,
@@ -21,7 +22,6 @@ from flowfabric.errors import (
     ShuttingDown,
     StreamDisconnected,
 )
-from flowfabric.ids import encode_event_cursor
 from flowfabric.model import EventFilter, Outcome
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier

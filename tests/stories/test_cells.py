@@ -5,7 +5,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from flowfabric import App, Context, ids
+from flowfabric import App, Context, cursors, ids
 from flowfabric.cli import resolve
 from flowfabric.config import Config
 from flowfabric.engine import executions, schedules
@@ -75,14 +75,14 @@ async def test_an_app_runs_everything_in_the_partitions_of_another_cell(elsewher
         assert len(seen) == 10
         assert {each.partition in OWN for each in seen} == {True}
         assert await resolve.execution_id(app, str(execution.execution_id)[:20]) == execution.execution_id
-        cursors = [event.cursor async for event in execution.events()]
+        after_each = [event.cursor async for event in execution.events()]
 
     conn = await asyncpg.connect(app.config.url)
     try:
         assert await strangers(conn) == set()
     finally:
         await conn.close()
-    assert [type(ids.decode_event_cursor(cursor)) for cursor in cursors[:1]] == [int]
+    assert [type(cursors.decode_event_cursor(cursor)) for cursor in after_each[:1]] == [int]
 
 
 async def test_plain_sql_submits_to_the_partitions_of_another_cell(elsewhere: App) -> None:
@@ -104,7 +104,7 @@ async def test_ids_and_cursors_of_two_cells_are_not_mixed_up(
     elsewhere: App, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     foreign = UUID("550e8400-e29b-41d4-a716-446655440000")
-    there, theirs = ids.mint_execution_id(), ids.encode_event_cursor(7)
+    there, theirs = ids.mint_execution_id(), cursors.encode_event_cursor(7)
     assert ExecutionId.of(foreign).partition == 256 * CELL + 24
 
     async with elsewhere, elsewhere.database.connection() as other:
@@ -119,4 +119,4 @@ async def test_ids_and_cursors_of_two_cells_are_not_mixed_up(
         with pytest.raises(WrongPartition, match=f"cell {CELL}, and this database is cell 0"):
             await executions.submit(conn, submission(execution_id=text))
     with pytest.raises(InvalidCursor, match=f"cell {CELL}"):
-        ids.decode_event_cursor(theirs)
+        cursors.decode_event_cursor(theirs)

@@ -12,8 +12,8 @@ import asyncpg
 import pytest
 
 from flowfabric.app.subscriptions import EventLog
+from flowfabric.cursors import decode_event_cursor, encode_event_cursor
 from flowfabric.engine import events, executions
-from flowfabric.ids import decode_event_cursor, encode_event_cursor
 from flowfabric.model import EventFilter
 from flowfabric.postgres import embedded
 from flowfabric.postgres.database import Database

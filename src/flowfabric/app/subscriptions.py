@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Self, TypeVar
 
-from flowfabric import ids
+from flowfabric import cursors
 from flowfabric.engine import events
 from flowfabric.errors import DatabaseUnavailable, ShuttingDown, StreamDisconnected
 from flowfabric.model import Event, EventFilter
@@ -99,7 +99,7 @@ class EventLog:
         A subscriber to one execution (`of_one`) also returns while events are missing below the last id: it reads
         beyond the horizon, so its next event may be there already.
         """
-        if self._horizon > (ids.decode_event_cursor(cursor) or 0):
+        if self._horizon > (cursors.decode_event_cursor(cursor) or 0):
             return
         moved: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting_for_one if of_one else self._waiting

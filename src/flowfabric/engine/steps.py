@@ -9,8 +9,9 @@ import msgspec
 
 from flowfabric import calls
 from flowfabric.calls import Act
+from flowfabric.cursors import invalid_cursor
 from flowfabric.errors import FlowFabricError
-from flowfabric.ids import ExecutionId, check_text, invalid_cursor
+from flowfabric.ids import ExecutionId, check_text
 from flowfabric.model import Journal, JournalEntry, Page, Saved, SavedStep, Step
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection

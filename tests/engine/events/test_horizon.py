@@ -8,8 +8,8 @@ import asyncpg
 import pytest
 
 from flowfabric.config import Config
+from flowfabric.cursors import encode_event_cursor
 from flowfabric.engine import events
-from flowfabric.ids import encode_event_cursor
 from flowfabric.postgres import embedded
 from flowfabric.schema import migrate
 from tests.conftest import Connect

@@ -7,9 +7,9 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from flowfabric.cursors import encode_event_cursor
 from flowfabric.engine import events
 from flowfabric.errors import CursorExpired
-from flowfabric.ids import encode_event_cursor
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.engine.events.log import RANGE, append, begin, ids_of, jump, write

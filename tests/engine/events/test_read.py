@@ -6,9 +6,10 @@ from uuid import uuid4
 import asyncpg
 import pytest
 
+from flowfabric.cursors import encode_event_cursor
 from flowfabric.engine import events, executions, holds, lanes
 from flowfabric.errors import InvalidBody, InvalidCursor, InvalidLimit, InvalidName, InvalidText
-from flowfabric.ids import ExecutionId, encode_event_cursor
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Event, EventFilter
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect

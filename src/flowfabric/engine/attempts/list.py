@@ -3,7 +3,8 @@
 import msgspec
 
 from flowfabric import calls
-from flowfabric.ids import ExecutionId, invalid_cursor
+from flowfabric.cursors import invalid_cursor
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Attempt, Failure, Page
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row

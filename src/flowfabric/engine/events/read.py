@@ -4,7 +4,7 @@ import difflib
 
 import msgspec
 
-from flowfabric import ids
+from flowfabric import cursors
 from flowfabric.engine.events.horizon import advance_horizon
 from flowfabric.errors import InvalidBody, InvalidCursor
 from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, expect_id, shown
@@ -13,7 +13,7 @@ from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
 
 EVERYTHING = EventFilter()
-OLDEST = ids.encode_event_cursor(0)
+OLDEST = cursors.encode_event_cursor(0)
 KINDS = [kind.value for kind in EventKind]
 
 
@@ -31,13 +31,13 @@ async def read_events(
     cursor also moves past events that do not match. With `advance` the horizon is advanced first, unless a transaction
     is open. Raises `InvalidCursor`, `CursorExpired`, `InvalidLimit`, and `InvalidBody` for an unknown event kind.
     """
-    after, wanted = ids.decode_event_cursor(cursor), _arguments(filter)
+    after, wanted = cursors.decode_event_cursor(cursor), _arguments(filter)
     if advance and not conn.is_in_transaction():
         await advance_horizon(conn)
     found = await call.rows(conn, "read_events", after=after, take=call.take(limit), **wanted)
     return EventPage(
         events=[_event(row) for row in found[:-1]],
-        cursor=ids.encode_event_cursor(found[-1]["id"]),
+        cursor=cursors.encode_event_cursor(found[-1]["id"]),
         more=found[-1]["more"],
         truncated=found[-1]["truncated"],
     )
@@ -48,7 +48,7 @@ async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
 
     Returns whether the position moved. Raises `InvalidCursor`, `InvalidName`.
     """
-    event_id = ids.decode_event_cursor(cursor)
+    event_id = cursors.decode_event_cursor(cursor)
     if event_id is None:
         raise InvalidCursor("the cursor is empty; use the cursor of an event that was read", cause="empty")
     name = check_text(consumer, "consumer")
@@ -58,7 +58,7 @@ async def acknowledge(conn: Connection, consumer: str, cursor: str) -> bool:
 async def get_acknowledged(conn: Connection, consumer: str) -> str | None:
     """Return the cursor that a named consumer has acknowledged, or `None` if it never did."""
     event_id = await call.value(conn, "get_acknowledged", consumer=check_text(consumer, "consumer"))
-    return None if event_id is None else ids.encode_event_cursor(event_id)
+    return None if event_id is None else cursors.encode_event_cursor(event_id)
 
 
 def _arguments(filter: EventFilter) -> dict[str, object]:  # noqa: A002
@@ -103,7 +103,7 @@ def _event(row: Row) -> Event:
     partition, execution, flow = row["partition"], row["execution_uuid"], row["flow_uuid"]
     return Event(
         event_id=row["id"],
-        cursor=ids.encode_event_cursor(row["id"]),
+        cursor=cursors.encode_event_cursor(row["id"]),
         at=row["at"],
         kind=row["kind"],
         partition=partition,

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from flowfabric import calls, ids
+from flowfabric import calls, cursors, ids
 from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.ids import ExecutionId, FlowId, check_filter, check_text, expect_id
 from flowfabric.model import Description, Explanation, Failure, Outcome, Page, PublicState, Result, Summary
@@ -143,15 +143,15 @@ def _position(order: str, cursor: str | None) -> dict[str, object]:
     if not cursor:
         return {}
     if order == "newest":
-        created_at, last = ids.parse_newest_cursor(cursor)
+        created_at, last = cursors.parse_newest_cursor(cursor)
         return {"after_created": created_at, "after_partition": last.partition, "after_id": last.uuid}
-    last = ids.parse_id_cursor(cursor)
+    last = cursors.parse_id_cursor(cursor)
     return {"after_partition": last.partition, "after_id": last.uuid}
 
 
 def _cursor(order: str, last: Summary) -> str:
     if order == "newest":
-        return ids.newest_cursor(last.created_at, last.execution_id)
+        return cursors.newest_cursor(last.created_at, last.execution_id)
     return str(last.execution_id)
 
 

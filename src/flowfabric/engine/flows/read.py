@@ -1,6 +1,6 @@
 """Read flows: describe a flow, list flows and set their tags."""
 
-from flowfabric import calls, ids
+from flowfabric import calls, cursors
 from flowfabric.ids import FlowId, check_filter, check_text
 from flowfabric.model import FlowDescription, FlowState, FlowSummary, Page, TagChange
 from flowfabric.postgres import call
@@ -14,7 +14,7 @@ async def describe_flow(
 
     Raises `FlowNotFound`, `InvalidLimit`, `InvalidCursor`.
     """
-    after = ids.parse_id_cursor(cursor).uuid if cursor else None
+    after = cursors.parse_id_cursor(cursor).uuid if cursor else None
     text = await call.value(conn, "describe_flow", **calls.about_flow(flow_id), after=after, take=call.take(limit))
     return call.read(FlowDescription, text)
 
@@ -31,7 +31,7 @@ async def list_flows(
 
     Raises `InvalidLimit`, `InvalidCursor`, `InvalidBody`.
     """
-    after = ids.parse_id_cursor(cursor) if cursor else None
+    after = cursors.parse_id_cursor(cursor) if cursor else None
     found = await call.rows(
         conn,
         "list_flows",

@@ -5,9 +5,10 @@ import binascii
 
 import msgspec
 
+from flowfabric.cursors import invalid_cursor
 from flowfabric.engine.schedules.ticks import Ticks
 from flowfabric.errors import InvalidSchedule
-from flowfabric.ids import check_filter, check_text, invalid_cursor
+from flowfabric.ids import check_filter, check_text
 from flowfabric.model import Page, Schedule
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from flowfabric import calls, ids
+from flowfabric import calls, cursors
 from flowfabric.errors import InvalidBody
 from flowfabric.ids import ExecutionId, check_filter, shown
 from flowfabric.model import Page, SuspendedExecution, Waitpoint
@@ -24,7 +24,7 @@ async def list_suspended(
     """List the executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
     position: dict[str, object] = {}
     if cursor:
-        moment, last = ids.parse_newest_cursor(cursor)
+        moment, last = cursors.parse_newest_cursor(cursor)
         position = {"after_suspended": moment, "after_partition": last.partition, "after_id": last.uuid}
     found = await call.rows(
         conn,
@@ -36,7 +36,7 @@ async def list_suspended(
         **position,
     )
     items = [_suspended(row) for row in found]
-    return call.page(items, limit, lambda last: ids.newest_cursor(last.suspended_at, last.execution_id))
+    return call.page(items, limit, lambda last: cursors.newest_cursor(last.suspended_at, last.execution_id))
 
 
 async def list_waits(conn: Connection, execution_id: ExecutionId) -> list[SuspendedExecution]:
@@ -66,7 +66,7 @@ async def list_waitpoints(
         )
     position: dict[str, object] = {}
     if cursor:
-        moment, last = ids.parse_waitpoint_cursor(cursor)
+        moment, last = cursors.parse_waitpoint_cursor(cursor)
         position = {"after_created": moment, "after_id": last}
     found = await call.rows(
         conn,
@@ -77,7 +77,7 @@ async def list_waitpoints(
         **position,
     )
     items = [msgspec.convert({**row, "state": row["state_name"]}, Waitpoint) for row in found]
-    return call.page(items, limit, lambda last: ids.waitpoint_cursor(last.created_at, last.waitpoint_id))
+    return call.page(items, limit, lambda last: cursors.waitpoint_cursor(last.created_at, last.waitpoint_id))
 
 
 def _suspended(row: Row) -> SuspendedExecution:
