@@ -40,9 +40,9 @@ async def test_a_list_of_commands_cuts_no_sentence_short(here: Run, name: str) -
 def test_every_command_has_help_with_an_example_and_takes_json_and_url() -> None:
     for path, command in commands():
         options = {option for each in command.params for option in each.opts}
-        text, _, example = inspect.cleandoc(command.help or "").partition("\b\nExample:\n")
+        text, *examples = re.split(r"\x08\nExamples?:\n", inspect.cleandoc(command.help or ""))
         assert text, path
-        assert f"ff {path}" in example, path
+        assert f"ff {path}" in "".join(examples), path
         assert "--json" in options, path
         assert "--url" in options or path == "completion", path
 
