@@ -4,22 +4,18 @@
 -- comes first. A suspension by a budget has none.
 --
 --   returns  one row
-create or replace function flowfabric._open_waits(
-    partition int, execution uuid, suspension uuid, out reason_code text, out about bytea, out about_digest bytea,
-    out timeout_at timestamptz, out timeout_behavior text)
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    select case when count(distinct w.reason_code) > 1 then 'waiting_for_signal'
+create or replace function flowfabric._open_waits(partition int, execution uuid, suspension uuid)
+returns table (reason_code text, about bytea, about_digest bytea, timeout_at timestamptz, timeout_behavior text)
+language sql stable as $$
+    select case when min(w.reason_code) <> max(w.reason_code) then 'waiting_for_signal'
                 else coalesce(min(w.reason_code), 'paused_by_budget') end,
            case when count(*) = 1 then (array_agg(w.about))[1] end,
            case when count(*) = 1 then (array_agg(w.about_digest))[1] end, min(w.timeout_at),
            coalesce((array_agg(w.timeout_behavior order by w.timeout_at nulls last, w.id))[1], 'fail')
-    into reason_code, about, about_digest, timeout_at, timeout_behavior
     from flowfabric.waits w
     where w.partition = _open_waits.partition and w.execution = _open_waits.execution and w.ended_at is null
-      and w.suspension = _open_waits.suspension;
-end $$;
+      and w.suspension = _open_waits.suspension
+$$;
 
 -- List the keys of the waitpoints of the open waits of a suspension.
 --

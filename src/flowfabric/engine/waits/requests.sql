@@ -141,6 +141,41 @@ begin
             where f.fault is not null limit 1) end);
 end $$;
 
+-- Read one requested wait, with the timeout that the policy of its execution adds. `points` are the ids of its
+-- waitpoints.
+--
+--   returns  the wait
+create or replace function flowfabric._requested_wait(
+    partition int, execution uuid, suspension uuid, id uuid, points jsonb, wish jsonb, policy jsonb, now timestamptz)
+returns flowfabric.waits
+language sql stable as $$
+    select jsonb_populate_record(
+        null::flowfabric.waits,
+        jsonb_build_object(
+            'reason_code', 'waiting_for_signal', 'requested_by', 'worker', 'bind', false, 'is_sleep', false,
+            'timeout_behavior', case
+                when not _requested_wait.wish ? 'condition' then 'auto_resume'
+                when _requested_wait.policy ->> 'timeout_behavior' = 'auto_resume_with_timeout_signal'
+                    then 'auto_resume'
+                else coalesce(_requested_wait.policy ->> 'timeout_behavior', 'fail') end)
+        || _requested_wait.wish
+        || jsonb_strip_nulls(jsonb_build_object(
+            'partition', _requested_wait.partition, 'execution', _requested_wait.execution,
+            'suspension', _requested_wait.suspension, 'id', _requested_wait.id, 'suspended_at', _requested_wait.now,
+            'condition', coalesce(_requested_wait.wish -> 'condition', '{"kind": "timeout_only"}'),
+            'timeout_behavior', case
+                when _requested_wait.wish ->> 'timeout_behavior' = 'auto_resume_with_timeout_signal'
+                then 'auto_resume' end,
+            -- A negative timeout counts as 0: the largest values would overflow an interval.
+            'timeout_at', case when _requested_wait.wish ? 'condition' and not _requested_wait.wish ? 'timeout_at'
+                then _requested_wait.now + coalesce(
+                    case when _requested_wait.wish ? 'timeout_ms' then least(
+                        greatest((_requested_wait.wish ->> 'timeout_ms')::bigint, 0), 315360000000) end,
+                    (_requested_wait.policy ->> 'default_timeout_ms')::bigint) * interval '1 ms' end,
+            'waitpoints', _requested_wait.points,
+            'about_digest', '\x' || encode(sha256((_requested_wait.wish ->> 'about')::bytea), 'hex'))))
+$$;
+
 -- Read the requested waits of each item, with the timeouts that the policy of its execution adds, and compare them with
 -- the waits of earlier suspensions: one at the same place of the journal is the same wait.
 --
@@ -165,24 +200,11 @@ language sql stable as $$
             select x.item, g.number::int, (g.wish ->> 'timeout_ms')::bigint as timeout_ms,
                    (g.wish ->> 'resume_delay_ms')::bigint as delay_ms, coalesce(g.wish -> 'points', '[]') as points,
                    x.has_no_key or g.wish @? '$.points[*].waitpoint_id' as rare_points,
-                   jsonb_populate_record(null::flowfabric.waits, d.fields || g.wish || jsonb_strip_nulls(
-                       jsonb_build_object(
-                           'partition', x.partition, 'execution', x.id, 'suspension', x.suspension,
-                           'id', case when jsonb_array_length(x.wishes) = 1 then x.suspension
-                                      else gen_random_uuid() end,
-                           'suspended_at', _asked_waits.now, 'condition', g.wish -> 'condition',
-                           'timeout_behavior', case
-                               when g.wish ->> 'timeout_behavior' = 'auto_resume_with_timeout_signal'
-                               then 'auto_resume' end,
-                           -- A negative timeout counts as 0: the largest values would overflow an interval.
-                           'timeout_at', case when g.wish ? 'condition' and not g.wish ? 'timeout_at'
-                               then _asked_waits.now + coalesce(
-                                   case when g.wish ? 'timeout_ms' then least(
-                                       greatest((g.wish ->> 'timeout_ms')::bigint, 0), 315360000000) end,
-                                   (x.policy ->> 'default_timeout_ms')::bigint) * interval '1 ms' end,
-                           'waitpoints', flowfabric._points_to_use(
-                               x.partition, x.id, g.wish -> 'points', _asked_waits.now),
-                           'about_digest', '\x' || encode(sha256((g.wish ->> 'about')::bytea), 'hex')))) as wait
+                   flowfabric._requested_wait(
+                       x.partition, x.id, x.suspension,
+                       case when jsonb_array_length(x.wishes) = 1 then x.suspension else gen_random_uuid() end,
+                       flowfabric._points_to_use(x.partition, x.id, g.wish -> 'points', _asked_waits.now), g.wish,
+                       x.policy, _asked_waits.now) as wait
             from (
                 select x.item, x.partition, x.id, x.wishes::jsonb as wishes, x.suspension,
                        e.policy -> 'suspension' as policy,
@@ -192,13 +214,6 @@ language sql stable as $$
                 cross join lateral (select e.policy from flowfabric.executions e
                                     where e.partition = x.partition and e.id = x.id offset 0) e) x
             cross join lateral jsonb_array_elements(x.wishes) with ordinality as g (wish, number)
-            cross join lateral (
-                select jsonb_build_object(
-                    'reason_code', 'waiting_for_signal', 'requested_by', 'worker', 'bind', false, 'is_sleep', false,
-                    'condition', '{"kind": "timeout_only"}'::jsonb, 'timeout_behavior', case
-                        when not g.wish ? 'condition' then 'auto_resume'
-                        when x.policy ->> 'timeout_behavior' = 'auto_resume_with_timeout_signal' then 'auto_resume'
-                        else coalesce(x.policy ->> 'timeout_behavior', 'fail') end) as fields) d
             offset 0) a
         left join lateral (
             select w.id, w.ended_at from flowfabric.waits w

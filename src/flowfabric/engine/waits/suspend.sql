@@ -162,7 +162,8 @@ language plpgsql as $$
 begin
     perform flowfabric._lock_log();
     with found as materialized (
-        select t.place, t.attempt, t.epoch, x.suspension, x.delay, e.partition, e.id, e.route, e.tags, e.flow, w.*
+        select t.place, t.attempt, t.epoch, x.suspension, x.delay, e.partition, e.id, e.route, e.tags, e.flow,
+               w.reason_code, w.timeout_at, w.timeout_behavior, w.about_digest
         from unnest(_suspend_tickets.partitions, _suspend_tickets.ids, _suspend_tickets.suspensions,
                     _suspend_tickets.delays) as x (partition, id, suspension, delay)
         cross join lateral (select t.ctid as place, t.attempt, t.epoch from flowfabric.tickets t
@@ -188,18 +189,15 @@ begin
     from found f;
 end $$;
 
--- The id of a suspension. An idempotency key fixes it until the execution is replayed, so that a repeated call finds it
--- without an index.
+-- The id of a suspension with an idempotency key. It is fixed until the execution is replayed, so that a repeated call
+-- finds it without an index.
 --
 --   returns  the id
 create or replace function flowfabric._suspension_id(partition int, execution uuid, idempotency_key text)
 returns uuid
-language plpgsql volatile as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if coalesce(_suspension_id.idempotency_key, '') = '' then
-        return gen_random_uuid();
-    end if;
     return (
         select left(encode(sha256(convert_to(
                    e.id || ':' || e.replays || ':' || _suspension_id.idempotency_key, 'UTF8')), 'hex'), 32)::uuid
@@ -334,7 +332,7 @@ end $$;
 --   returns  the fault, or null if they are valid
 create or replace function flowfabric._suspend_fault(wishes text, idempotency_key text)
 returns jsonb
-language sql immutable as $$
+language sql stable as $$
     select case
         when octet_length(_suspend_fault.idempotency_key) > 256 then flowfabric._fault(
             'invalid_body', format('idempotency_key %s is invalid; use at most 256 bytes',
@@ -379,6 +377,17 @@ begin
         select array_agg(f.item) as items, array_agg(f.fault) as faults into held
         from flowfabric._fenced(suspend.partitions, suspend.ids, suspend.lease_ids, suspend.epochs, suspend.attempts,
                                 rounds, round, suspend.wait) f;
+        item := held.items[1];
+        if cardinality(held.items) = 1 and held.faults[1] is null
+           and coalesce(suspend.idempotency_keys[item], '') = '' then
+            detail := flowfabric._suspend_for_one(
+                suspend.partitions[item]::smallint, suspend.ids[item], suspend.wishes[item]::jsonb, flowfabric.clock());
+            outcome := 'suspended';
+            if detail is not null then
+                return next;
+                continue;
+            end if;
+        end if;
         -- A statement after the locks, which sees the suspensions that they waited for.
         select array_agg(x.item) filter (where x.is_good) as good,
                array_agg(suspend.partitions[x.item]) filter (where x.is_good) as partitions,
@@ -395,12 +404,14 @@ begin
                    a.outcome is null and o.fault is null as is_good
             from unnest(held.items, held.faults) as h (item, fault)
             cross join lateral (
-                select flowfabric._suspension_id(
-                    suspend.partitions[h.item], suspend.ids[h.item], suspend.idempotency_keys[h.item]) as id
+                select case when suspend.idempotency_keys[h.item] <> '' then flowfabric._suspension_id(
+                                suspend.partitions[h.item], suspend.ids[h.item], suspend.idempotency_keys[h.item])
+                            else gen_random_uuid() end as id
                 offset 0) s
             left join lateral (
-                select a.* from flowfabric._suspension_answer(suspend.partitions[h.item], suspend.ids[h.item], s.id) a
-                where suspend.idempotency_keys[h.item] <> '') a on true
+                select a.* from (select where suspend.idempotency_keys[h.item] <> '' offset 0) k
+                cross join lateral flowfabric._suspension_answer(
+                    suspend.partitions[h.item], suspend.ids[h.item], s.id) a) a on true
             cross join lateral (
                 select case when a.outcome is null then coalesce(h.fault, flowfabric._suspend_fault(
                     suspend.wishes[h.item], suspend.idempotency_keys[h.item])) end as fault offset 0) o

@@ -60,11 +60,53 @@ begin
             where p.id = n.id offset 0) p on p.is_usable);
 end $$;
 
+-- Create waitpoints, signed with the active signing key: active ones of waits, or pending ones until `expires_at`. The
+-- caller has locked the tickets.
+--
+--   moves    waitpoint – → pending or active
+--   emits    waitpoint_created
+--   returns  their tokens, in the same order
+create or replace function flowfabric._create_waitpoints(
+    signer flowfabric.keys, partitions smallint[], executions uuid[], keys text[], ids uuid[], waits uuid[],
+    times timestamptz[], expires_at timestamptz, now timestamptz)
+returns text[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    tokens text[] := array(
+        select signer.kid || ':' || flowfabric._hmac(
+                   _create_waitpoints.signer, flowfabric._tagged_id(x.partition, x.execution) || ':' || x.id)
+        from unnest(_create_waitpoints.partitions, _create_waitpoints.executions, _create_waitpoints.ids)
+             with ordinality as x (partition, execution, id, number)
+        order by x.number);
+begin
+    perform flowfabric._lock_log();
+    with minted as (
+        insert into flowfabric.waitpoints (
+            partition, execution, id, key, state, wait, kid, fingerprint, created_at, activated_at, expires_at)
+        select x.partition, x.execution, x.id, x.key,
+               case when x.wait is null then 'pending' else 'active' end::flowfabric.waitpoint_state, x.wait,
+               signer.kid, left(encode(sha256(convert_to(x.token, 'UTF8')), 'hex'), 16), x.created_at,
+               case when x.wait is not null then _create_waitpoints.now end, _create_waitpoints.expires_at
+        from unnest(_create_waitpoints.partitions, _create_waitpoints.executions, _create_waitpoints.keys,
+                    _create_waitpoints.ids, _create_waitpoints.waits, tokens, _create_waitpoints.times)
+             as x (partition, execution, key, id, wait, token, created_at)
+        returning partition, execution, id, key
+    )
+    insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
+    select _create_waitpoints.now, 'waitpoint_created', e.partition, e.id, e.route, e.tags, e.flow,
+           jsonb_build_object('waitpoint_id', m.id, 'key', m.key, 'kid', signer.kid)
+    from minted m
+    cross join lateral (
+        select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
+        where e.partition = m.partition and e.id = m.execution offset 0) e;
+    return tokens;
+end $$;
+
 -- Open waitpoints: those that do not exist are created, pending ones become active. Without waits they are created as
 -- pending until `expires_at`. Unusable ones with the same key are closed. The caller has locked the tickets.
 --
 --   moves    waitpoint – → pending or active, or pending → active; an unusable pending one → closed
---   emits    waitpoint_created
 --   returns  their tokens, in the same order
 create or replace function flowfabric._open_waitpoints(
     partitions smallint[], executions uuid[], keys text[], ids uuid[], waits uuid[], expires_at timestamptz,
@@ -74,12 +116,17 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     known record;
-    signer flowfabric.keys;
-    tokens text[];
+    created text[];
 begin
     -- Later than the newest of its key, even if the clock was set back.
     select array_agg(case when p.id = x.id then p.kid end order by x.number) as kids,
-           array_agg(greatest(_open_waitpoints.now, p.created_at + interval '1 us') order by x.number) as times,
+           array_agg(x.partition order by x.number) filter (where p.id is distinct from x.id) as new_partitions,
+           array_agg(x.execution order by x.number) filter (where p.id is distinct from x.id) as new_executions,
+           array_agg(x.key order by x.number) filter (where p.id is distinct from x.id) as new_keys,
+           array_agg(x.id order by x.number) filter (where p.id is distinct from x.id) as new_ids,
+           array_agg(x.wait order by x.number) filter (where p.id is distinct from x.id) as new_waits,
+           array_agg(greatest(_open_waitpoints.now, p.created_at + interval '1 us') order by x.number)
+               filter (where p.id is distinct from x.id) as new_times,
            array_agg(p.place) filter (where p.id = x.id) as places,
            array_agg(x.wait) filter (where p.id = x.id) as waits,
            array_agg(p.id) filter (where p.id <> x.id and p.state <> 'closed') as stale
@@ -100,41 +147,20 @@ begin
               limit cardinality(known.places)) x
         where p.ctid = x.place;
     end if;
-    if array_position(known.kids, null) is not null then
-        signer := flowfabric._active_key();
+    if known.new_ids is not null then
+        created := flowfabric._create_waitpoints(
+            flowfabric._active_key(), known.new_partitions, known.new_executions, known.new_keys, known.new_ids,
+            known.new_waits, known.new_times, _open_waitpoints.expires_at, _open_waitpoints.now);
     end if;
-    tokens := array(
-        select coalesce(
-            case when x.kid is null then signer.kid || ':' || flowfabric._hmac(
-                signer, flowfabric._tagged_id(x.partition, x.execution) || ':' || x.id) end,
-            flowfabric._waitpoint_token(x.partition, x.execution, x.id, x.kid))
+    if known.new_ids = _open_waitpoints.ids then
+        return created;
+    end if;
+    return array(
+        select coalesce(created[array_position(known.new_ids, x.id)],
+                        flowfabric._waitpoint_token(x.partition, x.execution, x.id, x.kid))
         from unnest(_open_waitpoints.partitions, _open_waitpoints.executions, _open_waitpoints.ids, known.kids)
              with ordinality as x (partition, execution, id, kid, number)
         order by x.number);
-    if signer.kid is not null then
-        perform flowfabric._lock_log();
-        with minted as (
-            insert into flowfabric.waitpoints (
-                partition, execution, id, key, state, wait, kid, fingerprint, created_at, activated_at, expires_at)
-            select x.partition, x.execution, x.id, x.key,
-                   case when x.wait is null then 'pending' else 'active' end::flowfabric.waitpoint_state, x.wait,
-                   signer.kid, left(encode(sha256(convert_to(x.token, 'UTF8')), 'hex'), 16), x.created_at,
-                   case when x.wait is not null then _open_waitpoints.now end, _open_waitpoints.expires_at
-            from unnest(_open_waitpoints.partitions, _open_waitpoints.executions, _open_waitpoints.keys,
-                        _open_waitpoints.ids, _open_waitpoints.waits, known.kids, tokens, known.times)
-                 as x (partition, execution, key, id, wait, kid, token, created_at)
-            where x.kid is null
-            returning partition, execution, id, key
-        )
-        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
-        select _open_waitpoints.now, 'waitpoint_created', e.partition, e.id, e.route, e.tags, e.flow,
-               jsonb_build_object('waitpoint_id', m.id, 'key', m.key, 'kid', signer.kid)
-        from minted m
-        cross join lateral (
-            select e.partition, e.id, e.route, e.tags, e.flow from flowfabric.executions e
-            where e.partition = m.partition and e.id = m.execution offset 0) e;
-    end if;
-    return tokens;
 end $$;
 
 -- Close open waitpoints, with the reason. The caller has locked the tickets.
