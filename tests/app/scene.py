@@ -45,6 +45,14 @@ class Heard:
         self._more = asyncio.Event()
         app.notifier.listen(self._receive)
 
+    @classmethod
+    async def listening(cls, app: App) -> "Heard":
+        """Return when this process listens; the first notification says so, and names no lane."""
+        heard = cls(app)
+        async with asyncio.timeout(TIMEOUT):
+            await heard._more.wait()
+        return heard
+
     def _receive(self, notification: Notification) -> None:
         self.lanes += notification.lanes
         self._more.set()

@@ -166,7 +166,7 @@ async def test_workers_are_notified_after_the_commit_of_an_async_session(
 ) -> None:
     engine = create_async_engine(database_url.replace("://", "+asyncpg://"))
     async with app, AsyncSession(engine) as session:
-        heard = Heard(app)
+        heard = await Heard.listening(app)
         for lane in ("shipping", "shipping", "mail"):
             await ship.with_options(lane=lane).submit_in(session, 1)
             assert heard.lanes == []

@@ -221,7 +221,7 @@ async def test_workers_are_notified_after_the_commit(
             return before
 
     async with app:
-        heard = Heard(app)
+        heard = await Heard.listening(app)
         assert await asyncio.to_thread(program, heard) == []
         assert await heard.first() == "shipping"
 
