@@ -16,7 +16,7 @@ from tests.given import Given, until
 LAST = migrate.last_migration()
 NEXT = migrate.Migration(LAST + 1, "next.sql", "alter table flowfabric.tickets add column next int")
 BRIEFLY = timedelta(milliseconds=10)
-IDLE = "select from pg_stat_activity where pid = $1 and state = 'idle in transaction'"
+TURN = "select from pg_locks where pid = $1 and locktype = 'advisory' and mode = 'ExclusiveLock' and granted"
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ async def test_a_migration_waits_for_its_turn_while_another_one_tries(
 ) -> None:
     first, second = await connect(), await connect()
     trying = asyncio.create_task(migrate.migrate(first, Config()))
-    await until(lambda: given.rows(IDLE, first.get_server_pid()))  # it pauses between two tries
+    await until(lambda: given.rows(TURN, first.get_server_pid()))  # until its transaction ends
 
     with pytest.raises(MigrationBlocked, match="another migration") as refused:
         await migrate.migrate(second, Config(), patience=BRIEFLY)
