@@ -25,7 +25,7 @@ end $$;
 -- Continue in the route served last, from the creation time of the last execution taken, minus 100 ms for transactions
 -- that commit out of order. The index entries of tickets taken since then stay until vacuum removes them, and this
 -- skips them. Only while no higher priority and no other route has work, and when the route has neither budget nor
--- quota.
+-- quota. Lower priorities are left to the next claim.
 --
 --   returns  their ctids; empty if the claim must start from the front
 create or replace function flowfabric._continue_in_route(
