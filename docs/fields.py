@@ -226,6 +226,8 @@ FIELDS = {
     "suspension_id": "the id of the suspension",
     "tags": "labels as keys and values",
     "task": "the name of the task",
+    "task_count": "how many tasks it has registered; `None` if it may have any",
+    "tasks": "its tasks; `None` if it may have any",
     "terminal_outcome": "how it ended, or `none`",
     "tick": "the tick that could not be submitted",
     "ticks": "the next five ticks",
@@ -251,6 +253,7 @@ FIELDS = {
     "what": "a child, a point in time, or a condition",
     "window_seconds": "the length of the window",
     "worker": "the name of the worker",
+    "version": "the version of the task's code",
     "worker_count": "how many workers are registered",
     "workers": "the first few workers",
     # where the same name means something else

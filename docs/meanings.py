@@ -308,6 +308,8 @@ PARAMETERS = {
     "waits.deliver_approval.lane": "refuse if the execution is in another lane",
     "waits.deliver_approval.payload": "the content of the decision, as encoded bytes",
     "waits.deliver_approval.waitpoint": "the key of the waitpoint, or its id",
+    "workers.register_worker.tasks": "its tasks; `None` if it may have any",
+    "workers.describe_worker.instance": "the name of one process of the worker",
     "workers.register_worker.namespace": "the only namespace (tenant) that it serves",
     "workers.register_worker.ttl": "how long it counts as alive without a `beat`",
 }

@@ -472,6 +472,8 @@ async def of_workers(conn: asyncpg.Connection) -> None:
     print(marked.revoked, "leases revoked")
     # workers.list_workers
     page = await workers.list_workers(conn, lane="reports")
+    # workers.describe_worker
+    described = await workers.describe_worker(conn, "worker-1")
     # workers.unregister_worker
     await workers.unregister_worker(conn, "worker-1")
     # workers.expire_workers

@@ -118,6 +118,10 @@ class InvalidCapabilities(Invalid):
     """The set of capabilities is invalid; `cause` says why."""
 
 
+class InvalidTasks(Invalid):
+    """The tasks that a worker registers are too many or too large, or one of them is invalid."""
+
+
 class InvalidPolicy(Invalid):
     """A policy field is unknown, of the wrong type, out of range, or would have no effect; `field` names it."""
 

@@ -54,6 +54,18 @@ class Arguments:
         """The names of the arguments."""
         return self._signature.parameters
 
+    def schema(self) -> Mapping[str, object] | None:
+        """Return the JSON Schema of the arguments; `None` if a type has none, or Postgres could not store it."""
+        try:
+            schema = msgspec.json.schema(self._decoder.type)
+            definitions = schema.pop("$defs")
+            schema.update(definitions.pop(schema.pop("$ref").rpartition("/")[2]))
+            schema |= {"$defs": definitions} if definitions else {}
+            del schema["title"]
+            return None if b"\\u0000" in msgspec.json.encode(schema) else schema
+        except Exception:  # a type of the app, which may raise anything
+            return None
+
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """Encode the arguments of a call. Raises `TypeError` as the call itself would.
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from flowfabric.engine import attempts, flows, lanes, steps, waits, workers
 from flowfabric.ids import ExecutionId, FlowId, stamped
-from flowfabric.model import Delay, Step
+from flowfabric.model import Delay, RegisteredTask, Step
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -20,6 +20,13 @@ def numbered(number: int) -> ExecutionId:
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
 STUCK, NAPPING, BROKEN = map(numbered, range(12, 15))
+
+SCHEMA: Mapping[str, object] = {
+    "type": "object",
+    "properties": {"topic": {"type": "string"}, "pages": {"type": "integer"}},
+    "required": ["topic"],
+}
+TASKS = [RegisteredTask(name="report", schema=SCHEMA), RegisteredTask(name="embed\x1b[31m", version=2, lane="models")]
 
 NO_PAUSE = {"type": "fixed", "delay_ms": 0}
 TRACEBACK = """Traceback (most recent call last):
@@ -56,7 +63,7 @@ async def blocked(given: Given) -> None:
     await lanes.pause_lane(given.conn, "mail", by="ada", reason="the printer is down")
     await given.submitted(execution_id=UNSERVED, lane="models", needs=["gpu", "llm"])
     await workers.register_worker(
-        given.conn, "pool", instance="pool-1", lanes=["default", "models"], capabilities=["llm"]
+        given.conn, "pool", instance="pool-1", lanes=["default", "models"], capabilities=["llm"], tasks=TASKS
     )
     claim = await given.claimed(execution_id=RETRIED, lane="retried", policy=RETRY)
     await attempts.fail(given.conn, claim.fence, "connection refused", traceback="Traceback: …")

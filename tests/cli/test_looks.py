@@ -151,6 +151,7 @@ async def test_workers(look: Looks, given: Given) -> None:
     await scene.blocked(given)
 
     await look("workers list", "", "--json", "--lane nowhere")
+    await look("workers describe", "pool-1", "pool-1 --json", "pool-2")
     await look("workers mark-dead", "pool-1 --reason gone", "pool-1 --json")
 
 

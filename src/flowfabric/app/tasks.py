@@ -82,6 +82,7 @@ class Task(Generic[P, R]):
         self.priority = calls.priority(priority)
         self.non_retryable = tuple(non_retryable)
         self.limit = limit
+        self.version = 1
         self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)
         self.arguments = Arguments(handler, self.injected)

@@ -7,7 +7,16 @@ import msgspec
 
 from flowfabric import calls
 from flowfabric.ids import check_filter, check_text
-from flowfabric.model import Beat, MarkedDead, Page, Registered, Swept, Worker
+from flowfabric.model import (
+    Beat,
+    MarkedDead,
+    Page,
+    Registered,
+    RegisteredTask,
+    Swept,
+    Worker,
+    WorkerDescription,
+)
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -22,16 +31,18 @@ async def register_worker(
     lanes: Collection[str],
     capabilities: Collection[str] = (),
     namespace: str | None = None,
+    tasks: Collection[RegisteredTask] | None = None,
     ttl: timedelta = timedelta(seconds=30),
     holds_lock: bool = False,
     wait: bool = True,
 ) -> Registered:
-    """Register a worker instance with the lanes it serves and its capabilities; safe to repeat.
+    """Register a worker instance with the lanes it serves, its capabilities and its tasks; safe to repeat.
 
-    With `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
+    `tasks` are at most 1,000, with at most 256 KiB of JSON. Without them the instance may have any task. With
+    `holds_lock` the instance promises to have called `hold_lock` on a connection that lives as long as it does:
     if that connection is lost and the instance does not register again, its leases end after about a second. Without
     `wait`, raises `RowLocked` if another transaction keeps the entry locked.
-    Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLimit`, `InstanceReassigned`.
+    Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidTasks`, `InvalidLimit`, `InstanceReassigned`.
     """
     answer = await call.row(
         conn,
@@ -44,6 +55,7 @@ async def register_worker(
         ttl_ms=calls.span(ttl, "ttl"),
         holds_lock=holds_lock,
         wait=wait,
+        tasks=None if tasks is None else calls.json_text(list(tasks), "tasks"),
     )
     return msgspec.convert(dict(answer), Registered)
 
@@ -96,6 +108,12 @@ async def list_workers(
     )
     items = [msgspec.convert({**row, "namespace": row["namespace_name"]}, Worker) for row in found]
     return call.page(items, limit, lambda worker: worker.instance)
+
+
+async def describe_worker(conn: Connection, instance: str) -> WorkerDescription | None:
+    """Describe a live instance, with all its tasks and the schemas of their arguments; `None` if there is none."""
+    found = await call.value(conn, "describe_worker", instance=check_text(instance, "instance"))
+    return None if found is None else call.read(WorkerDescription, found)
 
 
 async def expire_workers(conn: Connection, *, limit: int = 500, passing: int = 0) -> Swept:

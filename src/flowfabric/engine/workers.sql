@@ -34,6 +34,47 @@ begin
     end loop;
 end $$;
 
+-- Check the tasks that an instance registers; null is valid and means that they are unknown.
+--
+--   refuses  invalid_tasks, as a value
+--   returns  the fault, or null if the tasks are valid
+create or replace function flowfabric._tasks_fault(tasks jsonb, bytes int)
+returns jsonb
+language plpgsql immutable as $$
+declare
+    task jsonb;
+    seen text[] := '{}';
+begin
+    if _tasks_fault.bytes > 262144 or jsonb_typeof(_tasks_fault.tasks) <> 'array'
+       or jsonb_array_length(_tasks_fault.tasks) > 1000 then
+        return flowfabric._fault('invalid_tasks', format(
+            'a list of %s tasks with %s bytes is invalid; use a list of at most 1,000 tasks and 262,144 bytes, without '
+            'large schemas, and start several workers if one app has more',
+            case jsonb_typeof(_tasks_fault.tasks) when 'array'
+                then flowfabric._number(jsonb_array_length(_tasks_fault.tasks)) else 'no' end,
+            flowfabric._number(_tasks_fault.bytes)));
+    end if;
+    for task in select t from jsonb_array_elements(_tasks_fault.tasks) t loop
+        if jsonb_typeof(task) <> 'object' or jsonb_typeof(task -> 'name') is distinct from 'string'
+           or octet_length(task ->> 'name') not between 1 and 256
+           or jsonb_typeof(task -> 'lane') is distinct from 'string'
+           or flowfabric._label_fault('invalid_tasks', 'lane name', task ->> 'lane') is not null
+           or jsonb_typeof(task -> 'version') is distinct from 'number'
+           or (task ->> 'version')::numeric not between 1 and 2147483647
+           or (task ->> 'version')::numeric % 1 <> 0
+           or coalesce(jsonb_typeof(task -> 'schema'), 'object') not in ('object', 'null') then
+            return flowfabric._fault('invalid_tasks', format(
+                'task %s is invalid; use a name of 1 to 256 bytes, a version from 1, a lane, and an object as schema, '
+                'or none', flowfabric._shown(task::text)));
+        end if;
+        seen := seen || (task ->> 'name');
+    end loop;
+    return (
+        select flowfabric._fault('invalid_tasks', format(
+            'task %s is listed twice; use every name once', flowfabric._shown(min(s.name))))
+        from unnest(seen) s (name) group by s.name having count(*) > 1 limit 1);
+end $$;
+
 -- The advisory lock number that an instance holds while it lives.
 --
 --   returns  the second lock key; the first is 17991
@@ -58,18 +99,19 @@ begin
           and l.database = (select d.oid from pg_database d where d.datname = current_database()));
 end $$;
 
--- Register a worker instance with the lanes it serves and its capabilities. `holds_lock` promises that the instance
+-- Register a worker instance with the lanes it serves, its capabilities and its tasks: a list of {name, version, lane,
+-- schema?}, or null if nobody knows which tasks it has. `holds_lock` promises that the instance
 -- holds the shared advisory lock (17991, worker_lock(instance)), taken before this call on a connection that lives as
 -- long as the instance. If the lock was never seen, the instance counts as dead only when its leases expire. An expired
 -- entry counts as missing. Without `wait`, the transaction waits at most 100 ms for a lock.
 --
 --   locks    the entry
 --   emits    worker_registered, the first time and when lanes or capabilities change
---   refuses  invalid_worker, invalid_lane, invalid_capabilities, invalid_limit, instance_reassigned
+--   refuses  invalid_worker, invalid_lane, invalid_capabilities, invalid_tasks, invalid_limit, instance_reassigned
 --   returns  'registered' or 'refreshed', and when the entry expires
 create or replace function flowfabric.register_worker(
     worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null,
-    ttl_ms bigint default 30000, holds_lock boolean default false, wait boolean default true,
+    ttl_ms bigint default 30000, holds_lock boolean default false, wait boolean default true, tasks text default null,
     out outcome text, out expires_at timestamptz)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -79,17 +121,23 @@ declare
     sorted_lanes text[] := array(select distinct l collate "C" from unnest(register_worker.lanes) l order by 1);
     skills text[];
     key int := flowfabric.worker_lock(register_worker.instance);
+    listed jsonb := register_worker.tasks::jsonb;
+    known record;
     old flowfabric.workers;
 begin
     perform flowfabric._check_worker(register_worker.worker, register_worker.instance);
     perform flowfabric._check_lanes(register_worker.lanes);
     perform flowfabric._raise(flowfabric._capabilities_fault('capabilities', register_worker.capabilities::jsonb));
+    perform flowfabric._raise(flowfabric._tasks_fault(listed, octet_length(register_worker.tasks)));
     if register_worker.ttl_ms is null or register_worker.ttl_ms not between 1000 and 600000 then
         perform flowfabric._refuse('invalid_limit', format(
             'ttl of %s ms is invalid; use 1,000 to 600,000 ms (ten minutes)', register_worker.ttl_ms));
     end if;
     skills := flowfabric._sorted_set(register_worker.capabilities::jsonb);
     expires_at := now + lifetime;
+    select coalesce(jsonb_agg(t - 'schema' order by t ->> 'name'), '[]') as tasks,
+           coalesce(jsonb_agg(t -> 'schema' order by t ->> 'name'), '[]') as schemas
+    into known from jsonb_array_elements(listed) t;
     perform flowfabric._limit_waits(register_worker.wait);
     -- Insert first: if two calls register one instance at the same time, the second finds the first one's row.
     insert into flowfabric.workers (instance, worker, namespace, lanes, capabilities, ttl, registered_at, beat_at,
@@ -110,6 +158,8 @@ begin
     update flowfabric.workers w
     set namespace = register_worker.namespace, lanes = sorted_lanes, capabilities = skills, ttl = lifetime,
         beat_at = now, expires_at = register_worker.expires_at,
+        tasks = case when listed is not null then known.tasks end,
+        schemas = case when listed is not null then known.schemas end,
         registered_at = case when outcome = 'registered' then now else w.registered_at end,
         lock_key = case when register_worker.holds_lock
                              and (w.lock_key is not null or key = any (flowfabric._held_locks())) then key end,
@@ -206,19 +256,23 @@ end $$;
 -- List the registered instances by name (keyset pagination).
 --
 --   refuses  invalid_limit
---   returns  a row per instance, with the number of leases it holds; with `expired` also expired entries that no sweep
---            has removed yet
+--   returns  a row per instance, with the number of leases it holds, the number of its tasks and the names of the
+--            first 20; with `expired` also expired entries that no sweep has removed yet
 create or replace function flowfabric.list_workers(
     namespace text default null, lane text default null, expired boolean default false, after text default null,
     take int default 50)
 returns table (worker text, instance text, lanes text[], capabilities text[], namespace_name text,
-               registered_at timestamptz, beat_at timestamptz, expires_at timestamptz, active_count bigint)
+               registered_at timestamptz, beat_at timestamptz, expires_at timestamptz, active_count bigint,
+               tasks text[], task_count int)
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
     return query
     select w.worker, w.instance, w.lanes, w.capabilities, w.namespace, w.registered_at, w.beat_at, w.expires_at,
-           (select count(*) from flowfabric.tickets t where t.phase = 'active' and t.instance = w.instance)
+           (select count(*) from flowfabric.tickets t where t.phase = 'active' and t.instance = w.instance),
+           array(select x.task ->> 'name' from jsonb_array_elements(w.tasks) with ordinality as x (task, number)
+                 order by x.number limit 20),
+           jsonb_array_length(w.tasks)
     from flowfabric.workers w
     where (list_workers.namespace is null or w.namespace is null or w.namespace = list_workers.namespace)
       and (list_workers.lane is null or list_workers.lane = any (w.lanes))
@@ -227,6 +281,28 @@ begin
     order by w.instance
     limit flowfabric._page(list_workers.take);
 end $$;
+
+-- Describe a registered instance: what it serves, and its tasks with the schemas of their arguments.
+--
+--   returns  the entry as list_workers has it, and all tasks as {name, version, lane, schema}, null if unknown; null if
+--            it is not registered or its entry has expired
+create or replace function flowfabric.describe_worker(instance text)
+returns text
+language sql stable as $$
+    select (jsonb_build_object(
+        'worker', w.worker, 'instance', w.instance, 'lanes', w.lanes, 'capabilities', w.capabilities,
+        'namespace', w.namespace, 'registered_at', w.registered_at, 'beat_at', w.beat_at, 'expires_at', w.expires_at,
+        'active_count', (
+            select count(*) from flowfabric.tickets t where t.phase = 'active' and t.instance = w.instance),
+        'task_count', jsonb_array_length(w.tasks),
+        'tasks', (
+            select case when w.tasks is not null then coalesce(jsonb_agg(
+                x.task || jsonb_build_object('schema', nullif(x.schema, 'null')) order by x.number), '[]') end
+            from rows from (jsonb_array_elements(w.tasks), jsonb_array_elements(w.schemas))
+                 with ordinality as x (task, schema, number))))::text
+    from flowfabric.workers w
+    where w.instance = describe_worker.instance and w.expires_at > flowfabric.clock()
+$$;
 
 -- Sweep: remove instances whose registration has expired. Their leases expire separately.
 --

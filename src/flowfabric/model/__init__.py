@@ -109,7 +109,7 @@ from flowfabric.model.waits import (
     Waitpoint,
     Wish,
 )
-from flowfabric.model.workers import Beat, MarkedDead, Registered, Worker
+from flowfabric.model.workers import Beat, MarkedDead, Registered, RegisteredTask, Worker, WorkerDescription
 
 __all__ = [
     "AddedEdge",
@@ -193,6 +193,7 @@ __all__ = [
     "Quota",
     "Rates",
     "Registered",
+    "RegisteredTask",
     "Released",
     "Renewed",
     "Reserved",
@@ -235,5 +236,6 @@ __all__ = [
     "Wish",
     "WorkFacts",
     "Worker",
+    "WorkerDescription",
     "WorkerFrame",
 ]

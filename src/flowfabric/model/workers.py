@@ -1,6 +1,6 @@
 """Workers: the processes that run executions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -32,6 +32,16 @@ class MarkedDead(msgspec.Struct, frozen=True, kw_only=True):
     revoked: int
 
 
+class RegisteredTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a worker has registered."""
+
+    name: str
+    version: int = 1
+    lane: str = "default"
+    schema: Mapping[str, object] | None = None
+    """The JSON Schema of its arguments, if there is one."""
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, and how many leases it holds."""
 
@@ -44,3 +54,23 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     beat_at: datetime
     expires_at: datetime
     active_count: int
+    tasks: Sequence[str] = ()
+    """The names of its tasks, the first 20."""
+    task_count: int | None = None
+    """How many tasks it has registered; `None` if it may have any."""
+
+
+class WorkerDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process, with all its tasks."""
+
+    worker: str
+    instance: str
+    lanes: Sequence[str]
+    capabilities: Sequence[str]
+    namespace: str | None
+    registered_at: datetime
+    beat_at: datetime
+    expires_at: datetime
+    active_count: int
+    task_count: int | None
+    tasks: Sequence[RegisteredTask] | None

@@ -17,7 +17,7 @@ import msgspec
 
 from flowfabric.engine import claims, workers
 from flowfabric.errors import FlowFabricError, RowLocked, Unavailable
-from flowfabric.model import Fence
+from flowfabric.model import Fence, RegisteredTask
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
@@ -32,13 +32,14 @@ STOP_TIMEOUT = 5.0
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance registers: its name, lanes and capabilities."""
+    """What an instance registers: its name, lanes, capabilities and tasks."""
 
     worker: str
     instance: str
     lanes: Collection[str]
     capabilities: Collection[str]
     namespace: str | None
+    tasks: Collection[RegisteredTask] | None
     lease: timedelta
 
 
@@ -174,6 +175,7 @@ class Heartbeat:
                 lanes=about.lanes,
                 capabilities=about.capabilities,
                 namespace=about.namespace,
+                tasks=about.tasks,
                 ttl=min(about.lease, LONGEST_LIFE),
                 holds_lock=holds_lock,
                 wait=False,

@@ -28,6 +28,7 @@ from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.isolation import Isolation
 from flowfabric.worker.leased import LeasedCalls
 from flowfabric.worker.limits import Limits, time_left, within
+from flowfabric.worker.registered import registered_tasks
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, Postponed, run
 from flowfabric.worker.sharing import Shared
@@ -108,8 +109,8 @@ class Worker:
     async def run(self) -> None:
         """Run until `stop`. If the database is unavailable, the worker retries and does not exit.
 
-        Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidLease` or `InvalidName` if an option of
-        the worker is invalid.
+        Raises `InvalidWorker`, `InvalidLane`, `InvalidCapabilities`, `InvalidTasks`, `InvalidLease` or `InvalidName` if
+        an option of the worker is invalid.
         """
         if not SHORTEST_LEASE <= self.lease <= LONGEST_LEASE:  # checked here, because the heartbeat depends on it
             asked = f"lease of {self.lease // timedelta(milliseconds=1)} ms"
@@ -120,6 +121,7 @@ class Worker:
             lanes=self.lanes,
             capabilities=self.capabilities,
             namespace=self.namespace,
+            tasks=registered_tasks(self._app.tasks.values()),
             lease=self.lease,
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._lose)

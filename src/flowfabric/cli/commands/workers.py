@@ -1,20 +1,43 @@
 """`ff workers`: worker processes that are registered."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import click
 
 from flowfabric.app import App
+from flowfabric.cli import tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.errors import CommandError
 from flowfabric.cli.options import by_option, paged, reason_option
 from flowfabric.cli.output import prints
 from flowfabric.engine import workers as engine
 from flowfabric.ids import shown
-from flowfabric.model import Page, Worker
+from flowfabric.model import Page, Worker, WorkerDescription
+from flowfabric.postgres.driver import Connection
+
+CARD = ("worker", "instance", "lanes", "capabilities", "namespace", "running=active_count",
+        "registered=registered_at", "last heartbeat=beat_at")  # fmt: skip
+
+
+def _described(found: WorkerDescription) -> str:
+    card = tables.card(CARD, found)
+    if found.tasks is None:
+        return f"{card}\n\nit has not registered its tasks"
+    lines = [{"task": each.name, "version": each.version, "lane": each.lane, "arguments": _arguments(each.schema)}
+             for each in found.tasks]  # fmt: skip
+    return f"{card}\n\n{tables.table(('task', 'version', 'lane', 'arguments'), lines)}"
+
+
+def _arguments(schema: Mapping[str, Any] | None) -> list[str]:
+    """The names of the arguments, those with a default in brackets."""
+    needed = (schema or {}).get("required", ())
+    return [*needed, *(f"[{name}]" for name in (schema or {}).get("properties", ()) if name not in needed)]
 
 
 @click.group(cls=CommandGroup)
 def workers() -> None:
-    """List worker processes, and mark one as dead."""
+    """List and describe worker processes, and mark one as dead."""
 
 
 @workers.command("list")
@@ -22,12 +45,15 @@ def workers() -> None:
 @click.option("--namespace", help="Only workers that serve this namespace (tenant).")
 @click.option("--expired", is_flag=True, help="Also workers whose last heartbeat is too old.")
 @paged
-@prints("worker", "instance", "lanes", "capabilities", "namespace", "running=active_count", "last heartbeat=beat_at",
+@prints("worker", "instance", "lanes", "tasks", "capabilities", "namespace", "running=active_count",
+        "last heartbeat=beat_at",
         empty="no live workers found; to start one: ff worker FILE.py:app")  # fmt: skip
 async def list_workers(
     app: App, lane: str | None, namespace: str | None, expired: bool, limit: int, cursor: str | None
 ) -> Page[Worker]:
-    """List live workers: the lanes they serve, their capabilities, and how many executions they run.
+    """List live workers: the lanes they serve, their tasks, and how many executions they run.
+
+    The names of the first 20 tasks are shown; describe shows all of them.
 
     \b
     Example:
@@ -37,6 +63,23 @@ async def list_workers(
         return await engine.list_workers(
             conn, lane=lane, namespace=namespace, expired=expired, limit=limit, cursor=cursor
         )
+
+
+@workers.command("describe")
+@click.argument("instance")
+@prints(layout=_described)
+async def describe(app: App, instance: str) -> WorkerDescription:
+    """Describe a live worker process and its tasks. --json prints the JSON Schema of the arguments of each task.
+
+    \b
+    Example:
+      ff workers describe worker@web-1:4711:9f2c
+    """
+    async with app.database.connection() as conn:
+        found = await engine.describe_worker(conn, instance)
+        if found is None:
+            raise await _unknown(conn, instance)
+        return found
 
 
 @workers.command("mark-dead")
@@ -57,9 +100,13 @@ async def mark_dead(app: App, instance: str, reason: str | None, by: str) -> dic
     async with app.database.connection() as conn:
         marked = await engine.mark_dead(conn, instance, by=by, reason=reason)
         if marked.outcome == "not_registered":
-            there = [worker.instance for worker in (await engine.list_workers(conn, expired=True, limit=20)).items]
-            raise CommandError(
-                "no_such_worker",
-                f"instance {shown(instance)} is not registered; registered instances: {', '.join(there) or 'none'}",
-            )
+            raise await _unknown(conn, instance)
         return {"instance": instance, "outcome": marked.outcome, "revoked": marked.revoked}
+
+
+async def _unknown(conn: Connection, instance: str) -> CommandError:
+    there = [worker.instance for worker in (await engine.list_workers(conn, expired=True, limit=20)).items]
+    return CommandError(
+        "no_such_worker",
+        f"instance {shown(instance)} is not registered; registered instances: {', '.join(there) or 'none'}",
+    )

@@ -240,7 +240,9 @@ create table flowfabric.workers (
     lock_key           int, -- the advisory lock that the instance holds while it lives, if any
     lock_missing_since timestamptz,
     lock_checked_at    timestamptz, -- when it was last found missing
-    lock_retaken_at    timestamptz -- when the instance took it again after it had lost it
+    lock_retaken_at    timestamptz, -- when the instance took it again after it had lost it
+    tasks              jsonb, -- name, version and lane of each task of the instance, by name; null if unknown
+    schemas            jsonb -- the JSON Schemas of their arguments, in the same order
 ) with (fillfactor = 50);
 
 create type flowfabric.lifecycle as enum (
