@@ -327,6 +327,7 @@ FIELDS = {
     "SubmitOptions.deadline": 'when it expires if it has not ended: `"1h"`, a `timedelta` or a moment',
     "SubmitOptions.delay": 'when it can be claimed at the earliest: `"10m"`, a `timedelta` or a moment',
     "SubmitOptions.execution_id": "your own id, so that the call is safe to repeat",
+    "SubmitOptions.was": "earlier names of the task of a child, under which the handler may have submitted it",
     "SubmitOptions.key": "an idempotency key: a second submission with it returns the first execution",
     "SubmitOptions.quotas": "names of the quotas that limit it",
 }
@@ -348,6 +349,7 @@ VALUES = {
     "FlowState.COMPLETED": "all members have ended, and none failed, was cancelled or expired",
     "FlowState.FAILED": "all members have ended, and one failed, was cancelled or expired",
     "FlowState.CANCELLED": "the flow was cancelled",
+    "ChangedCode.reason": "what does not fit, for people",
     "HoldChange.NOOP": "it was already held, or not held",
     "LaneChange.REGISTERED": "the lane was created",
     "LaneChange.CHANGED": "an option was changed",

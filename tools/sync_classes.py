@@ -105,6 +105,7 @@ STEP = '''
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> T:
         """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
@@ -116,7 +117,7 @@ STEP = '''
         def write(conn: Connection) -> T:
             return function(SyncConnection(conn, self._loop), *args, **kwargs)
 
-        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff)
+        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff, was=was)
         return answer
 '''
 

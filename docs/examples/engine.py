@@ -300,9 +300,11 @@ async def of_flows(conn: asyncpg.Connection, flow_id: FlowId, first_id: Executio
     inputs = await flows.read_inputs(conn, second_id, names=["notes"])
 
 
-async def of_holds(conn: asyncpg.Connection, execution_id: ExecutionId) -> None:
+async def of_holds(conn: asyncpg.Connection, execution_id: ExecutionId, claim: Claim) -> None:
     # holds.hold
     await holds.hold(conn, execution_id, by="ops")
+    # holds.hold_changed, holds.hold_changed_many
+    await holds.hold_changed(conn, claim.fence, "step 'charge' was renamed", steps=["charge"])
     # holds.unhold
     unheld = await holds.unhold(conn, execution_id, by="ops")
     print(unheld.public_state)

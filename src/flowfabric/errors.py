@@ -343,7 +343,7 @@ class RotationConflict(Conflict):
 
 
 class ShapeChanged(Conflict):
-    """The handler's steps differ from those that an earlier run saved; `name` is the first difference."""
+    """The handler's steps differ from those that an earlier run saved; `name` is the first. The execution is held."""
 
 
 class CursorExpired(Conflict):

@@ -228,52 +228,6 @@ async def test_a_decorated_step_reads_like_a_call(app: App) -> None:
         shout("plain")  # type: ignore[call-overload]
 
 
-def changed(app: App, first: Any, second: Any) -> Any:
-    """A task whose second attempt does something else than its first."""
-
-    @app.task(retries=1, backoff="1ms")
-    async def report(ctx: Context) -> None:
-        await (first if ctx.attempt == 1 else second)(ctx)
-        if ctx.attempt == 1:
-            raise ConnectionError("down")
-
-    return report
-
-
-async def nothing(ctx: Context) -> None:
-    """Ask for no step."""
-
-
-async def test_a_step_that_became_a_wait_fails_permanently(app: App) -> None:
-    report = changed(app, lambda ctx: ctx.step("publish", int), lambda ctx: ctx.approval("publish"))
-
-    async with working(app):
-        execution = await report.submit()
-        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*'publish'"):
-            await execution.result(TIMEOUT)
-        found = await execution.describe()
-    assert (found.failure.class_, found.counts.attempts) == ("permanent", 2)
-
-
-async def test_a_saved_step_that_the_handler_no_longer_asks_for_fails_permanently(app: App) -> None:
-    report = changed(app, lambda ctx: ctx.step("search", int), nothing)
-
-    async with working(app):
-        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*saved 'search', and this run completed without"):
-            await (await report.submit()).result(TIMEOUT)
-
-
-async def test_a_saved_result_of_another_type_fails_permanently(app: App) -> None:
-    def notes() -> Notes:
-        return Notes("", [])
-
-    report = changed(app, lambda ctx: ctx.step("search", int), lambda ctx: ctx.step("search", notes))
-
-    async with working(app):
-        with pytest.raises(ExecutionFailed, match=r"ShapeChanged: .*'search'"):
-            await (await report.submit()).result(TIMEOUT)
-
-
 @pytest.mark.parametrize("name", ["", "x" * 129, "é" * 65])
 async def test_a_step_with_an_invalid_name_is_refused_before_it_runs(app: App, name: str) -> None:
     calls: list[int] = []

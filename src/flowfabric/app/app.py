@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -32,6 +32,10 @@ from flowfabric.schema import migrate
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+OWN_OPTIONS = ("non_retryable", "priority", "limit", "retired")
+"""The options of a task that the worker uses, and that no submission carries."""
 
 
 class Connections(NamedTuple):
@@ -76,6 +80,7 @@ class App:
         The task's name is the function's unless you give one. The name is stored, so do not change it while executions
         are unfinished. `timeout` is for one attempt. `non_retryable` lists exceptions that fail the execution without
         a retry. `limit` is how many runs of the task one worker runs at once; quotas limit all workers together.
+        `retired` names steps that the handler no longer has: executions that have saved them complete without them.
         """
         return cast(TaskDecorator, self._task)
 
@@ -87,7 +92,7 @@ class App:
         if name in self.tasks:
             there = self.tasks[name].handler.__qualname__
             raise ValueError(f"task {name!r} already exists: {there}; use another name for one of them")
-        own = {option: options.pop(option) for option in ("non_retryable", "priority", "limit") if option in options}
+        own = {option: options.pop(option) for option in OWN_OPTIONS if option in options}
         policy = read_policy(options)
         task: Task[..., Any] = TaskFunction(self, handler, Options(task=name, policy=policy, **options), **own)
         if not name.isprintable() or "<" in name:
@@ -101,13 +106,18 @@ class App:
     def step(self, function: Callable[P, R], /) -> Step[P, R]: ...
     @overload
     def step(
-        self, *, name: str | None = None, retries: int = 0, backoff: str | timedelta = "100ms"
+        self,
+        *,
+        name: str | None = None,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
     ) -> StepDecorator: ...
     def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Make a function a step of every handler that calls it with its context: `await search(ctx, topic)`.
 
         The step's name is the function's unless you give one. Retries run immediately, while the worker holds the
-        lease.
+        lease. If you rename the step, give its old name as `was`: what is saved under it counts as saved.
         """
         if function is None:
             return partial(_step, **options)

@@ -72,6 +72,7 @@ class TaskDecorator(Protocol):
         timeout: str | timedelta | None = None,
         non_retryable: Sequence[type[Exception]] = (),
         limit: int | None = None,
+        retired: str | Collection[str] = (),
         policy: Mapping[str, object] | None = None,
     ) -> Decorator: ...
 

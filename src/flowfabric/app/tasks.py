@@ -15,6 +15,7 @@ from flowfabric.app.sync import SyncExecution
 from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError, InvalidBody, UnknownTask
 from flowfabric.handler.context import Context
+from flowfabric.handler.journal import earlier_names
 from flowfabric.handler.sync import SyncContext
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import OnParentEnd, Options, Submission, Submitted
@@ -45,6 +46,7 @@ class SubmitOptions(TypedDict, total=False):
     quotas: Collection[str]
     execution_id: str | ExecutionId
     on_parent_end: OnParentEnd
+    was: str | Sequence[str]
 
 
 class ChildCall(msgspec.Struct, frozen=True):
@@ -53,6 +55,8 @@ class ChildCall(msgspec.Struct, frozen=True):
     submission: Submission
     on_parent_end: OnParentEnd
     returns: Any
+    was: Sequence[str] = ()
+    """Earlier names of the task, under which the handler may have submitted the child."""
 
 
 OF_TASK = ("lane", "namespace", "budgets", "quotas")
@@ -70,6 +74,7 @@ class Task(Generic[P, R]):
         priority: int = 0,
         non_retryable: Sequence[type[Exception]] = (),
         limit: int | None = None,
+        retired: str | Collection[str] = (),
     ) -> None:
         _check_handler(handler)
         if limit is not None and limit < 1:
@@ -83,6 +88,7 @@ class Task(Generic[P, R]):
         self.non_retryable = tuple(non_retryable)
         self.limit = limit
         self.version = 1
+        self.retired = frozenset([retired] if isinstance(retired, str) else retired)
         self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)
         self.arguments = Arguments(handler, self.injected)
@@ -237,12 +243,21 @@ class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
 class Step(Generic[P, R]):
     """A function that runs as a step when a handler calls it with its context: `notes = await search(ctx, topic)`."""
 
-    def __init__(self, function: Callable[P, Any], *, name: str, retries: int, backoff: str | timedelta) -> None:
+    def __init__(
+        self,
+        function: Callable[P, Any],
+        *,
+        name: str,
+        retries: int,
+        backoff: str | timedelta,
+        was: str | Sequence[str] = (),
+    ) -> None:
         durations.read_duration(backoff)
         self.name = name
         self.function = function
         self._retries = retries
         self._backoff = backoff
+        self._was = earlier_names(was)
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
@@ -258,7 +273,7 @@ class Step(Generic[P, R]):
                 f"call {self.name}.function"
             )
         call = functools.partial(self.function, *args, **kwargs)
-        return ctx.step(self.name, call, retries=self._retries, backoff=self._backoff)
+        return ctx.step(self.name, call, retries=self._retries, backoff=self._backoff, was=self._was)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -267,8 +282,9 @@ class Step(Generic[P, R]):
 def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Submission:
     """Build a submission from a task's options and those of one call."""
     given = read_options(overrides)
-    if "on_parent_end" in given:
-        raise ValueError("option 'on_parent_end' is invalid without a parent; use ctx.submit in a handler")
+    for name in ("on_parent_end", "was"):
+        if name in given:
+            raise ValueError(f"option {name!r} is invalid without a parent; use ctx.submit in a handler")
     changed = {name: given.pop(name) for name in OF_TASK if name in given}
     if changed:
         options = msgspec.structs.replace(options, **changed)
@@ -278,7 +294,7 @@ def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Su
 def child_call(options: Options, payload: bytes, overrides: SubmitOptions, returns: Any = Any) -> ChildCall:
     """Build a child with these options. Raises `InvalidBody` for an option that children cannot have."""
     given: dict[str, Any] = dict(overrides)
-    on_parent_end = given.pop("on_parent_end", "cancel")
+    on_parent_end, was = given.pop("on_parent_end", "cancel"), earlier_names(given.pop("was", ()))
     for name in ("key", "execution_id"):
         if name in given:
             raise InvalidBody(
@@ -287,7 +303,7 @@ def child_call(options: Options, payload: bytes, overrides: SubmitOptions, retur
             )
     if on_parent_end not in ("cancel", "let_run"):
         raise InvalidBody(f"on_parent_end {on_parent_end!r} is invalid; use cancel or let_run", field="on_parent_end")
-    return ChildCall(submission(options, payload, cast(SubmitOptions, given)), on_parent_end, returns)
+    return ChildCall(submission(options, payload, cast(SubmitOptions, given)), on_parent_end, returns, was)
 
 
 def named(tasks: Mapping[str, Task[..., Any]], name: str, options: SubmitOptions) -> Task[..., Any] | None:

@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from flowfabric.cli.formatting import timestamp
-from flowfabric.doctor.work import route_remedy
+from flowfabric.doctor.work import changed_remedy, route_remedy
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Description, Overview, PublicState, Stuck
 
@@ -82,6 +82,8 @@ def remedy(found: Description, *, served: bool) -> str:
     match why.released_by:
         case "resume_lane":
             return f"ff lanes resume {lane}"
+        case "unhold" if found.state.blocking_reason == "code_changed":
+            return changed_remedy(str(execution))
         case "unhold":
             return f"ff executions unhold {execution}"
         case "register_worker":
@@ -182,6 +184,8 @@ def stuck_remedy(stuck: Stuck) -> str:
             )
         case "waiting_for_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"
+        case "code_changed":
+            return changed_remedy(subject)
         case "no_worker" | "blocked_by_route" | "blocked_by_lane_state" | "blocked_by_budget" | "blocked_by_quota":
             return route_remedy(stuck)
         case _:

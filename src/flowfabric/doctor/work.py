@@ -8,7 +8,7 @@ from flowfabric.doctor.server import in_words
 from flowfabric.model.doctor import ConsumerFacts, Finding, Level, WorkFacts
 from flowfabric.model.overview import Stuck
 
-CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes")
+CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes", "code")
 FAR_BEHIND = 100_000
 LITTLE_ROOM = 1_000_000
 LONG_REMOVAL = timedelta(days=1)
@@ -17,6 +17,7 @@ LONG_REMOVAL = timedelta(days=1)
 BLOCKED = {
     "no_worker": ("lanes", Level.WRONG, "they wait until a worker for this lane starts"),
     "blocked_by_route": ("routes", Level.WRONG, "they wait until a worker with these capabilities starts"),
+    "code_changed": ("code", Level.WRONG, "they are held until an operator decides; what they have saved is kept"),
     "blocked_by_lane_state": ("lanes", Level.ADVICE, "executions submitted there wait; an operator wanted that"),
 }
 
@@ -149,9 +150,19 @@ def route_remedy(stuck: Stuck) -> str:
         case "blocked_by_route":
             needs = shlex.quote((stuck.subject or "").replace(", ", ","))
             return f"start a capable worker: ff worker FILE.py:app --lanes {lane} --capabilities {needs}"
+        case "code_changed":
+            return changed_remedy(shlex.quote(stuck.subject or ""))
         case "blocked_by_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"
         case "blocked_by_quota":
             return "wait for room, or raise the quota: ff quotas list"
         case _:
             return f"start a worker: ff worker FILE.py:app --lanes {lane}"
+
+
+def changed_remedy(execution: str) -> str:
+    """What to do about an execution that is held because its code has changed, with the commands to type."""
+    return (
+        f"deploy a fix, then: ff executions unhold {execution}; or run it again from a step, or from the beginning: "
+        f"ff executions replay {execution} --from STEP, or --from-scratch"
+    )

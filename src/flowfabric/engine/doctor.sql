@@ -111,7 +111,10 @@ begin
         'removing_since', flowfabric._removing_since(now),
         'stuck', (select coalesce(jsonb_agg(s), '[]') from (
                       select l.name as lane, s.* from unnest(names) l (name)
-                      cross join lateral flowfabric._stuck_routes(l.name, now) s
+                      cross join lateral (
+                          select s.* from flowfabric._stuck_routes(l.name, now) s
+                          union all
+                          select s.* from flowfabric._stuck_holds(l.name) s where s.reason = 'code_changed') s
                       order by s.since limit 100) s),
         'consumers', flowfabric._consumer_facts(last_id));
 end $$;

@@ -1,4 +1,4 @@
--- Holds: an operator keeps a single execution from being claimed, and releases it.
+-- Holds: an execution that is not claimed until an operator releases it, or one whose code has changed.
 
 -- Hold an execution: keep it from being claimed. Invalidates an unused grant for it.
 --
@@ -68,6 +68,86 @@ begin
     end if;
     public_state := flowfabric._public_state(ticket, flowfabric._eligibility_state(ticket, now));
 end $$;
+
+-- Hold executions whose code has changed: a run does not fit what earlier runs have saved. The journal is kept, and the
+-- attempt continues after `unhold`, so it is not used up. `steps` is a JSON list per item: the saved names that do not
+-- fit, at most 100. `wait` is as for complete.
+--
+--   moves    active → runnable: attempt_interrupted, blocked_by_operator / code_changed
+--   locks    the tickets, in key order; without `wait`, skips locked ones
+--   emits    execution_held
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
+--            invalid_body, row_locked
+--   returns  per item 'held', or its refusal
+create or replace function flowfabric.hold_changed(
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], reasons text[], steps text[],
+    wait boolean default true)
+returns table (item int, outcome text, refusal text, detail text)
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+#variable_conflict use_column
+declare
+    now timestamptz;
+    rounds int[] := flowfabric._rounds(hold_changed.partitions, hold_changed.ids);
+    judged record;
+begin
+    perform flowfabric._limit_waits(hold_changed.wait);
+    for round in 1 .. cardinality(rounds) loop
+        exit when round <> all (rounds);
+        select array_agg(x.item) filter (where x.fault is null) as items,
+               array_agg(x.place) filter (where x.fault is null) as places,
+               array_agg(x.item) filter (where x.fault is not null) as refused,
+               array_agg(x.fault) filter (where x.fault is not null) as faults
+        into judged from (
+            select f.item, f.place,
+                   coalesce(f.fault, flowfabric._changed_fault(hold_changed.steps[f.item]::jsonb)) as fault
+            from flowfabric._fenced(hold_changed.partitions, hold_changed.ids, hold_changed.lease_ids,
+                                    hold_changed.epochs, hold_changed.attempts, rounds, round, hold_changed.wait) f) x;
+        now := flowfabric.clock();
+
+        return query
+        with held as (
+            update flowfabric.tickets t
+            set phase = 'runnable', attempt_state = 'attempt_interrupted', eligibility = 'blocked_by_operator',
+                reason = 'code_changed', hold = jsonb_build_object('since', now) || c.change,
+                attempt_left = t.attempt_deadline - now, attempt_deadline = null
+            from (select x.* from unnest(judged.items, judged.places) as x (item, place)
+                  limit cardinality(judged.items)) x
+            cross join lateral (
+                select jsonb_build_object('reason', flowfabric._kept_text(hold_changed.reasons[x.item]),
+                                          'steps', hold_changed.steps[x.item]::jsonb)) c (change)
+            where t.ctid = x.place
+            returning x.item, t.partition, t.id, jsonb_build_object(
+                'code_changed', true, 'attempt', t.attempt, 'epoch', t.epoch, 'worker', t.worker,
+                'instance', t.instance) || c.change as detail
+        ), noted as (
+            select flowfabric._append_all('execution_held', array_agg(h.partition), array_agg(h.id),
+                                          array_agg(h.detail))
+            from held h having count(*) > 0
+        )
+        select h.item, 'held', null, null from held h left join noted n on true
+        union all
+        select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
+        from unnest(judged.refused, judged.faults) as x (item, fault);
+    end loop;
+end $$;
+
+-- Check the names that a report of changed code lists.
+--
+--   refuses  invalid_body, as a value
+--   returns  the fault, or null if they are valid
+create or replace function flowfabric._changed_fault(steps jsonb)
+returns jsonb
+language sql immutable as $$
+    select case
+        when jsonb_typeof(_changed_fault.steps) is distinct from 'array'
+             or jsonb_path_exists(_changed_fault.steps, '$[*] ? (@.type() != "string")') then
+            flowfabric._fault('invalid_body', 'steps is invalid; use a list of names', '{"field": "steps"}')
+        when jsonb_array_length(_changed_fault.steps) > 100 then
+            flowfabric._fault('invalid_body',
+                format('%s steps are too many; use at most 100', jsonb_array_length(_changed_fault.steps)),
+                '{"field": "steps"}')
+    end
+$$;
 
 -- Lock the ticket of a runnable execution.
 --

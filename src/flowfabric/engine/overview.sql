@@ -167,19 +167,20 @@ language sql stable set enable_bitmapscan = off as $$
         group by x.reason) g
 $$;
 
--- Executions of a lane that operators hold.
+-- Executions of a lane that are held, by operators or because their code has changed.
 --
---   returns  a row if there are any, as _stuck_routes; the subject is the execution held longest
+--   returns  a row for each of the two, if there are any, as _stuck_routes; the subject is the execution held longest
 create or replace function flowfabric._stuck_holds(lane text)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable set enable_bitmapscan = off as $$
-    select 'blocked_by_operator', (array_agg(x.id order by x.since))[1], count(*), min(x.since), null::timestamptz,
+    select x.reason, (array_agg(x.id order by x.since))[1], count(*), min(x.since), null::timestamptz,
            flowfabric._held_words((array_agg(x.hold order by x.since))[1])
-    from (select t.hold, (t.hold ->> 'since')::timestamptz as since, flowfabric._id(t.partition, t.id) as id
+    from (select t.hold, (t.hold ->> 'since')::timestamptz as since, flowfabric._id(t.partition, t.id) as id,
+                 case t.reason when 'code_changed' then 'code_changed' else 'blocked_by_operator' end as reason
           from flowfabric.tickets t
           where t.lane = _stuck_holds.lane and t.phase = 'runnable' and t.eligibility = 'blocked_by_operator'
           limit 1001) x
-    having count(*) > 0
+    group by x.reason
 $$;
 
 -- Suspended executions that wait for an external answer, the longest wait first; the first 1,001 of all lanes.

@@ -8,7 +8,7 @@ called, not when they are awaited.
 import asyncio
 import inspect
 import random as randomness
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,7 +19,7 @@ from flowfabric.errors import InvalidName
 from flowfabric.handler.approvals import Verdict, approval, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.children import Child, read_end
-from flowfabric.handler.journal import Place, Places
+from flowfabric.handler.journal import Place, Places, earlier_names
 from flowfabric.handler.retries import with_retries
 from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.unawaited import Calls
@@ -81,6 +81,7 @@ class Context:
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> Coroutine[Any, Any, T]: ...
     @overload
@@ -92,6 +93,7 @@ class Context:
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> Coroutine[Any, Any, T]: ...
     def step(
@@ -102,6 +104,7 @@ class Context:
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> Coroutine[Any, Any, Any]:
         """Run a function once and save its result; once saved, it never runs again, whatever crashes.
@@ -109,12 +112,14 @@ class Context:
         The result is saved as JSON and read as the type that the function is annotated to return. Retries run
         immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
         one fails, so does the run. A function that is not async runs in a thread.
+
+        Rename a step with `was="old name"`: what is saved under the old name counts as saved.
         """
         if retries < 0:
             raise ValueError(f"retries {retries} is invalid; use a whole number from 0")
         pause = durations.read_duration(backoff)
         returns = payloads.returned(function)
-        place = self._ask("step", name)
+        place = self._ask("step", name, was)
         call = partial(function, *args, **kwargs)
         made = self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), returns)
         return self._noted("ctx.step", name, made)
@@ -127,6 +132,7 @@ class Context:
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> Coroutine[Any, Any, T]:
         """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
@@ -141,7 +147,7 @@ class Context:
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"transaction step {name!r} needs an async function, because its connection is async")
         made = self._transaction_step(
-            self._ask("step", name), lambda conn: function(conn, *args, **kwargs), retries, pause, function
+            self._ask("step", name, was), lambda conn: function(conn, *args, **kwargs), retries, pause, function
         )
         return self._noted("ctx.transaction_step", name, made)
 
@@ -161,31 +167,39 @@ class Context:
         """
         call = self._runtime.read_call(task, args, kwargs)
         name = call.submission.options.task
-        return self._noted("ctx.submit", name, self._submit(self._ask("step", f"submit:{name}"), call))
+        place = self._ask("step", f"submit:{name}", [f"submit:{old}" for old in call.was])
+        return self._noted("ctx.submit", name, self._submit(place, call))
 
-    def sleep(self, span: str | timedelta, *, name: str = "sleep") -> Waiting[None]:
+    def sleep(self, span: str | timedelta, *, name: str = "sleep", was: str | Sequence[str] = ()) -> Waiting[None]:
         """Suspend for a duration. A sleeping execution holds no lease, no slot and no connection."""
-        return self._noted("ctx.sleep", span, self._sleeping(name, durations.read_duration(span)))
+        return self._noted("ctx.sleep", span, self._sleeping(name, durations.read_duration(span), was))
 
-    def sleep_until(self, moment: datetime, *, name: str = "sleep") -> Waiting[None]:
+    def sleep_until(self, moment: datetime, *, name: str = "sleep", was: str | Sequence[str] = ()) -> Waiting[None]:
         """Suspend until a moment; return at once if it has passed."""
-        return self._noted("ctx.sleep_until", moment, self._sleeping(name, durations.read_timestamp(moment)))
+        return self._noted("ctx.sleep_until", moment, self._sleeping(name, durations.read_timestamp(moment), was))
 
     def wait_for_signal(
-        self, name: str, *, timeout: str | timedelta | datetime | None = None
+        self,
+        name: str,
+        *,
+        timeout: str | timedelta | datetime | None = None,
+        was: str | Sequence[str] = (),
     ) -> Waiting[Signal | None]:
-        """Suspend until a signal arrives at the waitpoint of this name; return `None` if the wait times out."""
+        """Suspend until a signal arrives at the waitpoint of this name; return `None` if the wait times out.
+
+        With `was`, the old name of the wait, a signal that ended the wait under that name counts.
+        """
         wish = Suspension(
             condition={"kind": "single", "waitpoint": name, "name": name},
             waitpoints=[name],
             timeout=durations.read_time(timeout),
             timeout_behavior="auto_resume",
         )
-        return self._noted("ctx.wait_for_signal", name, self._waiting(name, wish, _first_signal))
+        return self._noted("ctx.wait_for_signal", name, self._waiting(name, wish, _first_signal, was))
 
-    def suspend(self, name: str, wish: Suspension) -> Waiting[Sequence[Signal]]:
+    def suspend(self, name: str, wish: Suspension, *, was: str | Sequence[str] = ()) -> Waiting[Sequence[Signal]]:
         """Suspend until a condition of your own is satisfied; return the signals that satisfied it."""
-        return self._noted("ctx.suspend", name, self._waiting(name, wish, lambda signals: signals))
+        return self._noted("ctx.suspend", name, self._waiting(name, wish, lambda signals: signals, was))
 
     def approval(
         self,
@@ -195,13 +209,14 @@ class Context:
         approvers: int = 1,
         timeout: str | timedelta | datetime | None = None,
         bind: bool = True,
+        was: str | Sequence[str] = (),
     ) -> Waiting[Verdict]:
         """Suspend until `approvers` different people approve, or one rejects. `subject` is what they are shown.
 
         With `bind`, a decision counts only if it is about this subject.
         """
         wish = approval(title, subject=subject, approvers=approvers, timeout=durations.read_time(timeout), bind=bind)
-        return self._noted("ctx.approval", title, self._waiting(title, wish, read_verdict))
+        return self._noted("ctx.approval", title, self._waiting(title, wish, read_verdict, was))
 
     @overload
     def any_of(self, first: Waiting[A], /) -> Coroutine[Any, Any, First[A]]: ...
@@ -250,7 +265,7 @@ class Context:
         return self._noted("async with ctx.reserve", budget, made)
 
     def create_waitpoint(
-        self, key: str, *, expires_in: str | timedelta = "1d"
+        self, key: str, *, expires_in: str | timedelta = "1d", was: str | Sequence[str] = ()
     ) -> Coroutine[Any, Any, CreatedWaitpoint]:
         """Create a waitpoint whose token can be given away before the run waits for it; saved like a step."""
         duration = durations.read_duration(expires_in)
@@ -258,7 +273,8 @@ class Context:
         async def create() -> CreatedWaitpoint:
             return await self._runtime.create_waitpoint(self._claim, key, duration)
 
-        made = self._step(self._ask("step", f"waitpoint:{key}"), create, CreatedWaitpoint)
+        place = self._ask("step", f"waitpoint:{key}", [f"waitpoint:{old}" for old in earlier_names(was)])
+        made = self._step(place, create, CreatedWaitpoint)
         return self._noted("ctx.create_waitpoint", key, made)
 
     def now(self) -> Coroutine[Any, Any, datetime]:
@@ -273,9 +289,9 @@ class Context:
 
         return self.step("random", draw)
 
-    def unasked(self) -> list[str]:
-        """List the saved names that this run never asked for; if a handler completes with any, it has changed shape."""
-        return self._places.unasked()
+    def unasked(self, retired: Collection[str] = ()) -> list[str]:
+        """List the saved names that this run never asked for; if a handler completes with any, its code has changed."""
+        return self._places.unasked(retired)
 
     def unawaited(self) -> list[str]:
         """List the calls of this run that the handler has not awaited, such as `ctx.sleep('1h')`: they did nothing."""
@@ -290,7 +306,7 @@ class Context:
         self._calls.add(call, about, made)
         return made
 
-    def _ask(self, kind: str, name: str) -> Place:
+    def _ask(self, kind: str, name: str, was: str | Sequence[str] = ()) -> Place:
         if self._leaving.left:
             # The run was unwound. Calls in `finally` blocks and in tasks it left running belong to a later run.
             raise Stop if self._leaving.stopped else Unwind
@@ -298,7 +314,7 @@ class Context:
             raise InvalidName(
                 f"{shown(name)} is inside step {shown(outer)}; a step cannot contain steps or waits, so call it outside"
             )
-        return self._places.ask(kind, name)
+        return self._places.ask(kind, name, was)
 
     def _budget_place(self, operation: str, budget: str) -> Place | None:
         """Return the journal place of a budget operation, or `None` inside a step, which has its own place."""
@@ -363,8 +379,14 @@ class Context:
         made = self._waiting(f"child:{child}", child, lambda signals: read_end(child, signals, returns))
         return self._noted("result of child", child, made)
 
-    def _waiting(self, name: str, what: ExecutionId | Suspension, read: Callable[[Sequence[Signal]], T]) -> Waiting[T]:
-        place = self._ask("wait", name)
+    def _waiting(
+        self,
+        name: str,
+        what: ExecutionId | Suspension,
+        read: Callable[[Sequence[Signal]], T],
+        was: str | Sequence[str] = (),
+    ) -> Waiting[T]:
+        place = self._ask("wait", name, was)
 
         async def wish() -> Wish:
             return Wish(name=place.name, occurrence=place.occurrence, what=what)
@@ -376,8 +398,8 @@ class Context:
 
         return Waiting(place, wait, wish)
 
-    def _sleeping(self, name: str, span: timedelta | datetime) -> Waiting[None]:
-        return sleeping(self._leaving, self._ask("sleep", name), span, self._runtime.clock)
+    def _sleeping(self, name: str, span: timedelta | datetime, was: str | Sequence[str]) -> Waiting[None]:
+        return sleeping(self._leaving, self._ask("sleep", name, was), span, self._runtime.clock)
 
 
 def _first_signal(signals: Sequence[Signal]) -> Signal | None:

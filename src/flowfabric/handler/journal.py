@@ -1,7 +1,7 @@
 """The journal of a run: the results saved under a name and an occurrence number."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,16 @@ from flowfabric.ids import check_text, shown
 from flowfabric.model import JournalEntry
 
 LONGEST_NAME = 128
-REMEDY = "use a new name for changed code, or replay without saved steps"
+
+
+def earlier_names(was: str | Sequence[str]) -> Sequence[str]:
+    """Read the earlier names of a step or a wait. Raises `TypeError` if one is no text."""
+    names: Sequence[object] = [was] if isinstance(was, str) else list(was)
+    if strange := [name for name in names if not isinstance(name, str)]:
+        raise TypeError(
+            f"was={shown(str(strange[0]))} is invalid; use the earlier name, or several: was=('one', 'two')"
+        )
+    return [str(name) for name in names]
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -40,7 +49,7 @@ class Place(msgspec.Struct, frozen=True):
         except (msgspec.MsgspecError, TypeError) as error:
             what = f"the saved result of {self.name!r} (occurrence {self.occurrence})"
             raise ShapeChanged(
-                f"{what} does not match the return annotation of its function now: {error}; {REMEDY}", name=self.name
+                f"{what} does not match the return annotation of its function now: {error}", name=self.name
             ) from None
 
 
@@ -53,11 +62,13 @@ class Places:
         self._entries = {(entry.name, entry.occurrence): entry for entry in ends_last}
         self._unasked = set(self._entries)
         self._uses: defaultdict[str, int] = defaultdict(int)
+        self._renamed: dict[str, str] = {}
 
-    def ask(self, kind: str, name: str) -> Place:
-        """Return the next place of that name. Raises `ShapeChanged` if another kind was saved there.
+    def ask(self, kind: str, name: str, was: str | Sequence[str] = ()) -> Place:
+        """Return the next place of that name, or the one saved with the same occurrence under an earlier name.
 
-        Raises `InvalidName` or `InvalidText`, before anything runs, if the name could not be saved.
+        Raises `ShapeChanged` if another kind was saved there, and `InvalidName` or `InvalidText`, before anything runs,
+        if the name could not be saved.
         """
         if not 1 <= len(name.encode(errors="surrogatepass")) <= LONGEST_NAME:
             raise InvalidName(f"name {shown(name)} is invalid; use 1 to {LONGEST_NAME} bytes for a step or a wait")
@@ -65,11 +76,38 @@ class Places:
         occurrence = self._uses[name]
         entry = self._entries.get((name, occurrence))
         self._unasked.discard((name, occurrence))
-        if entry is not None and entry.kind != kind:
-            what = f"{name!r} (occurrence {occurrence}) was a {entry.kind} when it was saved and is a {kind} now"
-            raise ShapeChanged(f"{what}; {REMEDY}", name=name)
-        return Place(name, occurrence, entry)
+        if was or self._renamed:
+            earlier = [old for old in earlier_names(was) if old != name]
+            self._check_earlier(name, earlier)
+            for old in earlier:
+                self._unasked.discard((old, occurrence))
+                entry = entry or self._entries.get((old, occurrence))
+        if entry is None:
+            return Place(name, occurrence, None)
+        if entry.kind != kind:
+            what = f"{entry.name!r} (occurrence {occurrence}) was a {entry.kind} when it was saved and is a {kind} now"
+            raise ShapeChanged(what, name=entry.name)
+        return Place(entry.name, occurrence, entry)
 
-    def unasked(self) -> list[str]:
-        """List the saved names that have not been asked for."""
-        return sorted({name for name, _ in self._unasked}) if self._unasked else []
+    def _check_earlier(self, name: str, earlier: Sequence[str]) -> None:
+        """Raise `ShapeChanged` if two names of this run would use the same saved results."""
+        for old in earlier:
+            other = old if old in self._uses else self._renamed.setdefault(old, name)
+            if other != name:
+                raise _ambiguous(old, name, other)
+        if (other := self._renamed.get(name, name)) != name:
+            raise _ambiguous(name, other, name)
+
+    def unasked(self, retired: Collection[str] = ()) -> list[str]:
+        """List the saved names that have not been asked for; a retired one need not be, nor the result of its child."""
+        if not self._unasked:
+            return []
+        gone = [self._entries[place].result or b"" for place in self._unasked if place[0] in retired]
+        children = {f"child:{result[1:-1].decode(errors='replace')}" for result in gone}  # the saved result is its id
+        return sorted({name for name, _ in self._unasked if name not in retired} - children)
+
+
+def _ambiguous(old: str, new: str, other: str) -> ShapeChanged:
+    what = f"{old!r} is the earlier name of {new!r} (was=)"
+    also = "a name that the handler still uses" if other == old else f"that of {other!r}"
+    return ShapeChanged(f"{what} and also {also}; what is saved there can belong to one of them only", name=old)

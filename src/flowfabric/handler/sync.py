@@ -178,6 +178,7 @@ class SyncContext(Sync):
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> T: ...
     @overload
@@ -189,6 +190,7 @@ class SyncContext(Sync):
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> T: ...
     def step(
@@ -199,6 +201,7 @@ class SyncContext(Sync):
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> Any:
         """Run a function once and save its result; once saved, it never runs again, whatever crashes.
@@ -206,8 +209,12 @@ class SyncContext(Sync):
         The result is saved as JSON and read as the type that the function is annotated to return. Retries run
         immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
         one fails, so does the run. A function that is not async runs in a thread.
+
+        Rename a step with `was="old name"`: what is saved under the old name counts as saved.
         """
-        answer: Any = self._wait(self._thing.step, name, function, *args, retries=retries, backoff=backoff, **kwargs)
+        answer: Any = self._wait(
+            self._thing.step, name, function, *args, retries=retries, backoff=backoff, was=was, **kwargs
+        )
         return answer
 
     @overload
@@ -224,22 +231,27 @@ class SyncContext(Sync):
         """
         return SyncChild(self._wait(self._thing.submit, task, *args, **kwargs), self._loop)
 
-    def sleep(self, span: str | timedelta, *, name: str = "sleep") -> None:
+    def sleep(self, span: str | timedelta, *, name: str = "sleep", was: str | Sequence[str] = ()) -> None:
         """Suspend for a duration. A sleeping execution holds no lease, no slot and no connection."""
-        self._wait(self._thing.sleep, span, name=name)
+        self._wait(self._thing.sleep, span, name=name, was=was)
 
-    def sleep_until(self, moment: datetime, *, name: str = "sleep") -> None:
+    def sleep_until(self, moment: datetime, *, name: str = "sleep", was: str | Sequence[str] = ()) -> None:
         """Suspend until a moment; return at once if it has passed."""
-        self._wait(self._thing.sleep_until, moment, name=name)
+        self._wait(self._thing.sleep_until, moment, name=name, was=was)
 
-    def wait_for_signal(self, name: str, *, timeout: str | timedelta | datetime | None = None) -> Signal | None:
-        """Suspend until a signal arrives at the waitpoint of this name; return `None` if the wait times out."""
-        answer: Signal | None = self._wait(self._thing.wait_for_signal, name, timeout=timeout)
+    def wait_for_signal(
+        self, name: str, *, timeout: str | timedelta | datetime | None = None, was: str | Sequence[str] = ()
+    ) -> Signal | None:
+        """Suspend until a signal arrives at the waitpoint of this name; return `None` if the wait times out.
+
+        With `was`, the old name of the wait, a signal that ended the wait under that name counts.
+        """
+        answer: Signal | None = self._wait(self._thing.wait_for_signal, name, timeout=timeout, was=was)
         return answer
 
-    def suspend(self, name: str, wish: Suspension) -> Sequence[Signal]:
+    def suspend(self, name: str, wish: Suspension, *, was: str | Sequence[str] = ()) -> Sequence[Signal]:
         """Suspend until a condition of your own is satisfied; return the signals that satisfied it."""
-        answer: Sequence[Signal] = self._wait(self._thing.suspend, name, wish)
+        answer: Sequence[Signal] = self._wait(self._thing.suspend, name, wish, was=was)
         return answer
 
     def approval(
@@ -250,13 +262,14 @@ class SyncContext(Sync):
         approvers: int = 1,
         timeout: str | timedelta | datetime | None = None,
         bind: bool = True,
+        was: str | Sequence[str] = (),
     ) -> Verdict:
         """Suspend until `approvers` different people approve, or one rejects. `subject` is what they are shown.
 
         With `bind`, a decision counts only if it is about this subject.
         """
         answer: Verdict = self._wait(
-            self._thing.approval, title, subject=subject, approvers=approvers, timeout=timeout, bind=bind
+            self._thing.approval, title, subject=subject, approvers=approvers, timeout=timeout, bind=bind, was=was
         )
         return answer
 
@@ -300,9 +313,11 @@ class SyncContext(Sync):
         """
         return SyncReservation(self._wait(self._thing.reserve, budget, ttl=ttl, **estimate), self._loop)
 
-    def create_waitpoint(self, key: str, *, expires_in: str | timedelta = "1d") -> CreatedWaitpoint:
+    def create_waitpoint(
+        self, key: str, *, expires_in: str | timedelta = "1d", was: str | Sequence[str] = ()
+    ) -> CreatedWaitpoint:
         """Create a waitpoint whose token can be given away before the run waits for it; saved like a step."""
-        answer: CreatedWaitpoint = self._wait(self._thing.create_waitpoint, key, expires_in=expires_in)
+        answer: CreatedWaitpoint = self._wait(self._thing.create_waitpoint, key, expires_in=expires_in, was=was)
         return answer
 
     def now(self) -> datetime:
@@ -323,6 +338,7 @@ class SyncContext(Sync):
         *args: object,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
         **kwargs: object,
     ) -> T:
         """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
@@ -334,7 +350,7 @@ class SyncContext(Sync):
         def write(conn: Connection) -> T:
             return function(SyncConnection(conn, self._loop), *args, **kwargs)
 
-        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff)
+        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff, was=was)
         return answer
 
     @property

@@ -40,9 +40,11 @@ from flowfabric.model.claims import (
 from flowfabric.model.doctor import ConsumerFacts, Diagnosis, Finding, Level, Overdue, WorkFacts
 from flowfabric.model.events import Event, EventFilter, EventKind, EventPage
 from flowfabric.model.executions import (
+    ChangedCode,
     Counts,
     Description,
     Explanation,
+    Held,
     HoldChange,
     Moved,
     Options,
@@ -126,6 +128,7 @@ __all__ = [
     "Cancelling",
     "CatchUp",
     "ChangedBudget",
+    "ChangedCode",
     "ChangedQuota",
     "ChildToSubmit",
     "Claim",
@@ -166,6 +169,7 @@ __all__ = [
     "FlowSummary",
     "FoundChild",
     "Grant",
+    "Held",
     "HoldChange",
     "Input",
     "Journal",

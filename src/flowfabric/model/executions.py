@@ -9,7 +9,7 @@ import msgspec
 
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model.attempts import Failure
-from flowfabric.model.claims import CurrentAttempt, Lease
+from flowfabric.model.claims import CurrentAttempt, Fence, Lease
 from flowfabric.model.waits import SuspensionSummary
 
 
@@ -209,6 +209,21 @@ class HoldChange(StrEnum):
     HELD = "held"
     UNHELD = "unheld"
     NOOP = "noop"
+
+
+class ChangedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """A report that a run does not fit what earlier runs have saved; `steps` are the saved names that do not fit."""
+
+    fence: Fence
+    reason: str
+    steps: Sequence[str] = ()
+    """At most 100."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """The execution is held because its code has changed."""
+
+    outcome: HoldChange
 
 
 class Unheld(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from flowfabric.app import App
 from flowfabric.app.tasks import ChildCall, Task
-from flowfabric.engine import attempts, claims, clock, flows, steps, waits
+from flowfabric.engine import attempts, claims, clock, flows, holds, steps, waits
 from flowfabric.errors import (
     DatabaseUnavailable,
     ExecutionNotActive,
@@ -25,6 +25,7 @@ from flowfabric.handler.journal import Place
 from flowfabric.handler.runtime import Amounts
 from flowfabric.ids import ExecutionId
 from flowfabric.model import (
+    ChangedCode,
     Claim,
     Completion,
     CreatedWaitpoint,
@@ -50,7 +51,7 @@ from flowfabric.postgres.driver import Connection
 from flowfabric.worker.budgets import Budgets
 from flowfabric.worker.children import Children
 from flowfabric.worker.leased import PAUSE, LeasedCalls
-from flowfabric.worker.run import Completed, Failed, Lost, Outcome, Postponed, Suspended
+from flowfabric.worker.run import Changed, Completed, Failed, Lost, Outcome, Postponed, Suspended
 from flowfabric.worker.threads import Threads
 from flowfabric.worker.transactions import Transactions
 
@@ -62,6 +63,7 @@ Answer = TypeVar("Answer")
 
 MOST_CHILDREN = 10_000
 MOST_WAITS = 1_000
+MOST_NAMED = 100
 SOON = timedelta(seconds=5)
 
 
@@ -77,6 +79,7 @@ class Reports:
         self._complete = self._batch(partial(attempts.complete_many, result_limit=limit, wait=False))
         self._fail = self._batch(partial(attempts.fail_many, wait=False))
         self._delay = self._batch(partial(attempts.delay_many, wait=False))
+        self._hold = self._batch(partial(holds.hold_changed_many, wait=False))
         self._suspend = self._batch(partial(waits.suspend_many, wait=False))
         self._mark_begun = self._batch(partial(claims.mark_begun_many, wait=False))
         self._save = self._batch(partial(steps.save_step_many, result_limit=limit, wait=False))
@@ -89,7 +92,7 @@ class Reports:
 
     async def close(self) -> None:
         """Return when every report has been answered."""
-        for batch in (self._complete, self._fail, self._delay, self._suspend, self._mark_begun, self._save):
+        for batch in (self._complete, self._fail, self._delay, self._hold, self._suspend, self._mark_begun, self._save):
             await batch.close()
         await self._children.close()
         await self._budgets.close()
@@ -170,6 +173,8 @@ class Reports:
                 await self.wait(claim, wishes)
             case Postponed(delay, reason):
                 await self.delay(claim, delay, reason)
+            case Changed(reason, names):
+                await self.hold(claim, reason, names)
             case Lost():
                 pass  # another worker may have the execution now, so any report would be false
             case _:
@@ -202,6 +207,16 @@ class Reports:
     async def delay(self, claim: Claim, until: timedelta | datetime, why: str) -> None:
         """Release the claim and let the execution run later."""
         self._due((await self._postpone(claim, Delay(fence=claim.fence, until=until, reason=why))).due_at)
+
+    async def hold(self, claim: Claim, reason: str, steps: Sequence[str]) -> None:
+        """Hold an execution because the run does not fit what earlier runs have saved."""
+        log.error(
+            "held %s %s because its code has changed: %s; deploy a fix, then run: ff executions unhold %s; "
+            "or replay it from a step or from scratch",
+            *(claim.task, claim.execution_id, reason, claim.execution_id),
+        )
+        change = ChangedCode(fence=claim.fence, reason=reason, steps=steps[:MOST_NAMED])
+        await self._leased.persist(claim, lambda: self._hold(change))
 
     async def requeue(self, claim: Claim) -> None:
         """Release the claim, so that any worker can claim the execution immediately."""

@@ -54,7 +54,14 @@ class Lost(msgspec.Struct, frozen=True):
     """The lease is lost, so any report would be false."""
 
 
-Outcome = Completed | Failed | Suspended | Postponed | Lost
+class Changed(msgspec.Struct, frozen=True):
+    """The run does not fit what earlier runs have saved: the code has changed."""
+
+    reason: str
+    steps: Sequence[str]
+
+
+Outcome = Completed | Failed | Suspended | Postponed | Changed | Lost
 
 
 async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
@@ -77,12 +84,15 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     except BaseExceptionGroup as group:
         if group.split(Unwind)[1] is None:  # waits in a task group are unwound together
             return Suspended(context.asked) if group.subgroup(Stop) is None else Lost()
-        return _failed(task, group)
+        changed = _shape_changed(group)
+        return _failed(task, group) if changed is None else Changed(changed.message, [str(changed.fields["name"])])
     except asyncio.CancelledError as error:
         return Lost() if _is_cancelled() else _failed(task, error)
     except Fenced:
         return Lost()
     except (Exception, SystemExit) as error:  # SystemExit in a handler ends the run, not the worker
+        if (changed := _shape_changed(error)) is not None:
+            return Changed(changed.message, [str(changed.fields["name"])])
         return _swallowed(error) if context.asked and not _while_unwinding(error) else _failed(task, error)
     if context.asked:
         return _swallowed()
@@ -91,8 +101,8 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
             "task %s did not await %s, so the call did nothing; write await before it (execution %s)",
             *(task.name, ", ".join(unawaited), claim.execution_id),
         )
-    if unasked := context.unasked():
-        return _failed(task, _changed(unasked))
+    if unasked := context.unasked(task.retired):
+        return Changed(_unasked(unasked), unasked)
     try:
         return Completed(payloads.encode(result))
     except FlowFabricError as error:
@@ -151,9 +161,17 @@ def _swallowed(error: BaseException | None = None) -> Failed:
     return Failed(FailureClass.PERMANENT, f"{what}; after that it raised {_describe(error)}", traced)
 
 
-def _changed(unasked: Sequence[str]) -> ShapeChanged:
-    return ShapeChanged(
-        f"an earlier run saved {', '.join(map(repr, unasked))}, and this run completed without asking for it; "
-        "use a new task name for changed code, or replay without saved steps",
-        name=unasked[0],
-    )
+def _shape_changed(error: BaseException | None) -> ShapeChanged | None:
+    """Find out whether an error is, or was raised because of, a run that does not fit what earlier runs have saved."""
+    while error is not None:
+        if isinstance(error, ShapeChanged):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            return next(filter(None, map(_shape_changed, error.exceptions)), None)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _unasked(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
+    return f"an earlier run saved {', '.join(map(repr, names[:5]))}{more}, and this run completed without asking for it"

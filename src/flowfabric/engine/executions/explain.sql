@@ -65,14 +65,15 @@ language sql immutable as $$
                   coalesce((_paused_words.lane).by, 'an unnamed operator'), ': ' || (_paused_words.lane).reason)
 $$;
 
--- Who holds an execution, since when, and why.
+-- Who holds an execution, since when, and why. Without a `by`, a worker held it because its code has changed.
 --
 --   returns  the sentence
 create or replace function flowfabric._held_words(hold jsonb)
 returns text
 language sql stable as $$
-    select format('held by %s since %s%s', _held_words.hold ->> 'by',
-                  flowfabric._moment((_held_words.hold ->> 'since')::timestamptz),
+    select format(case when _held_words.hold ? 'by' then 'held by %2$s since %1$s%3$s'
+                       else 'held since %1$s because its code has changed%3$s' end,
+                  flowfabric._moment((_held_words.hold ->> 'since')::timestamptz), _held_words.hold ->> 'by',
                   ': ' || (_held_words.hold ->> 'reason'))
 $$;
 
@@ -142,8 +143,11 @@ begin
         when 'blocked_by_dependencies' then
             return flowfabric._explain_dependencies(_explain_runnable.ticket);
         when 'blocked_by_operator' then
-            return flowfabric._explanation(flowfabric._held_words(ticket.hold) || '; unhold releases it',
-                                           'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
+            return flowfabric._explanation(
+                flowfabric._held_words(ticket.hold) || case when ticket.reason = 'code_changed' then
+                    '; deploy a fix and unhold it, or replay it from a step or from scratch'
+                    else '; unhold releases it' end,
+                'operator', (ticket.hold ->> 'since')::timestamptz, 'unhold');
         when 'blocked_by_lane_state' then
             return flowfabric._explanation(flowfabric._paused_words(lane) || '; resume_lane releases it',
                                            'lane', lane.since, 'resume_lane');

@@ -117,7 +117,7 @@ create type flowfabric.eligibility as enum (
 create type flowfabric.reason as enum (
     'none', 'waiting_for_worker', 'waiting_for_delay', 'waiting_for_retry_backoff', 'waiting_for_resume_delay',
     'waiting_for_children', 'waiting_for_signal', 'waiting_for_approval', 'waiting_for_callback',
-    'waiting_for_tool_result', 'waiting_for_budget', 'paused_by_operator', 'paused_by_policy');
+    'waiting_for_tool_result', 'waiting_for_budget', 'paused_by_operator', 'paused_by_policy', 'code_changed');
 
 create type flowfabric.attempt_state as enum (
     'pending_first_attempt', 'running_attempt', 'attempt_interrupted', 'pending_retry_attempt',
