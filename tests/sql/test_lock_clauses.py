@@ -21,7 +21,7 @@ MERGED += ["mark_begun", "suspend"]
 CLAUSE = re.compile(r"\bfor (?:no key )?(?:update|share)\b(?: of \w+)?(?! of)(?: skip locked| nowait)?|\bon conflict\b")
 WAITS = {
     "_accept_signals": "tickets of the executions that get signals",
-    "_act_on_groups": "tickets that a sweep has locked before, with _try_for_end",
+    "_act_on_groups": "tickets that a sweep has locked before, with _try_members",
     "_add_lane": "a lane that is created in an open transaction",
     "_adopt_children": "a step, whose ticket the call has locked",
     "_fenced": "tickets; not called if the caller does not wait",

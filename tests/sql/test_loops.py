@@ -14,7 +14,6 @@ ENDS = {
     "_make_route": "routes are never deleted, so the second pass finds it",
     "_next_level": "the pair of priority and route falls with every pass",
     "_open_turns": "every pass starts behind the last route of the pass before it",
-    "_register_lane": "lanes are never deleted, so the second pass finds it",
     "_serve": "a pass that takes no tickets leaves no routes",
     "_serve_shares": "a route that supplies less than its share is not asked again",
     "_serve_within": "every pass drops the routes that it has asked",

@@ -18,27 +18,6 @@ begin
     return true;
 end $$;
 
--- Return the state of a lane, and create the lane if it does not exist.
---
---   moves    lane – → active, if it is new
---   returns  the lane's state
-create or replace function flowfabric._register_lane(name text)
-returns flowfabric.lane_state
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    state flowfabric.lane_state;
-begin
-    loop
-        select l.state into state from flowfabric.lanes l where l.name = _register_lane.name;
-        if found then
-            return state;
-        end if;
-        -- Another transaction may have created the lane in the meantime, and paused or drained it: read it again.
-        perform flowfabric._add_lane(_register_lane.name);
-    end loop;
-end $$;
-
 -- Give a lane a new state, and write down who changed it and why.
 --
 --   moves    lane any → the state given

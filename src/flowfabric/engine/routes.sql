@@ -35,25 +35,22 @@ $$;
 --
 --   moves    lane – → active, if it is new
 --   returns  the route's id
-create or replace function flowfabric._make_route(
-    lane text, namespace text, needs text[], budgets uuid[], quotas uuid[])
+create or replace function flowfabric._make_route(route flowfabric.routes)
 returns int
 language plpgsql as $$
 #variable_conflict use_column
 declare
     found_id int;
 begin
-    perform flowfabric._register_lane(_make_route.lane);
+    perform flowfabric._add_lane(route.lane);
     loop
         select r.id into found_id from flowfabric.routes r
-        where r.lane = _make_route.lane and r.namespace = _make_route.namespace
-          and r.digest = md5(array_to_string(_make_route.needs, ',')) and r.budgets = _make_route.budgets
-          and r.quotas = _make_route.quotas;
+        where r.lane = route.lane and r.namespace = route.namespace and r.digest = route.digest
+          and r.budgets = route.budgets and r.quotas = route.quotas;
         exit when found;
 
         insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
-        values (_make_route.lane, _make_route.namespace, _make_route.needs,
-                md5(array_to_string(_make_route.needs, ',')), _make_route.budgets, _make_route.quotas)
+        values (route.lane, route.namespace, route.needs, route.digest, route.budgets, route.quotas)
         on conflict do nothing
         returning id into found_id;
         exit when found_id is not null;
@@ -61,133 +58,100 @@ begin
     return found_id;
 end $$;
 
--- Look up budgets by name or id.
---
---   returns  their distinct ids, in order; budgets that do not exist are omitted
-create or replace function flowfabric._budget_ids(namespace text, words jsonb)
-returns uuid[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    if _budget_ids.words = '[]' then
-        return '{}';
-    end if;
-    return array(
-        select distinct b.id from jsonb_array_elements_text(_budget_ids.words) w (word)
-        cross join lateral flowfabric._find_budget(_budget_ids.namespace, w.word) b (id)
-        where b.id is not null order by b.id);
-end $$;
-
--- Check the names of the budgets or the quotas of a submission.
---
---   refuses  invalid_body, as a value
---   returns  the fault, or null if they are a list of names
-create or replace function flowfabric._names_fault(what text, words jsonb)
-returns jsonb
-language sql immutable as $$
-    select case when jsonb_typeof(_names_fault.words) <> 'array'
-                     or jsonb_path_exists(_names_fault.words, '$[*] ? (@.type() != "string")')
-                     or jsonb_array_length(_names_fault.words) > 16 then
-        flowfabric._fault('invalid_body',
-            format('%s %s are invalid; use a list of up to 16 names', _names_fault.what,
-                   flowfabric._shown(_names_fault.words::text)), jsonb_build_object('field', _names_fault.what))
-    end
-$$;
-
--- Check the budgets of a submission. A budget that does not exist is refused, never ignored.
---
---   refuses  budget_not_found, as a value
---   returns  the fault, or null if the budgets are valid
-create or replace function flowfabric._budgets_fault(namespace text, words jsonb)
-returns jsonb
-language sql stable as $$
-    select coalesce(flowfabric._names_fault('budgets', _budgets_fault.words), (
-        select flowfabric._fault('budget_not_found', format(
-            'budget %s does not exist in namespace %s; check the name, or use create_budget to create it',
-            flowfabric._shown(w.word), flowfabric._shown(_budgets_fault.namespace)))
-        from jsonb_array_elements_text(_budgets_fault.words) with ordinality as w (word, place)
-        where flowfabric._find_budget(_budgets_fault.namespace, w.word) is null order by w.place limit 1))
-$$;
-
--- Look up quotas by name or id.
---
---   returns  their distinct ids, in order; quotas that do not exist are omitted
-create or replace function flowfabric._quota_ids(namespace text, words jsonb)
-returns uuid[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    if _quota_ids.words = '[]' then
-        return '{}';
-    end if;
-    return array(
-        select distinct q.id from jsonb_array_elements_text(_quota_ids.words) w (word)
-        cross join lateral flowfabric._find_quota(_quota_ids.namespace, w.word) q
-        where q.id is not null order by q.id);
-end $$;
-
--- Check the quotas of a submission.
---
---   returns  the fault, or null if the quotas are valid
-create or replace function flowfabric._quotas_fault(namespace text, words jsonb)
-returns jsonb
-language sql stable as $$
-    select coalesce(flowfabric._names_fault('quotas', _quotas_fault.words), (
-        select flowfabric._missing_quota(_quotas_fault.namespace, w.word)
-        from jsonb_array_elements_text(_quotas_fault.words) w (word)
-        where (flowfabric._find_quota(_quotas_fault.namespace, w.word)).id is null limit 1))
-$$;
-
--- Create the new routes that a call needs, in the order of their fields, so that two calls that create the same routes
--- cannot deadlock.
+-- Create the routes that a call needs and that do not exist, in the order of their fields, so that two calls that
+-- create the same routes cannot deadlock. `wanted` are the positions of options, with repeats.
 --
 --   moves    lane – → active, if it is new
---   returns  the routes, with the ids of the new ones filled in
-create or replace function flowfabric._make_routes(
-    routes int[], lanes text[], namespaces text[], needs jsonb[], budgets text[], quotas text[], wanted int[])
-returns int[]
+--   returns  the options, with the ids of the new routes filled in
+create or replace function flowfabric._make_routes(inout options flowfabric.options[], wanted int[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    fresh record;
+    place int;
 begin
-    for fresh in
-        select x.number, x.lane, x.namespace, flowfabric._sorted_set(x.needs) as needs, x.budgets::uuid[] as budgets,
-               x.quotas::uuid[] as quotas
-        from unnest(_make_routes.routes, _make_routes.lanes, _make_routes.namespaces, _make_routes.needs,
-                    _make_routes.budgets, _make_routes.quotas)
-             with ordinality as x (route, lane, namespace, needs, budgets, quotas, number)
-        where x.route is null and x.number = any (_make_routes.wanted)
-        order by x.lane collate "C", x.namespace collate "C", 4, 5, 6
+    for place in
+        select w.place from (select distinct unnest(_make_routes.wanted) as place) w
+        cross join lateral (select ((options[w.place]).route).*) r
+        where r.id is null order by r.lane, r.namespace, r.needs, r.budgets, r.quotas
     loop
-        _make_routes.routes[fresh.number] := flowfabric._make_route(
-            fresh.lane, fresh.namespace, fresh.needs, fresh.budgets, fresh.quotas);
+        options[place].route.id := flowfabric._make_route((options[place]).route);
     end loop;
-    return _make_routes.routes;
 end $$;
 
--- Check the fields of a route.
+-- Look up the budgets or the quotas of a submission by name or id. One that does not exist is refused, never ignored.
+--
+--   refuses  invalid_body, budget_not_found, as a value
+--   returns  their distinct ids, in order; or the fault
+create or replace function flowfabric._find_limits(
+    what text, namespace text, words jsonb, out ids uuid[], out fault jsonb)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    missing text;
+begin
+    ids := '{}';
+    if _find_limits.words = '[]' then
+        return;
+    elsif jsonb_typeof(_find_limits.words) <> 'array' or jsonb_array_length(_find_limits.words) > 16
+          or jsonb_path_exists(_find_limits.words, '$[*] ? (@.type() != "string")') then
+        fault := flowfabric._fault('invalid_body',
+            format('%s %s are invalid; use a list of up to 16 names', _find_limits.what,
+                   flowfabric._shown(_find_limits.words::text)), jsonb_build_object('field', _find_limits.what));
+        return;
+    end if;
+    select array_agg(distinct f.id), (array_agg(w.word order by w.place) filter (where f.id is null))[1]
+    into ids, missing from jsonb_array_elements_text(_find_limits.words) with ordinality as w (word, place)
+    cross join lateral (
+        select case _find_limits.what when 'budgets' then flowfabric._find_budget(_find_limits.namespace, w.word)
+                                      else (flowfabric._find_quota(_find_limits.namespace, w.word)).id end as id) f;
+    if missing is not null then
+        fault := case _find_limits.what
+            when 'budgets' then flowfabric._fault('budget_not_found', format(
+                'budget %s does not exist in namespace %s; check the name, or use create_budget to create it',
+                flowfabric._shown(missing), flowfabric._shown(_find_limits.namespace)))
+            else flowfabric._missing_quota(_find_limits.namespace, missing) end;
+    end if;
+end $$;
+
+-- Check the fields of a route, and look it up.
 --
 --   refuses  invalid_lane, invalid_namespace, as a value
---   returns  the fault, or null if the fields are valid
-create or replace function flowfabric._words_fault(lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb)
-returns jsonb
+--   returns  the route, without an id if it does not exist; or the fault
+create or replace function flowfabric._read_route(
+    lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb, out route flowfabric.routes, out fault jsonb)
 language plpgsql stable as $$
+#variable_conflict use_column
 declare
-    fault jsonb;
+    lane_state flowfabric.lane_state;
 begin
-    fault := coalesce(flowfabric._label_fault('invalid_lane', 'lane name', _words_fault.lane),
-                      flowfabric._label_fault('invalid_namespace', 'namespace', _words_fault.namespace));
-    if fault is null and _words_fault.needs <> '[]' then
-        fault := flowfabric._capabilities_fault('needs', _words_fault.needs);
+    route.lane := _read_route.lane;
+    route.namespace := _read_route.namespace;
+    fault := coalesce(flowfabric._label_fault('invalid_lane', 'lane name', _read_route.lane),
+                      flowfabric._label_fault('invalid_namespace', 'namespace', _read_route.namespace));
+    if fault is null and _read_route.needs <> '[]' then
+        fault := flowfabric._capabilities_fault('needs', _read_route.needs);
     end if;
-    if fault is null and _words_fault.budgets <> '[]' then
-        fault := flowfabric._budgets_fault(_words_fault.namespace, _words_fault.budgets);
+    if fault is null then
+        route.needs := flowfabric._sorted_set(_read_route.needs);
+        route.digest := md5(array_to_string(route.needs, ','));
+        select f.ids, f.fault into route.budgets, fault
+        from flowfabric._find_limits('budgets', _read_route.namespace, _read_route.budgets) f;
     end if;
-    if fault is null and _words_fault.quotas <> '[]' then
-        fault := flowfabric._quotas_fault(_words_fault.namespace, _words_fault.quotas);
+    if fault is null then
+        select f.ids, f.fault into route.quotas, fault
+        from flowfabric._find_limits('quotas', _read_route.namespace, _read_route.quotas) f;
     end if;
-    return fault;
+    if fault is null then
+        -- A route is created after its lane: without the lane there is no route.
+        select l.state, r.id into lane_state, route.id from flowfabric.lanes l
+        left join flowfabric.routes r on r.lane = l.name and r.namespace = route.namespace
+            and r.digest = route.digest and r.budgets = route.budgets and r.quotas = route.quotas
+        where l.name = route.lane;
+        if lane_state = 'draining' then
+            route.id := null;
+            fault := flowfabric._draining_fault(route.lane);
+        end if;
+    end if;
 end $$;
 
 -- Build the error for a submission to a draining lane.
@@ -214,16 +178,12 @@ create or replace function flowfabric.register_route(
     quotas text default '[]')
 returns int
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+declare
+    read record;
 begin
-    perform flowfabric._raise(flowfabric._words_fault(
+    read := flowfabric._read_route(
         register_route.lane, register_route.namespace, register_route.needs::jsonb, register_route.budgets::jsonb,
-        register_route.quotas::jsonb));
-    if exists (select from flowfabric.lanes l where l.name = register_route.lane and l.state = 'draining') then
-        perform flowfabric._raise(flowfabric._draining_fault(register_route.lane));
-    end if;
-    return flowfabric._make_route(
-        register_route.lane, register_route.namespace, flowfabric._sorted_set(register_route.needs::jsonb),
-        flowfabric._budget_ids(register_route.namespace, register_route.budgets::jsonb),
-        flowfabric._quota_ids(register_route.namespace, register_route.quotas::jsonb));
+        register_route.quotas::jsonb);
+    perform flowfabric._raise(read.fault);
+    return flowfabric._make_route(read.route);
 end $$;

@@ -179,7 +179,7 @@ begin
     retires_at := flowfabric.clock() + least(rotate_key.grace_ms, 3155760000000) * interval '1 ms';
     update flowfabric.keys k set expires_at = retires_at where k.expires_at is null returning k.kid into previous_kid;
     perform flowfabric._install_key(rotate_key.kid, rotate_key.secret);
-    removed := flowfabric._remove_old_keys(500);
+    removed := (flowfabric.retire_signing_keys()).moved;
     -- Not by their state, which is in no index: the pending ones have an expiry, and the others an open wait.
     select count(*) into open_waitpoints from (
         select p.kid from flowfabric.waitpoints p where p.expires_at is not null
@@ -192,25 +192,6 @@ begin
     outcome := 'rotated';
 end $$;
 
--- Remove keys that expired at least seven days ago.
---
---   locks    the keys it removes, skipping locked ones
---   returns  how many were removed
-create or replace function flowfabric._remove_old_keys(take int, passing int default 0)
-returns int
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    removed int;
-begin
-    delete from flowfabric.keys k where k.kid = any (array(
-        select o.kid from flowfabric.keys o where o.expires_at <= flowfabric.clock() - interval '7 days'
-        order by o.expires_at limit _remove_old_keys.take offset _remove_old_keys.passing
-        for update skip locked));
-    get diagnostics removed = row_count;
-    return removed;
-end $$;
-
 -- Sweep: remove keys that expired at least seven days ago.
 --
 --   locks    the keys it removes, skipping locked ones
@@ -218,8 +199,13 @@ end $$;
 create or replace function flowfabric.retire_signing_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
+#variable_conflict use_column
 begin
-    moved := flowfabric._remove_old_keys(retire_signing_keys.take, retire_signing_keys.passing);
+    delete from flowfabric.keys k where k.kid = any (array(
+        select o.kid from flowfabric.keys o where o.expires_at <= flowfabric.clock() - interval '7 days'
+        order by o.expires_at limit retire_signing_keys.take offset retire_signing_keys.passing
+        for update skip locked));
+    get diagnostics moved = row_count;
 end $$;
 
 -- List the signing keys by kid, without their secrets.

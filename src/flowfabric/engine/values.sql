@@ -153,25 +153,6 @@ begin
                  order by 1);
 end $$;
 
--- Check whether any payload exceeds the limit.
---
---   returns  true or false
-create or replace function flowfabric._are_large(payloads bytea[], payload_limit int)
-returns boolean
-language plpgsql immutable as $$
-declare
-    payload bytea;
-begin
-    if _are_large.payloads is not null then
-        foreach payload in array _are_large.payloads loop
-            if octet_length(payload) > _are_large.payload_limit then
-                return true;
-            end if;
-        end loop;
-    end if;
-    return false;
-end $$;
-
 -- The length of a payload if it is large. Small payloads are not counted: even a claim with the highest `take` stays
 -- below its limit with small payloads only.
 --

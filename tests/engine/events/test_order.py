@@ -31,7 +31,7 @@ LOCKED_BY = {
     "_escalate": CALLER,
     "_expire_grants": TICKET,
     "_grant": "locked tickets",
-    "_join_flow": CALLER,
+    "_join_flows": CALLER,
     "_lease": "locked tickets",
     "_link_members": "All members are new",
     "_note_groups": CALLER,

@@ -59,46 +59,31 @@ create or replace function flowfabric._open_turns(
 language plpgsql stable as $$
 declare
     stride int := _open_turns.most;
-    walked int := cardinality(routes);
-    found record := flowfabric._open_routes(_open_turns.most, _open_turns.now, routes, route_lanes, rooms);
     turns record;
+    found record;
 begin
-    closed := flowfabric._add_closed_routes(closed, routes, found.routes);
-    routes := found.routes;
-    route_lanes := found.route_lanes;
-    while cardinality(routes) < _open_turns.most and walked >= stride loop
+    select routes as routes, route_lanes as route_lanes, behind as behind, wrapped as wrapped into turns;
+    routes := '{}';
+    route_lanes := '{}';
+    loop
+        found := flowfabric._open_routes(_open_turns.most, _open_turns.now, turns.routes, turns.route_lanes, rooms);
+        rooms := found.rooms;
+        routes := routes || found.routes;
+        route_lanes := route_lanes || found.route_lanes;
+        -- At most 1,000 are remembered, so that searching them stays cheap.
+        if cardinality(turns.routes) > cardinality(found.routes) and cardinality(closed) < 1000 then
+            closed := closed || array(
+                select unnest(turns.routes) except select unnest(found.routes) except select unnest(closed));
+        end if;
+        exit when cardinality(routes) >= _open_turns.most or cardinality(turns.routes) < stride;
         stride := least(2 * stride, 1000);
         turns := flowfabric._turn_order(_open_turns.lanes, _open_turns.level, _open_turns.after_route,
                                         _open_turns.capabilities, _open_turns.namespace, _open_turns.partitions, stride,
                                         behind, wrapped);
-        walked := cardinality(turns.routes);
-        exit when walked = 0;
+        exit when turns.routes = '{}';
         behind := turns.behind;
         wrapped := turns.wrapped;
-        found := flowfabric._open_routes(_open_turns.most, _open_turns.now, turns.routes, turns.route_lanes,
-                                         found.rooms);
-        closed := flowfabric._add_closed_routes(closed, turns.routes, found.routes);
-        routes := routes || found.routes;
-        route_lanes := route_lanes || found.route_lanes;
     end loop;
-    rooms := found.rooms;
-end $$;
-
--- Add the routes that were scanned but not found open to the known closed routes. Stops at 1,000, so that searching the
--- list stays cheap.
---
---   returns  the closed routes
-create or replace function flowfabric._add_closed_routes(closed int[], walked int[], opened int[])
-returns int[]
-language plpgsql immutable as $$
-begin
-    if cardinality(_add_closed_routes.walked) = cardinality(_add_closed_routes.opened)
-       or cardinality(_add_closed_routes.closed) >= 1000 then
-        return _add_closed_routes.closed;
-    end if;
-    return _add_closed_routes.closed || array(
-        select unnest(_add_closed_routes.walked) except select unnest(_add_closed_routes.opened)
-        except select unnest(_add_closed_routes.closed));
 end $$;
 
 -- Lock stripes of the quotas of these routes from which the claim has locked none yet, with room for as many executions
@@ -176,14 +161,16 @@ declare
     behind timestamptz[] := array_fill('-infinity'::timestamptz, array[amount]);
     is_spent boolean[] := array_fill(false, array[amount]);
     quotas record := flowfabric._quotas_of(_serve_shares.routes, rooms);
+    amounts bigint[] := quotas.rooms;
     shares int[];
     counts int[];
     served record;
+    place int;
 begin
     places := '{}';
     loop
         shares := flowfabric._shares(is_spent, _serve_shares.take - cardinality(places), quotas.places, quotas.ends,
-                                     quotas.rooms);
+                                     amounts);
         exit when 0 = all (shares);
         served := flowfabric._lock_ready(_serve_shares.routes, _serve_shares.route_lanes, behind, _serve_shares.level,
                                          shares, places, _serve_shares.partitions, _serve_shares.now,
@@ -196,11 +183,14 @@ begin
         end loop;
         for turn in 1 .. amount loop
             is_spent[turn] := is_spent[turn] or counts[turn] < shares[turn];
+            for number in coalesce(quotas.ends[turn - 1], 0) + 1 .. quotas.ends[turn] loop
+                place := quotas.places[number];
+                amounts[place] := amounts[place] - counts[turn];
+            end loop;
         end loop;
-        quotas.rooms := flowfabric._spend(counts, quotas.places, quotas.ends, quotas.rooms);
         exit when cardinality(places) >= _serve_shares.take;
     end loop;
-    rooms := flowfabric._merge_rooms(rooms, quotas.ids, quotas.rooms);
+    rooms := flowfabric._merge_rooms(rooms, quotas.ids, amounts);
 end $$;
 
 -- The quotas of these routes and their known capacity.
@@ -264,19 +254,4 @@ begin
         exit when _shares.take in (0, before);
     end loop;
     return shares;
-end $$;
-
--- Subtract the tickets that routes have supplied from the capacity of their quotas.
---
---   returns  the remaining capacity of each quota
-create or replace function flowfabric._spend(counts int[], places int[], ends int[], rooms bigint[])
-returns bigint[]
-language plpgsql immutable as $$
-begin
-    for turn in 1 .. cardinality(_spend.counts) loop
-        for number in coalesce(_spend.ends[turn - 1], 0) + 1 .. _spend.ends[turn] loop
-            _spend.rooms[_spend.places[number]] := _spend.rooms[_spend.places[number]] - _spend.counts[turn];
-        end loop;
-    end loop;
-    return _spend.rooms;
 end $$;

@@ -327,7 +327,7 @@ begin
         end if;
     end if;
     if seen.is_due then
-        perform flowfabric._promote(seen.lanes, _take_ready.take + 100, now);
+        perform flowfabric.promote_due(_take_ready.take + 100, among => seen.lanes);
     end if;
     if seen.is_expired then
         perform flowfabric._expire_grants(seen.lanes, _take_ready.take + 100, now);

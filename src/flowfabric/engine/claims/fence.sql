@@ -34,31 +34,6 @@ language sql stable as $$
     from (select (_fence_fault.ticket).*) t
 $$;
 
--- The clock for a check in the middle of a statement that waits for locks. It is volatile and called in a subquery, so
--- that it is read when the check needs it: after the locks, and once.
---
---   returns  the time
-create or replace function flowfabric._clock_under_locks()
-returns timestamptz
-language plpgsql as $$
-begin
-    return flowfabric.clock();
-end $$;
-
--- Check a fence against the ticket at a ctid, which the caller has locked.
---
---   returns  the fault, or null if the fence is valid
-create or replace function flowfabric._fault_at(place tid, lease_id uuid, epoch bigint, attempt int)
-returns jsonb
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    now timestamptz := flowfabric.clock();
-begin
-    return (select flowfabric._fence_fault(t, _fault_at.lease_id, _fault_at.epoch, _fault_at.attempt, now)
-            from flowfabric.tickets t where t.ctid = _fault_at.place);
-end $$;
-
 -- The fault for an execution without a ticket. A worker that finds its own epoch and attempt in it knows that its first
 -- call took effect. Volatile, because it must see the end that a lock has just waited for.
 --
@@ -91,20 +66,26 @@ language sql immutable as $$
         flowfabric._id(_locked_fault.partition, _locked_fault.id)))
 $$;
 
--- The fault for a ticket that a call could not lock without waiting: it is locked, or it does not exist. Volatile,
--- because it must see what has been committed since the caller's statement began.
+-- Check a fence against a ticket that this transaction has locked, or against one that another has locked, as it was
+-- before: an expired lease may be in the middle of its renewal then, and the next call checks that. Volatile, because
+-- it must see what has been committed since the caller's statement began.
 --
---   returns  the fault
-create or replace function flowfabric._absent_fault(partition int, id uuid)
+--   returns  the fault, or null: the fence is valid, or that depends on the other transaction
+create or replace function flowfabric._fault_of(
+    partition int, id uuid, lease_id uuid, epoch bigint, attempt int, is_ours boolean)
 returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
 begin
-    if exists (select from flowfabric.tickets t where t.partition = _absent_fault.partition and t.id = _absent_fault.id)
-    then
-        return flowfabric._locked_fault(_absent_fault.partition, _absent_fault.id);
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _fault_of.partition and t.id = _fault_of.id;
+    if not found then
+        return flowfabric._ended_fault(_fault_of.partition, _fault_of.id);
     end if;
-    return flowfabric._ended_fault(_absent_fault.partition, _absent_fault.id);
+    return flowfabric._fence_fault(ticket, _fault_of.lease_id, _fault_of.epoch, _fault_of.attempt,
+                                   case when _fault_of.is_ours then flowfabric.clock() else '-infinity' end);
 end $$;
 
 -- Lock what the ends of the items of a batch need, without waiting, and take the items out of their rounds for which
@@ -123,7 +104,7 @@ begin
     if members.ids is null then
         return _free_rounds.rounds;
     end if;
-    free := flowfabric._try_for_end(members.partitions::smallint[], members.ids, members.flows, _free_rounds.wins);
+    free := flowfabric._try_members(members.partitions::smallint[], members.ids, members.flows, _free_rounds.wins);
     return array(
         select case when x.id = any (members.ids) and not x.id = any (free) then 0 else x.round end
         from unnest(_free_rounds.ids, _free_rounds.rounds) with ordinality as x (id, round, item) order by x.item);
@@ -176,58 +157,22 @@ returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
 #variable_conflict use_column
 begin
-    if not _fenced.wait then
-        return query
-        select f.item, f.place,
-               case when f.place is null then
-                   flowfabric._absent_fault(_fenced.partitions[f.item], _fenced.ids[f.item]) else f.fault end
-        from flowfabric._try_fenced(
-            _fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts, _fenced.rounds,
-            _fenced.round, flowfabric.clock()) f;
-        return;
-    end if;
-    return query
-    select l.item, l.place,
-           case when l.held_until > (select flowfabric._clock_under_locks()) then null
-                when l.place is null then flowfabric._ended_fault(_fenced.partitions[l.item], _fenced.ids[l.item])
-                else flowfabric._fault_at(l.place, _fenced.lease_ids[l.item], _fenced.epochs[l.item],
-                                          _fenced.attempts[l.item]) end
-    from (
-        select x.item::int, t.place, t.held_until from (
-            select x.* from unnest(_fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs,
-                                   _fenced.attempts, _fenced.rounds)
-                 with ordinality as x (partition, id, lease_id, epoch, attempt, round, item)
+    if _fenced.wait then
+        perform from (
+            select x.partition, x.id from unnest(_fenced.partitions, _fenced.ids, _fenced.rounds)
+                                          as x (partition, id, round)
             where x.round = _fenced.round
             order by x.partition, x.id) x
-        left join lateral (
-            select t.ctid as place,
-                   case when t.lease_id = x.lease_id and t.epoch = x.epoch and t.attempt = x.attempt
-                             and t.phase = 'active' then t.expires_at end as held_until
-            from flowfabric.tickets t
-            where t.partition = x.partition and t.id = x.id
-            for update) t on true
-        order by 1) l; -- the sort takes all locks before the first fence is checked
-end $$;
-
--- Check a fence against a ticket that another transaction has locked, as it was before that transaction.
---
---   returns  the fault if the lease had already ended, or null: it depends on the other transaction
-create or replace function flowfabric._locked_fence_fault(
-    partition int, id uuid, lease_id uuid, epoch bigint, attempt int)
-returns jsonb
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    ticket flowfabric.tickets;
-begin
-    select t.* into ticket from flowfabric.tickets t
-    where t.partition = _locked_fence_fault.partition and t.id = _locked_fence_fault.id;
-    if not found then
-        return flowfabric._ended_fault(_locked_fence_fault.partition, _locked_fence_fault.id);
+        cross join lateral (
+            select from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
     end if;
-    -- An expired lease may be in the middle of its renewal: the next call checks that.
-    return flowfabric._fence_fault(
-        ticket, _locked_fence_fault.lease_id, _locked_fence_fault.epoch, _locked_fence_fault.attempt, '-infinity');
+    return query
+    select f.item, f.place,
+           case when f.place is null and f.fault is null then
+               flowfabric._locked_fault(_fenced.partitions[f.item], _fenced.ids[f.item]) else f.fault end
+    from flowfabric._try_fenced(
+        _fenced.partitions, _fenced.ids, _fenced.lease_ids, _fenced.epochs, _fenced.attempts, _fenced.rounds,
+        _fenced.round, flowfabric.clock()) f;
 end $$;
 
 -- Lock those tickets of one round of a batch of fenced calls that nobody else has locked, and check each fence. Never
@@ -245,10 +190,8 @@ language plpgsql rows 500 as $$
 begin
     return query
     select x.item::int, t.place,
-           case when t.is_held then null
-                when t.place is null then
-                    flowfabric._locked_fence_fault(x.partition, x.id, x.lease_id, x.epoch, x.attempt)
-                else flowfabric._fault_at(t.place, x.lease_id, x.epoch, x.attempt) end
+           case when t.is_held is not true then flowfabric._fault_of(
+               x.partition, x.id, x.lease_id, x.epoch, x.attempt, t.place is not null) end
     from (
         select x.* from unnest(_try_fenced.partitions, _try_fenced.ids, _try_fenced.lease_ids, _try_fenced.epochs,
                                _try_fenced.attempts, _try_fenced.rounds)

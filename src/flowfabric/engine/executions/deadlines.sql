@@ -52,20 +52,29 @@ begin
     end if;
 end $$;
 
--- Sweep: make due executions claimable. A claim also does this; the sweep covers lanes that no worker claims from.
+-- Sweep: make due executions claimable. A claim does it for its lanes, `among`; the sweep covers lanes that no worker
+-- claims from.
 --
 --   moves    not_eligible_until_time → eligible_now
 --   locks    the tickets it moves, skipping locked ones
 --   returns  how many were moved, and the lanes that now have claimable work
 create or replace function flowfabric.promote_due(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
+    take int default 500, passing int default 0, among text[] default null, out moved int, out lanes text[],
+    out ended text[])
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set lock_timeout = '100ms' as $$
 #variable_conflict use_column
-declare
-    promoted text[];
 begin
-    promoted := flowfabric._promote(array(select l.name from flowfabric.lanes l), promote_due.take, flowfabric.clock(),
-                                    promote_due.passing);
-    moved := coalesce(cardinality(promoted), 0);
-    lanes := array(select distinct p from unnest(promoted) p);
+    with due as (
+        select t.ctid as place from flowfabric.tickets t
+        where t.lane = any (coalesce(promote_due.among, array(select l.name from flowfabric.lanes l)))
+          and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time' and t.due_at <= flowfabric.clock()
+        limit promote_due.take offset promote_due.passing
+        for update skip locked
+    ), moved as (
+        update flowfabric.tickets t set eligibility = 'eligible_now', reason = 'waiting_for_worker'
+        where t.ctid = any (array(select d.place from due d))
+        returning t.lane
+    )
+    select count(*), coalesce(array_agg(distinct m.lane), '{}') into moved, lanes from moved m;
 end $$;

@@ -38,8 +38,7 @@ end $$;
 --   refuses  key_conflict, as a value
 --   returns  the fault per item; null if no item has one
 create or replace function flowfabric._key_faults(
-    owners text[], keys text[], key_partitions int[], payloads bytea[], options_of int[], namespaces text[],
-    tasks text[])
+    owners text[], keys text[], key_partitions int[], payloads bytea[], options flowfabric.options[], options_of int[])
 returns jsonb[]
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -52,8 +51,8 @@ begin
         from (
             select i as item, _key_faults.owners[i] as owner, _key_faults.keys[i] as key,
                    _key_faults.payloads[i] as payload, _key_faults.key_partitions[i] as key_partition,
-                   _key_faults.namespaces[_key_faults.options_of[i]] as namespace,
-                   _key_faults.tasks[_key_faults.options_of[i]] as task
+                   ((_key_faults.options[_key_faults.options_of[i]]).route).namespace as namespace,
+                   (_key_faults.options[_key_faults.options_of[i]]).task as task
             from generate_series(1, cardinality(_key_faults.keys)) i offset 0) x
         left join lateral (
             select flowfabric._fault('key_conflict', format(
@@ -213,51 +212,38 @@ begin
     return owners;
 end $$;
 
--- Find the execution that already has an id or an idempotency key. A caller that lost the reply may repeat a submission
--- when its lane is draining or its deadline has passed: the answer must still be `duplicate`.
---
---   returns  the execution's id, or null if there is none
-create or replace function flowfabric._existing_owner(
-    partition int, id uuid, key_partition int, namespace text, key text, now timestamptz)
-returns text
-language sql volatile as $$
-    select coalesce(
-        (select flowfabric._id(e.partition, e.id) from flowfabric.executions e
-         where e.partition = _existing_owner.partition and e.id = _existing_owner.id),
-        (select flowfabric._id(k.execution_partition, k.execution) from flowfabric.idempotency_keys k
-         where k.partition = _existing_owner.key_partition and k.namespace = _existing_owner.namespace
-           and k.key = _existing_owner.key
-           and (k.expires_at > _existing_owner.now
-                or flowfabric._keeps_key(k.execution_partition, k.execution))))
-$$;
-
 -- Add the duplicates among the items of a batch that were refused because of a draining lane, a past deadline or their
--- flow. An execution created by a later item of the same call does not count.
+-- flow: a caller that lost the reply may repeat a submission after that, and the answer must still be `duplicate`. An
+-- execution created by a later item of the same call does not count.
 --
 --   returns  the existing execution's id per item, in order; null if the item is not a duplicate
 create or replace function flowfabric._add_late_owners(
-    owners text[], partitions int[], ids uuid[], keys text[], key_partitions int[], options_of int[],
-    namespaces text[], deadlines_at timestamptz[], faults jsonb[], made boolean[], now timestamptz)
+    owners text[], partitions int[], ids uuid[], keys text[], key_partitions int[], options flowfabric.options[],
+    options_of int[], deadlines_at timestamptz[], faults jsonb[], made boolean[], now timestamptz)
 returns text[]
-language plpgsql stable as $$
+language plpgsql as $$
 begin
     return array(
         select coalesce(
-            case when x.owner <> all (array(
+            case when o.owner <> all (array(
                 select flowfabric._id(_add_late_owners.partitions[i], _add_late_owners.ids[i])
                 from generate_series(x.item + 1, cardinality(_add_late_owners.ids)) i
-                where _add_late_owners.made[i])) then x.owner end,
+                where _add_late_owners.made[i])) then o.owner end,
             _add_late_owners.owners[x.item])
         from (
-            select i as item, case
-                when _add_late_owners.faults[i] ->> 'code' in
-                         ('lane_draining', 'flow_not_found', 'flow_already_terminal', 'flow_too_large')
-                     or _add_late_owners.faults[i] ->> 'code' = 'invalid_time'
-                        and _add_late_owners.deadlines_at[i] <= _add_late_owners.now then
-                    flowfabric._existing_owner(
-                        _add_late_owners.partitions[i], _add_late_owners.ids[i], _add_late_owners.key_partitions[i],
-                        _add_late_owners.namespaces[_add_late_owners.options_of[i]], _add_late_owners.keys[i],
-                        _add_late_owners.now) end as owner
+            select i as item, _add_late_owners.faults[i] ->> 'code' as code
             from generate_series(1, cardinality(_add_late_owners.ids)) i) x
+        left join lateral (
+            select flowfabric._id(e.partition, e.id) as owner from flowfabric.executions e
+            where e.partition = _add_late_owners.partitions[x.item] and e.id = _add_late_owners.ids[x.item]
+            union all
+            select flowfabric._id(k.execution_partition, k.execution) from flowfabric.idempotency_keys k
+            where k.partition = _add_late_owners.key_partitions[x.item] and k.key = _add_late_owners.keys[x.item]
+              and k.namespace = ((_add_late_owners.options[_add_late_owners.options_of[x.item]]).route).namespace
+              and (k.expires_at > _add_late_owners.now
+                   or flowfabric._keeps_key(k.execution_partition, k.execution))
+            limit 1) o
+            on x.code in ('lane_draining', 'flow_not_found', 'flow_already_terminal', 'flow_too_large')
+               or x.code = 'invalid_time' and _add_late_owners.deadlines_at[x.item] <= _add_late_owners.now
         order by x.item);
 end $$;

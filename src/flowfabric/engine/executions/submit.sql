@@ -3,53 +3,30 @@
 -- Read the options that submissions share: the task, the lane, the policy and so on. Each set of options is read once
 -- per call, however many items share it.
 --
---   returns  the options as they are stored, with their route if it exists; or the fault
-create or replace function flowfabric._read_options(
-    given jsonb, out task text, out lane text, out namespace text, out needs jsonb, out budgets uuid[],
-    out quotas uuid[], out encoding text, out creator text, out policy jsonb, out dedup_window interval, out route int,
-    out fault jsonb)
+--   returns  the options as they are stored; their route has no id if it does not exist. Or the fault
+create or replace function flowfabric._read_options(given jsonb)
+returns flowfabric.options
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
-    words_of_budgets jsonb;
-    words_of_quotas jsonb;
-    lane_state flowfabric.lane_state;
+    read flowfabric.options;
+    found record;
 begin
     _read_options.given := jsonb_strip_nulls(_read_options.given);
-    fault := flowfabric._options_fault(_read_options.given);
-    if fault is not null then
-        return;
+    read.fault := flowfabric._options_fault(_read_options.given);
+    if read.fault is null then
+        read.task := _read_options.given ->> 'task';
+        read.encoding := _read_options.given ->> 'encoding';
+        read.creator := _read_options.given ->> 'creator';
+        read.policy := nullif(_read_options.given -> 'policy', '{}');
+        read.dedup_window := coalesce((read.policy ->> 'dedup_window_ms')::bigint, 86400000) * interval '1 ms';
+        found := flowfabric._read_route(
+            coalesce(_read_options.given ->> 'lane', 'default'),
+            coalesce(_read_options.given ->> 'namespace', 'default'), coalesce(_read_options.given -> 'needs', '[]'),
+            coalesce(_read_options.given -> 'budgets', '[]'), coalesce(_read_options.given -> 'quotas', '[]'));
+        read.route := found.route;
+        read.fault := found.fault;
     end if;
-
-    task := _read_options.given ->> 'task';
-    lane := coalesce(_read_options.given ->> 'lane', 'default');
-    namespace := coalesce(_read_options.given ->> 'namespace', 'default');
-    needs := coalesce(_read_options.given -> 'needs', '[]');
-    encoding := _read_options.given ->> 'encoding';
-    creator := _read_options.given ->> 'creator';
-    policy := nullif(_read_options.given -> 'policy', '{}');
-    dedup_window := coalesce((policy ->> 'dedup_window_ms')::bigint, 86400000) * interval '1 ms';
-    words_of_budgets := coalesce(_read_options.given -> 'budgets', '[]');
-    words_of_quotas := coalesce(_read_options.given -> 'quotas', '[]');
-    fault := flowfabric._words_fault(lane, namespace, needs, words_of_budgets, words_of_quotas);
-    if fault is not null then
-        return;
-    end if;
-
-    budgets := flowfabric._budget_ids(namespace, words_of_budgets);
-    quotas := flowfabric._quota_ids(namespace, words_of_quotas);
-    -- A route is created after its lane: without the lane there is no route.
-    select l.state, r.id into lane_state, route
-    from flowfabric.lanes l
-    left join flowfabric.routes r on r.lane = l.name and r.namespace = _read_options.namespace
-        and r.digest = md5(array_to_string(flowfabric._sorted_set(_read_options.needs), ','))
-        and r.budgets = _read_options.budgets
-        and r.quotas = _read_options.quotas
-    where l.name = _read_options.lane;
-    if lane_state = 'draining' then
-        route := null;
-        fault := flowfabric._draining_fault(lane);
-    end if;
+    return read;
 end $$;
 
 -- Check all options except the ones that select the route. Uses plain expressions, because this runs for every
@@ -143,9 +120,8 @@ $$;
 --   emits    execution_submitted
 --   returns  whether each item was written; null if all were
 create or replace function flowfabric._write_submissions(
-    options_of int[], partitions int[], ids uuid[], payloads bytea[], priorities int[], dues timestamptz[],
-    deadlines timestamptz[], tags jsonb[], passed boolean[], routes int[], lanes text[], tasks text[], encodings text[],
-    creators text[], policies jsonb[], now timestamptz, flows uuid[])
+    options flowfabric.options[], options_of int[], partitions int[], ids uuid[], payloads bytea[], priorities int[],
+    dues timestamptz[], deadlines timestamptz[], tags jsonb[], passed boolean[], now timestamptz, flows uuid[])
 returns boolean[]
 language plpgsql as $$
 #variable_conflict use_column
@@ -155,19 +131,17 @@ declare
     made boolean[];
     clock constant timestamptz := flowfabric.clock();
     details constant jsonb[] := array(
-        select jsonb_build_object('task', t) from unnest(_write_submissions.tasks) t);
+        select jsonb_build_object('task', o.task) from unnest(_write_submissions.options) o);
 begin
     with recorded as (
         insert into flowfabric.executions (partition, id, route, task, payload, encoding, creator, tags, policy,
                                            created_at)
-        select _write_submissions.partitions[x.item], _write_submissions.ids[x.item],
-               _write_submissions.routes[x.option], _write_submissions.tasks[x.option],
-               _write_submissions.payloads[x.item], _write_submissions.encodings[x.option],
-               _write_submissions.creators[x.option], _write_submissions.tags[x.item],
-               _write_submissions.policies[x.option],
+        select _write_submissions.partitions[x.item], _write_submissions.ids[x.item], (o.route).id, o.task,
+               _write_submissions.payloads[x.item], o.encoding, o.creator, _write_submissions.tags[x.item], o.policy,
                _write_submissions.now + x.item * interval '1 microsecond'
         from (select i as item, _write_submissions.options_of[i] as option from generate_series(1, total) i
               where _write_submissions.passed[i] is not true) x
+        cross join lateral (select (_write_submissions.options[x.option]).*) o
         -- In id order, so that two batches with the same ids cannot deadlock. Minted ids are time-ordered, as
         -- created_at is.
         order by 2, 1, x.item
@@ -184,15 +158,15 @@ begin
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, due_at, deadline_at, bytes,
                                     eligibility, reason)
-    select _write_submissions.partitions[x.item], _write_submissions.ids[x.item], _write_submissions.routes[x.option],
-           _write_submissions.lanes[x.option],
+    select _write_submissions.partitions[x.item], _write_submissions.ids[x.item], (o.route).id, (o.route).lane,
            coalesce(_write_submissions.priorities[x.item], 0),
            _write_submissions.now + x.item * interval '1 microsecond', x.due_at, _write_submissions.deadlines[x.item],
            flowfabric._large(octet_length(_write_submissions.payloads[x.item])),
            case when x.due_at is null then 'eligible_now'::flowfabric.eligibility else 'not_eligible_until_time' end,
            case when x.due_at is null then 'waiting_for_worker'::flowfabric.reason else 'waiting_for_delay' end
     from (select i as item, _write_submissions.options_of[i] as option, _write_submissions.dues[i] as due_at
-          from generate_series(1, total) i where made is null or made[i]) x;
+          from generate_series(1, total) i where made is null or made[i]) x
+    cross join lateral (select (_write_submissions.options[x.option]).*) o;
     if _write_submissions.tags is not null then
         insert into flowfabric.tags (partition, execution, key, value, created_at)
         select _write_submissions.partitions[i], _write_submissions.ids[i], t.key, t.value,
@@ -204,39 +178,11 @@ begin
     perform flowfabric._lock_log();
     insert into flowfabric.events (at, kind, partition, execution, route, tags, detail, flow)
     select clock, 'execution_submitted', _write_submissions.partitions[x.item], _write_submissions.ids[x.item],
-           _write_submissions.routes[x.option], _write_submissions.tags[x.item], details[x.option],
+           ((_write_submissions.options[x.option]).route).id, _write_submissions.tags[x.item], details[x.option],
            _write_submissions.flows[x.item]
     from (select i as item, _write_submissions.options_of[i] as option
           from generate_series(1, total) i where made is null or made[i]) x;
     return made;
-end $$;
-
--- Read all options of a call.
---
---   returns  one array per field, in the order given
-create or replace function flowfabric._read_all_options(
-    given text[], out tasks text[], out lanes text[], out namespaces text[], out needs jsonb[], out budgets text[],
-    out quotas text[], out encodings text[], out creators text[], out policies jsonb[], out windows interval[],
-    out routes int[], out faults jsonb[])
-language plpgsql stable as $$
-declare
-    option record;
-begin
-    for number in 1 .. cardinality(_read_all_options.given) loop
-        option := flowfabric._read_options(_read_all_options.given[number]::jsonb);
-        tasks[number] := option.task;
-        lanes[number] := option.lane;
-        namespaces[number] := option.namespace;
-        needs[number] := option.needs;
-        budgets[number] := option.budgets;
-        quotas[number] := option.quotas;
-        encodings[number] := option.encoding;
-        creators[number] := option.creator;
-        policies[number] := option.policy;
-        windows[number] := option.dedup_window;
-        routes[number] := option.route;
-        faults[number] := option.fault;
-    end loop;
 end $$;
 
 -- Find the options of the items that will be written: valid, not duplicates, and the first with their id.
@@ -260,22 +206,23 @@ begin
         order by x.partition, x.id, x.item);
 end $$;
 
--- Compute the public state of new executions per route: a budget or a quota may close the route. Costs nothing for
--- routes without budgets and quotas.
+-- Compute the public state of new executions with these options: a budget or a quota may close their route. Costs
+-- nothing for routes without budgets and quotas.
 --
---   returns  a public state per route, in the order given; null for routes without budgets and quotas
-create or replace function flowfabric._fresh_states(routes int[], budgets text[], quotas text[], now timestamptz)
+--   returns  a public state per options, in the order given; null for routes without budgets and quotas
+create or replace function flowfabric._fresh_states(options flowfabric.options[], now timestamptz)
 returns text[]
 language plpgsql stable as $$
 declare
     states text[] := '{}';
+    route flowfabric.routes;
 begin
-    for number in 1 .. coalesce(cardinality(_fresh_states.routes), 0) loop
-        if _fresh_states.routes[number] is not null
-           and (_fresh_states.budgets[number] <> '{}' or _fresh_states.quotas[number] <> '{}') then
+    for number in 1 .. cardinality(_fresh_states.options) loop
+        route := (_fresh_states.options[number]).route;
+        if route.id is not null and (route.budgets <> '{}' or route.quotas <> '{}') then
             states[number] := case
-                when flowfabric._admission(_fresh_states.routes[number], _fresh_states.now)
-                     in ('blocked_by_budget', 'blocked_by_quota') then 'rate_limited'
+                when flowfabric._admission(route.id, _fresh_states.now) in ('blocked_by_budget', 'blocked_by_quota')
+                    then 'rate_limited'
                 else 'waiting' end;
         end if;
     end loop;
@@ -286,14 +233,14 @@ end $$;
 --
 --   returns  the faults, with faults of the options first; due times, deadlines and tags of the valid items
 create or replace function flowfabric._judge_submissions(
-    options_of int[], option_faults jsonb[], payloads bytea[], payload_limit int, keys text[],
-    priorities int[], delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[],
+    options flowfabric.options[], options_of int[], payloads bytea[], payload_limit int, keys text[], priorities int[],
+    delays_ms bigint[], delays_until timestamptz[], deadlines_ms bigint[],
     deadlines_at timestamptz[], tags text[], now timestamptz,
     out faults jsonb[], out dues timestamptz[], out deadlines timestamptz[], out labels jsonb[])
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    select array_agg(coalesce(_judge_submissions.option_faults[_judge_submissions.options_of[x.item]], x.fault)),
+    select array_agg(coalesce((_judge_submissions.options[_judge_submissions.options_of[x.item]]).fault, x.fault)),
            array_agg(case when x.fault is null then nullif(greatest(coalesce(
                _judge_submissions.delays_until[x.item],
                _judge_submissions.now + _judge_submissions.delays_ms[x.item] * interval '1 ms'),
@@ -374,13 +321,14 @@ declare
     is_bare constant boolean := num_nonnulls(submit.keys, submit.delays_ms, submit.delays_until, submit.deadlines_ms,
                                              submit.deadlines_at, submit.tags, submit.flows) = 0
         and coalesce(0 <= all (submit.priorities) and 9000 >= all (submit.priorities), true);
-    option record;
+    option flowfabric.options;
+    read flowfabric.options[];
+    is_new boolean;
     faults jsonb[]; -- null if there are none
     dues timestamptz[];
     deadlines timestamptz[];
     labels jsonb[];
     owners text[];
-    routes int[];
     passed boolean[];
     made boolean[]; -- null if all are
     states text[];
@@ -391,25 +339,23 @@ begin
             format('the call has %s items; use at most 1,000', flowfabric._number(cardinality(submit.ids))));
     elsif is_bare and cardinality(submit.ids) = 1 then
         option := flowfabric._read_options(submit.options[coalesce(submit.options_of[1], 1)]::jsonb);
-        if option.route is not null and not coalesce(octet_length(submit.payloads[1]) > submit.payload_limit, false)
+        if (option.route).id is not null
+           and not coalesce(octet_length(submit.payloads[1]) > submit.payload_limit, false)
            and flowfabric._write_plain(
-               submit.partitions[1], submit.ids[1], option.route, option.lane, option.task, submit.payloads[1],
-               option.encoding, option.creator, option.policy, submit.priorities[1],
+               option, submit.partitions[1], submit.ids[1], submit.payloads[1], submit.priorities[1],
                coalesce(submit.counted_from, now) + interval '1 microsecond') then
-            states := flowfabric._fresh_states(array[option.route], array[option.budgets::text],
-                                               array[option.quotas::text], now);
+            states := flowfabric._fresh_states(array[option], now);
             return query values (1, 'created', null::text,
                                  '{"public_state": "' || coalesce(states[1], 'waiting') || '"}');
             return;
         end if;
     end if;
-    option := flowfabric._read_all_options(submit.options);
-    routes := option.routes;
+    read := array(select flowfabric._read_options(o::jsonb) from unnest(submit.options) o);
     submit.options_of := coalesce(submit.options_of, array_fill(1, array[cardinality(submit.ids)]));
-    if not is_bare or array_remove(option.faults, null) <> '{}'
-       or flowfabric._are_large(submit.payloads, submit.payload_limit) then
+    if not is_bare or exists (select from unnest(read) o where o.fault is not null)
+       or submit.payload_limit < any (array(select octet_length(p) from unnest(submit.payloads) p)) then
         select j.* into faults, dues, deadlines, labels from flowfabric._judge_submissions(
-            submit.options_of, option.faults, submit.payloads, submit.payload_limit, submit.keys, submit.priorities,
+            read, submit.options_of, submit.payloads, submit.payload_limit, submit.keys, submit.priorities,
             submit.delays_ms, submit.delays_until, submit.deadlines_ms, submit.deadlines_at, submit.tags, now) j;
     end if;
     if submit.flows is not null then
@@ -418,35 +364,35 @@ begin
     if submit.keys is not null then
         owners := flowfabric._find_owners(
             submit.partitions, submit.ids, submit.keys, submit.key_partitions,
-            array(select option.namespaces[t] from unnest(submit.options_of) t),
-            array(select now + option.windows[t] from unnest(submit.options_of) t), faults);
+            array(select ((read[t]).route).namespace from unnest(submit.options_of) t),
+            array(select now + (read[t]).dedup_window from unnest(submit.options_of) t), faults);
     end if;
-    if array_position(routes, null) is not null then
-        routes := flowfabric._make_routes(
-            routes, option.lanes, option.namespaces, option.needs, option.budgets, option.quotas,
-            flowfabric._options_to_write(submit.options_of, submit.partitions, submit.ids, faults, owners));
+    is_new := exists (select from unnest(read) o where (o.route).id is null);
+    if is_new then
+        read := flowfabric._make_routes(read, flowfabric._options_to_write(
+            submit.options_of, submit.partitions, submit.ids, faults, owners));
     end if;
 
-    if faults is not null or owners is not null or array_position(routes, null) is not null then
-        passed := array(select faults[i] is not null or owners[i] is not null or routes[submit.options_of[i]] is null
-                        from generate_series(1, cardinality(submit.ids)) i);
+    if is_new or faults is not null or owners is not null then
+        passed := array(
+            select faults[i] is not null or owners[i] is not null or ((read[submit.options_of[i]]).route).id is null
+            from generate_series(1, cardinality(submit.ids)) i);
     end if;
     made := flowfabric._write_submissions(
-        submit.options_of, submit.partitions, submit.ids, submit.payloads, submit.priorities, dues, deadlines, labels,
-        passed, routes, option.lanes, option.tasks, option.encodings, option.creators, option.policies,
-        coalesce(submit.counted_from, now), submit.flows);
+        read, submit.options_of, submit.partitions, submit.ids, submit.payloads, submit.priorities, dues, deadlines,
+        labels, passed, coalesce(submit.counted_from, now), submit.flows);
     if submit.flows is not null then
         perform flowfabric._join_flows(submit.partitions, submit.ids, submit.flows, made);
     end if;
 
     if faults is not null then
         owners := flowfabric._add_late_owners(
-            owners, submit.partitions, submit.ids, submit.keys, submit.key_partitions, submit.options_of,
-            option.namespaces, submit.deadlines_at, faults, made, now);
+            owners, submit.partitions, submit.ids, submit.keys, submit.key_partitions, read, submit.options_of,
+            submit.deadlines_at, faults, made, now);
     end if;
     return query
     select a.* from flowfabric._submission_answers(
         submit.options_of, submit.partitions, submit.ids, dues, faults, flowfabric._key_faults(
-            owners, submit.keys, submit.key_partitions, submit.payloads, submit.options_of, option.namespaces,
-            option.tasks), owners, made, flowfabric._fresh_states(routes, option.budgets, option.quotas, now)) a;
+            owners, submit.keys, submit.key_partitions, submit.payloads, read, submit.options_of),
+        owners, made, flowfabric._fresh_states(read, now)) a;
 end $$;

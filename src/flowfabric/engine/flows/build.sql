@@ -1,19 +1,5 @@
 -- Build flows: create a flow and add members to it.
 
--- Check the attributes of a flow.
---
---   refuses  invalid_namespace, invalid_name, invalid_body, as a value
---   returns  the fault, or null if the attributes are valid
-create or replace function flowfabric._flow_fault(namespace text, kind text, key text, tags jsonb)
-returns jsonb
-language sql immutable as $$
-    select coalesce(
-        flowfabric._label_fault('invalid_namespace', 'namespace', coalesce(_flow_fault.namespace, '')),
-        flowfabric._length_fault('invalid_name', 'kind', _flow_fault.kind, 1, 256, required => true),
-        flowfabric._length_fault('invalid_body', 'key', _flow_fault.key, 1, 256, 'key'),
-        case when _flow_fault.tags is not null then flowfabric._tags_fault(_flow_fault.tags) end)
-$$;
-
 -- Create an empty flow. Its idempotency key is unique within the namespace and is reserved until the flow is removed.
 --
 --   moves    flow – → open
@@ -30,8 +16,11 @@ declare
     now timestamptz := flowfabric.clock();
     owner record;
 begin
-    perform flowfabric._raise(flowfabric._flow_fault(
-        create_flow.namespace, create_flow.kind, create_flow.key, create_flow.tags::jsonb));
+    perform flowfabric._raise(coalesce(
+        flowfabric._label_fault('invalid_namespace', 'namespace', coalesce(create_flow.namespace, '')),
+        flowfabric._length_fault('invalid_name', 'kind', create_flow.kind, 1, 256, required => true),
+        flowfabric._length_fault('invalid_body', 'key', create_flow.key, 1, 256, 'key'),
+        case when create_flow.tags is not null then flowfabric._tags_fault(create_flow.tags::jsonb) end));
     outcome := 'duplicate';
     flow_id := flowfabric._id(create_flow.partition, create_flow.id);
     if exists (select from flowfabric.flows f where f.partition = create_flow.partition and f.id = create_flow.id) then
@@ -135,50 +124,12 @@ begin
                 flowfabric._id(home.partition, add_execution.execution), flowfabric._id(home.partition, asked.flow)),
                 jsonb_build_object('flow_id', flowfabric._id(home.partition, asked.flow)))
             when home.node_count >= 10000 then flowfabric._large_flow_fault('members', 10000) end);
-        home := flowfabric._join_flow(home.partition, home.id, array[add_execution.execution]);
+        perform flowfabric._join_flows(
+            array[home.partition::int], array[add_execution.execution], array[home.id]);
         outcome := 'added';
     end if;
-    node_count := home.node_count;
-    revision := home.revision;
-end $$;
-
--- Make executions members of a flow. The caller has locked the flow, the tickets and the execution records.
---
---   emits    flow_member_added
---   returns  the updated flow
-create or replace function flowfabric._join_flow(partition int, flow uuid, executions uuid[])
-returns flowfabric.flows
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare
-    home flowfabric.flows := flowfabric._touch_flow(
-        _join_flow.partition, _join_flow.flow, cardinality(_join_flow.executions));
-    joined record;
-begin
-    update flowfabric.tickets t set flow = _join_flow.flow
-    from (
-        select t.place from (
-            select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
-        cross join lateral (
-            select t.ctid as place from flowfabric.tickets t
-            where t.partition = _join_flow.partition and t.id = x.id offset 0) t) x
-    where t.ctid = x.place;
-    with changed as (
-        update flowfabric.executions e set flow = _join_flow.flow
-        from (
-            select e.place from (
-                select x.id from unnest(_join_flow.executions) as x (id) limit cardinality(_join_flow.executions)) x
-            cross join lateral (
-                select e.ctid as place from flowfabric.executions e
-                where e.partition = _join_flow.partition and e.id = x.id offset 0) e) x
-        where e.ctid = x.place
-        returning e.partition, e.id
-    )
-    select array_agg(c.partition) as partitions, array_agg(c.id) as ids,
-           array_agg(jsonb_build_object('node_count', home.node_count, 'revision', home.revision)) as details
-    into joined from changed c;
-    perform flowfabric._append_all('flow_member_added', joined.partitions, joined.ids, joined.details);
-    return home;
+    select f.node_count, f.revision into node_count, revision from flowfabric.flows f
+    where f.partition = home.partition and f.id = home.id;
 end $$;
 
 -- Build the error for an execution that is not in the partition of its flow.
@@ -240,13 +191,19 @@ begin
     return case when array_remove(judged, null) <> '{}' then judged end;
 end $$;
 
--- Make submitted executions members of their flows. The caller has locked the flows.
-create or replace function flowfabric._join_flows(partitions int[], ids uuid[], flows uuid[], made boolean[])
+-- Make executions members of their flows; items without a flow are skipped, and with `made` those that it marks false.
+-- The caller has locked the flows, and the tickets and the records of executions that are not new.
+--
+--   emits    flow_member_added
+create or replace function flowfabric._join_flows(
+    partitions int[], ids uuid[], flows uuid[], made boolean[] default null)
 returns void
-language plpgsql as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     it record;
+    home flowfabric.flows;
+    joined record;
 begin
     for it in
         select x.partition, x.flow, array_agg(x.id order by x.item) as ids
@@ -255,6 +212,27 @@ begin
         where x.flow is not null and (_join_flows.made is null or _join_flows.made[x.item])
         group by 1, 2 order by 1, 2
     loop
-        perform flowfabric._join_flow(it.partition, it.flow, it.ids);
+        home := flowfabric._touch_flow(it.partition, it.flow, cardinality(it.ids));
+        update flowfabric.tickets t set flow = home.id
+        from (
+            select t.place from (select x.id from unnest(it.ids) as x (id) limit cardinality(it.ids)) x
+            cross join lateral (
+                select t.ctid as place from flowfabric.tickets t
+                where t.partition = home.partition and t.id = x.id offset 0) t) x
+        where t.ctid = x.place;
+        with changed as (
+            update flowfabric.executions e set flow = home.id
+            from (
+                select e.place from (select x.id from unnest(it.ids) as x (id) limit cardinality(it.ids)) x
+                cross join lateral (
+                    select e.ctid as place from flowfabric.executions e
+                    where e.partition = home.partition and e.id = x.id offset 0) e) x
+            where e.ctid = x.place
+            returning e.partition, e.id
+        )
+        select array_agg(c.partition) as partitions, array_agg(c.id) as ids,
+               array_agg(jsonb_build_object('node_count', home.node_count, 'revision', home.revision)) as details
+        into joined from changed c;
+        perform flowfabric._append_all('flow_member_added', joined.partitions, joined.ids, joined.details);
     end loop;
 end $$;

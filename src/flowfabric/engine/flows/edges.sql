@@ -12,19 +12,20 @@ language plpgsql stable as $$
 #variable_conflict use_column
 declare
     rival text;
+    fault jsonb;
 begin
     if (_edge_fault.upstream_partition, _edge_fault.upstream)
        = (_edge_fault.downstream_partition, _edge_fault.downstream) then
         return flowfabric._fault('self_referencing_edge',
             format('execution %s cannot depend on itself; use another execution',
                    flowfabric._id(_edge_fault.upstream_partition, _edge_fault.upstream)));
-    elsif not flowfabric._is_member(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream) then
-        return flowfabric._not_member_fault(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream);
-    elsif not flowfabric._is_member(_edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream) then
-        return flowfabric._not_member_fault(
-            _edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream);
-    elsif octet_length(_edge_fault.pass_as) not between 1 and 128 then
-        return flowfabric._length_fault('invalid_name', 'pass_as', _edge_fault.pass_as, 1, 128, 'pass_as');
+    end if;
+    fault := coalesce(
+        flowfabric._member_fault(_edge_fault.flow, _edge_fault.upstream_partition, _edge_fault.upstream),
+        flowfabric._member_fault(_edge_fault.flow, _edge_fault.downstream_partition, _edge_fault.downstream),
+        flowfabric._length_fault('invalid_name', 'pass_as', _edge_fault.pass_as, 1, 128, 'pass_as'));
+    if fault is not null then
+        return fault;
     end if;
     select flowfabric._id(e.partition, e.upstream) into rival from flowfabric.flow_edges e
     where e.flow = flow.id and e.downstream = _edge_fault.downstream and e.partition + 0 = flow.partition
@@ -39,62 +40,36 @@ begin
     return null;
 end $$;
 
--- Build the error for an execution that is not a member of the flow.
+-- Check that an execution is a member of a flow.
 --
 --   refuses  invalid_dependency, as a value
---   returns  the fault
-create or replace function flowfabric._not_member_fault(flow flowfabric.flows, partition int, id uuid)
+--   returns  the fault, or null if it is a member
+create or replace function flowfabric._member_fault(flow flowfabric.flows, partition int, id uuid)
 returns jsonb
-language sql immutable as $$
-    select flowfabric._fault('invalid_dependency',
-        format('execution %s is not a member of flow %s; use add_execution to add it',
-               flowfabric._id(_not_member_fault.partition, _not_member_fault.id),
-               flowfabric._id((_not_member_fault.flow).partition, (_not_member_fault.flow).id)),
-        '{"cause": "not_a_member"}')
-$$;
-
--- Whether an execution is a member of a flow.
---
---   returns  true or false
-create or replace function flowfabric._is_member(flow flowfabric.flows, partition int, id uuid)
-returns boolean
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    return coalesce(_is_member.partition = flow.partition and (
-        select e.flow = flow.id from flowfabric.executions e
-        where e.partition = flow.partition and e.id = _is_member.id), false);
+    if _member_fault.partition = flow.partition and exists (
+        select from flowfabric.executions e
+        where e.partition = flow.partition and e.id = _member_fault.id and e.flow = flow.id) then
+        return null;
+    end if;
+    return flowfabric._fault('invalid_dependency',
+        format('execution %s is not a member of flow %s; use add_execution to add it',
+               flowfabric._id(_member_fault.partition, _member_fault.id), flowfabric._id(flow.partition, flow.id)),
+        '{"cause": "not_a_member"}');
 end $$;
 
--- Whether one member can be reached from another along the edges. A recursive search over all members downstream, exact
--- at any depth.
---
---   returns  true or false
-create or replace function flowfabric._is_behind(partition int, start uuid, target uuid)
-returns boolean
-language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-begin
-    return exists (
-        with recursive behind as (
-            select _is_behind.start as id
-            union
-            select n.downstream from behind b cross join lateral (
-                select e.downstream from flowfabric.flow_edges e
-                where e.upstream = b.id and e.partition + 0 = _is_behind.partition offset 0) n
-        )
-        select from behind b where b.id = _is_behind.target);
-end $$;
-
--- Check a new edge against the graph, the edge group and the state of the downstream member. The caller has locked the
--- flow and the ticket of the downstream member.
+-- Check a new edge against the graph, the edge group and the state of the downstream member. The search for a cycle
+-- visits all members downstream, so it is exact at any depth. The caller has locked the flow and the ticket of the
+-- downstream member.
 --
 --   refuses  cycle_detected, edge_group_settled, execution_already_started, as a value
 --   returns  the fault, or null if the edge is valid
 create or replace function flowfabric._new_edge_fault(
     flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
 returns jsonb
-language plpgsql stable as $$
+language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     child constant text := flowfabric._id(flow.partition, _new_edge_fault.downstream);
@@ -113,7 +88,15 @@ begin
         return flowfabric._large_flow_fault('edges', 100000);
     elsif edge_group.total >= 10000 then
         return flowfabric._large_flow_fault('upstreams for one member', 10000);
-    elsif flowfabric._is_behind(flow.partition, _new_edge_fault.downstream, _new_edge_fault.upstream) then
+    elsif exists (
+        with recursive behind as (
+            select _new_edge_fault.downstream as id
+            union
+            select n.downstream from behind b cross join lateral (
+                select e.downstream from flowfabric.flow_edges e
+                where e.upstream = b.id and e.partition + 0 = flow.partition offset 0) n
+        )
+        select from behind b where b.id = _new_edge_fault.upstream) then
         return flowfabric._fault('cycle_detected',
             format('the edge would create a cycle: execution %s already depends on %s; remove one of the edges',
                    flowfabric._id(flow.partition, _new_edge_fault.upstream), child));
@@ -151,7 +134,12 @@ begin
     perform flowfabric._raise(flowfabric._edge_fault(
         home, add_edge.upstream_partition, add_edge.upstream, add_edge.downstream_partition, add_edge.downstream,
         add_edge.pass_as));
-    there := flowfabric._existing_edge(home.partition, add_edge.upstream, add_edge.downstream, add_edge.edge_id);
+    select e.* into there from flowfabric.flow_edges e
+    where e.upstream = add_edge.upstream and e.downstream = add_edge.downstream and e.partition + 0 = home.partition;
+    if not found then
+        select e.* into there from flowfabric.flow_edges e
+        where e.partition = home.partition and e.id = add_edge.edge_id;
+    end if;
     if there.id is not null then
         if there.upstream <> add_edge.upstream or there.downstream <> add_edge.downstream
            or there.pass_as is distinct from add_edge.pass_as
@@ -191,26 +179,6 @@ begin
     revision := home.revision;
     select g.total - g.succeeded - g.failed - g.skipped into unsatisfied from flowfabric.edge_groups g
     where g.partition = home.partition and g.downstream = add_edge.downstream;
-end $$;
-
--- Find the existing edge between two members, or else the edge with this id.
---
---   returns  the edge; null if neither exists
-create or replace function flowfabric._existing_edge(partition int, upstream uuid, downstream uuid, id uuid)
-returns flowfabric.flow_edges
-language plpgsql stable as $$
-#variable_conflict use_column
-declare
-    there flowfabric.flow_edges;
-begin
-    select e.* into there from flowfabric.flow_edges e
-    where e.upstream = _existing_edge.upstream and e.downstream = _existing_edge.downstream
-      and e.partition + 0 = _existing_edge.partition;
-    if not found then
-        select e.* into there from flowfabric.flow_edges e
-        where e.partition = _existing_edge.partition and e.id = _existing_edge.id;
-    end if;
-    return there;
 end $$;
 
 -- Add an edge to the group of a member, reset the group to pending and block the member. A member held by an operator
@@ -301,10 +269,8 @@ declare
 begin
     home := flowfabric._lock_open_flow(set_edge_group.partition, set_edge_group.flow);
     perform flowfabric._raise(flowfabric._policy_of_group_fault(wanted));
-    if not flowfabric._is_member(home, set_edge_group.downstream_partition, set_edge_group.downstream) then
-        perform flowfabric._raise(flowfabric._not_member_fault(
-            home, set_edge_group.downstream_partition, set_edge_group.downstream));
-    end if;
+    perform flowfabric._raise(flowfabric._member_fault(
+        home, set_edge_group.downstream_partition, set_edge_group.downstream));
     wanted := flowfabric._policy_of_group(
         wanted ->> 'kind', (wanted ->> 'k')::int,
         coalesce(wanted ->> 'on_satisfied', 'cancel_remaining') = 'cancel_remaining');

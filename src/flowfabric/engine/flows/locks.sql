@@ -216,46 +216,12 @@ begin
     end if;
 end $$;
 
--- Lock everything that the ends of members need, without waiting: their flows, their own tickets, and the tickets of
--- the members that the ends affect. For sweeps, and for calls that many callers share: they end only the members
--- returned here. A member that has ended counts as locked by this transaction.
---
---   locks    the flows, in key order; the tickets; skips locked rows
---   returns  the members that can end now
-create or replace function flowfabric._try_for_end(
-    partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
-returns uuid[]
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
-#variable_conflict use_column
-declare
-    got uuid[] := '{}';
-    home record;
-    free uuid[];
-begin
-    for home in
-        select x.partition, x.flow, array_agg(distinct x.id) as ids
-        from unnest(_try_for_end.partitions, _try_for_end.ids, _try_for_end.flows) as x (partition, id, flow)
-        group by 1, 2 order by 1, 2
-    loop
-        perform from flowfabric.flows f where f.partition = home.partition and f.id = home.flow for update skip locked;
-        continue when not found;
-        free := array(
-            select x.id from unnest(home.ids) as x (id)
-            left join lateral (
-                select true as is_ours from flowfabric.tickets t
-                where t.partition = home.partition and t.id = x.id for update skip locked) t on true
-            where t.is_ours or not exists (
-                select from flowfabric.tickets t where t.partition = home.partition and t.id = x.id offset 0));
-        got := got || flowfabric._try_most(home.partition, free, home.flow, _try_for_end.wins);
-    end loop;
-    return got;
-end $$;
-
 -- Find the members of a flow that can end now: the tickets of all members that these ends affect can be locked without
 -- waiting. If that is not possible for all of them, tries halves of them, then halves of those, beside the members for
 -- which it was possible: about 2 * log2(n) tries for one locked ticket. After 50 tries the members that are left count
 -- as locked; the order is random, so that the same members are not always left.
 --
+--   locks    the tickets of the affected members; skips locked ones
 --   returns  the members that can end now
 create or replace function flowfabric._try_most(partition smallint, ids uuid[], flow uuid, wins boolean)
 returns uuid[]
@@ -268,6 +234,7 @@ declare
     lasts int[] := array[cardinality(members)];
     first int;
     last int;
+    tried uuid[];
 begin
     for number in 1 .. 50 loop
         first := firsts[cardinality(firsts)];
@@ -275,9 +242,16 @@ begin
         exit when first is null or last < first;
         firsts := trim_array(firsts, 1);
         lasts := trim_array(lasts, 1);
-        if flowfabric._try_affected(_try_most.partition, got || members[first : last], _try_most.flow, _try_most.wins)
+        tried := got || members[first : last];
+        if coalesce((
+            select bool_and(t.is_ours is not null)
+            from flowfabric._affected(array_fill(_try_most.partition, array[cardinality(tried)]), tried,
+                                      array[_try_most.flow], _try_most.wins) a
+            left join lateral (
+                select true as is_ours from flowfabric.tickets t
+                where t.partition = a.partition and t.id = a.id for update skip locked) t on true), true)
         then
-            got := got || members[first : last];
+            got := tried;
         elsif last > first then
             firsts := firsts || ((first + last) / 2 + 1) || first;
             lasts := lasts || last || ((first + last) / 2);
@@ -289,36 +263,41 @@ begin
     return got;
 end $$;
 
--- Lock everything that the ends of some executions need which are members of flows, without waiting; `flows` is null
--- for executions that need no flow.
+-- Lock everything that the ends of members need, without waiting: their flows, their own tickets, and the tickets of
+-- the members that the ends affect. For sweeps, and for calls that many callers share: they end only the members
+-- returned here. `flows` has one per item, and null for executions that need no flow. A member that has ended counts as
+-- locked by this transaction.
 --
+--   locks    the flows, in key order; the tickets; skips locked rows
 --   returns  the members that can end now
-create or replace function flowfabric._try_members(partitions smallint[], ids uuid[], flows uuid[])
+create or replace function flowfabric._try_members(
+    partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
 returns uuid[]
-language sql as $$
-    select coalesce(flowfabric._try_for_end(array_agg(x.partition), array_agg(x.id), array_agg(x.flow)), '{}')
-    from unnest(_try_members.partitions, _try_members.ids, _try_members.flows) as x (partition, id, flow)
-    where x.flow is not null
-$$;
-
--- Lock the tickets of the members that the ends of some members of a flow affect, without waiting.
---
---   locks    the tickets; skips locked ones
---   returns  whether all of them are locked by this transaction now
-create or replace function flowfabric._try_affected(partition smallint, ids uuid[], flow uuid, wins boolean)
-returns boolean
-language plpgsql as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
 #variable_conflict use_column
 declare
-    amount int := cardinality(_try_affected.ids);
+    got uuid[] := '{}';
+    home record;
+    free uuid[];
 begin
-    return coalesce((
-        select bool_and(t.is_ours is not null)
-        from flowfabric._affected(array_fill(_try_affected.partition, array[amount]), _try_affected.ids,
-                                  array_fill(_try_affected.flow, array[amount]), _try_affected.wins) a
-        left join lateral (
-            select true as is_ours from flowfabric.tickets t
-            where t.partition = a.partition and t.id = a.id for update skip locked) t on true), true);
+    for home in
+        select x.partition, x.flow, array_agg(distinct x.id) as ids
+        from unnest(_try_members.partitions, _try_members.ids, _try_members.flows) as x (partition, id, flow)
+        where x.flow is not null
+        group by 1, 2 order by 1, 2
+    loop
+        perform from flowfabric.flows f where f.partition = home.partition and f.id = home.flow for update skip locked;
+        continue when not found;
+        free := array(
+            select x.id from unnest(home.ids) as x (id)
+            left join lateral (
+                select true as is_ours from flowfabric.tickets t
+                where t.partition = home.partition and t.id = x.id for update skip locked) t on true
+            where t.is_ours or not exists (
+                select from flowfabric.tickets t where t.partition = home.partition and t.id = x.id offset 0));
+        got := got || flowfabric._try_most(home.partition, free, home.flow, _try_members.wins);
+    end loop;
+    return got;
 end $$;
 
 -- Lock the budgets with reservations of executions that a sweep is about to end, and of members that those ends may

@@ -55,6 +55,11 @@ create index routes_by_namespace on flowfabric.routes (namespace);
 -- Routes with budgets or quotas.
 create index routes_limited on flowfabric.routes (id) where budgets <> '{}' or quotas <> '{}';
 
+-- The options that submissions share, or why they are refused. A route without an id does not exist yet.
+create type flowfabric.options as (
+    task text, route flowfabric.routes, encoding text, creator text, policy jsonb, dedup_window interval, fault jsonb
+);
+
 create type flowfabric.outcome as enum ('success', 'failed', 'cancelled', 'expired', 'skipped');
 
 create type flowfabric.attempt_type as enum ('initial', 'retry', 'reclaim', 'replay');
