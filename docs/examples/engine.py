@@ -249,7 +249,7 @@ async def of_executions(conn: asyncpg.Connection, execution_id: ExecutionId, end
     # executions.change_priority
     await executions.change_priority(conn, execution_id, 50, by="ops")
     # executions.replay
-    await executions.replay(conn, ended_id, by="ops", keep_steps=False)
+    await executions.replay(conn, ended_id, by="ops", from_scratch=True)
     # executions.set_tag
     await executions.set_tag(conn, execution_id, "billing.customer", "ada")
     # executions.get_tag

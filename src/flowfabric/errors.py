@@ -262,6 +262,10 @@ class ScheduleNotFound(NotFound):
     """The schedule does not exist in this namespace."""
 
 
+class StepNotFound(NotFound):
+    """The execution has saved no step, sleep or wait of this name and occurrence; `names` are those that it has."""
+
+
 class WaitpointNotFound(NotFound):
     """The execution does not have this waitpoint."""
 

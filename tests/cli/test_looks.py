@@ -106,7 +106,13 @@ async def test_actions_on_executions(look: Looks, given: Given) -> None:
         f"{STUCK} --fail --reason x --json",
     )
     await look("executions cancel", f"{WAITING} {ASKING}", f"{DONE} {HELD} --json")
-    await look("executions replay", f"{FAILED} {CANCELLED}", f"{FAILED} --json", f"{DONE} --json --from-scratch")
+    await look(
+        "executions replay",
+        f"{FAILED} {CANCELLED}",
+        f"{FAILED} --json",
+        f"{DONE} --json --from-scratch",
+        f"{DONE} --from charge",
+    )
 
 
 async def test_flows(look: Looks, given: Given) -> None:

@@ -248,11 +248,11 @@ async def test_a_replay_keeps_the_steps_by_default(given: Given, keep: bool) -> 
     await waits.resume(given.conn, claim.execution_id, by="ops")
     [again] = await given.claim()
     await attempts.complete(given.conn, again.fence)
-    await executions.replay(given.conn, claim.execution_id, by="ops", keep_steps=keep)
+    await executions.replay(given.conn, claim.execution_id, by="ops", from_scratch=not keep)
 
     names = [entry.name for entry in await steps.read_journal(given.conn, claim.execution_id)]
     assert names == (["a", "look"] if keep else [])
-    assert (await given.event("execution_replayed")).get("keep_steps", True) is keep
+    assert (await given.event("execution_replayed")).get("from_scratch", False) is not keep
     assert await saved(given, other) == [("a", 1, b"1")]
 
 

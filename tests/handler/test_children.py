@@ -297,7 +297,7 @@ async def test_a_replay_without_saved_steps_submits_new_children(app: App, given
         execution = await parent.submit()
         await execution.result(TIMEOUT)
         for keep in (True, False):
-            await execution.replay(by="ops", keep_steps=keep)
+            await execution.replay(by="ops", from_scratch=not keep)
             await happens(execution, "execution_completed", times=2 if keep else 3)
             assert len(await family(given, execution)) == (1 if keep else 2)
 

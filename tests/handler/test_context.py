@@ -330,7 +330,7 @@ async def test_a_replay_runs_saved_steps_again_only_when_they_are_not_kept(app: 
     async with working(app):
         execution = await report.submit()
         await execution.result(TIMEOUT)
-        await execution.replay(by="ops", keep_steps=keep)
+        await execution.replay(by="ops", from_scratch=not keep)
         await happens(execution, "execution_completed", times=2)
     assert calls == (["a", "b"] if keep else ["a", "b", "a", "b"])
 

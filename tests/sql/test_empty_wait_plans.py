@@ -106,7 +106,7 @@ async def decisions(m: Meter) -> None:
     await m("cancel", executions.cancel(m.conn, it.execution_id))
     await m("replay", executions.replay(m.conn, it.execution_id, by="ops"))
     await executions.cancel(m.conn, it.execution_id)
-    await m("replay from the beginning", executions.replay(m.conn, it.execution_id, by="ops", keep_steps=False))
+    await m("replay from the beginning", executions.replay(m.conn, it.execution_id, by="ops", from_scratch=True))
     await executions.cancel(m.conn, it.execution_id)
 
 

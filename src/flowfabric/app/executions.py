@@ -127,13 +127,24 @@ class Execution(Generic[R]):
         )
         return self._notify_ended(moved)
 
-    async def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
-        """Run an ended execution again; without `keep_steps`, its saved steps run again too.
+    async def replay(
+        self, *, by: str, from_step: str | None = None, from_occurrence: int = 1, from_scratch: bool = False
+    ) -> PublicState:
+        """Run an ended execution again; what was saved from a step on, or `from_scratch` all of it, runs again too.
+
+        So does an execution that is held because its code has changed, with one of the two.
 
         Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
         """
         moved = await self._app.database.run(
-            lambda conn: executions.replay(conn, self.execution_id, by=by, keep_steps=keep_steps)
+            lambda conn: executions.replay(
+                conn,
+                self.execution_id,
+                by=by,
+                from_step=from_step,
+                from_occurrence=from_occurrence,
+                from_scratch=from_scratch,
+            )
         )
         self._app.notify(lanes=moved.lanes)
         return moved.public_state

@@ -103,12 +103,18 @@ class SyncExecution(Sync, Generic[R]):
         answer: PublicState = self._wait(self._thing.override, outcome, result, reason=reason, by=by)
         return answer
 
-    def replay(self, *, by: str, keep_steps: bool = True) -> PublicState:
-        """Run an ended execution again; without `keep_steps`, its saved steps run again too.
+    def replay(
+        self, *, by: str, from_step: str | None = None, from_occurrence: int = 1, from_scratch: bool = False
+    ) -> PublicState:
+        """Run an ended execution again; what was saved from a step on, or `from_scratch` all of it, runs again too.
+
+        So does an execution that is held because its code has changed, with one of the two.
 
         Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
         """
-        answer: PublicState = self._wait(self._thing.replay, by=by, keep_steps=keep_steps)
+        answer: PublicState = self._wait(
+            self._thing.replay, by=by, from_step=from_step, from_occurrence=from_occurrence, from_scratch=from_scratch
+        )
         return answer
 
     def signal(

@@ -36,6 +36,7 @@ FOR_ERRORS = {
     "quota_not_found": "to see all quotas: ff quotas list; to create one: ff quotas create QUOTA",
     "schedule_already_exists": "to change it: ff schedules change SCHEDULE",
     "schedule_not_found": "to see all schedules: ff schedules list",
+    "step_not_found": "to see what it has saved: ff executions steps EXECUTION",
     "target_not_signalable": "to see how it ended: ff executions describe EXECUTION",
     "waitpoint_closed": "to see the open waitpoints: ff waitpoints describe EXECUTION",
     "waitpoint_not_found": "to see its waitpoints: ff waitpoints describe EXECUTION",

@@ -44,7 +44,8 @@ language sql immutable as $$
         when _family.code in ('missing_token', 'invalid_token', 'token_expired', 'invalid_grant', 'wrong_lane')
             then '403'
         when _family.code in ('execution_not_found', 'flow_not_found', 'lane_not_found', 'budget_not_found',
-                              'quota_not_found', 'waitpoint_not_found', 'schedule_not_found', 'reservation_not_found')
+                              'quota_not_found', 'waitpoint_not_found', 'schedule_not_found', 'reservation_not_found',
+                              'step_not_found')
             then '404'
         when _family.code in ('execution_ended', 'execution_not_runnable', 'lane_draining', 'execution_not_terminal',
                               'key_conflict',

@@ -279,12 +279,82 @@ begin
     return journals;
 end $$;
 
--- Delete the journal of an execution, so that its handler runs from the beginning.
-create or replace function flowfabric._forget_steps(partition int, id uuid)
+-- Delete the entries of a journal that were saved from a step on, in the order of list_steps, or all of them with
+-- `from_scratch`. A wait counts as saved when it ended. An open wait stays: the next run continues or withdraws it.
+--
+--   returns  for the event: {from_step, from_occurrence or from_scratch, forgotten_count, forgotten: the first names};
+--            {} if nothing is asked for
+create or replace function flowfabric._forget_from(
+    partition int, id uuid, from_step text, from_occurrence int, from_scratch boolean)
+returns jsonb
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    since timestamptz := '-infinity';
+    forgotten record;
+begin
+    if _forget_from.from_step is null and not _forget_from.from_scratch then
+        return '{}';
+    end if;
+    if _forget_from.from_step is not null then
+        select min(j.at) into since from flowfabric._journal(_forget_from.partition, _forget_from.id) j
+        where j.name = _forget_from.from_step and j.occurrence = _forget_from.from_occurrence;
+        if since is null then
+            perform flowfabric._refuse_unsaved(_forget_from.partition, _forget_from.id, _forget_from.from_step,
+                                               _forget_from.from_occurrence);
+        end if;
+    end if;
+    select count(*) as amount, to_jsonb((array_agg(j.name order by j.at, j.name, j.occurrence))[:100]) as names
+    into forgotten from flowfabric._journal(_forget_from.partition, _forget_from.id) j
+    where _forget_from.from_scratch
+       or (j.at, j.name, j.occurrence) >= (since, _forget_from.from_step, _forget_from.from_occurrence);
+    delete from flowfabric.steps s
+    where s.partition = _forget_from.partition and s.execution = _forget_from.id
+      and (_forget_from.from_scratch
+           or (s.at, s.name, s.occurrence) >= (since, _forget_from.from_step, _forget_from.from_occurrence));
+    delete from flowfabric.waits w
+    where w.partition = _forget_from.partition and w.execution = _forget_from.id
+      and (w.ended_at is not null or w.is_sleep)
+      and (_forget_from.from_scratch
+           or (coalesce(w.ended_at, w.suspended_at), w.name, w.occurrence)
+              >= (since, _forget_from.from_step, _forget_from.from_occurrence));
+    return jsonb_strip_nulls(jsonb_build_object(
+        'from_step', _forget_from.from_step, 'from_scratch', nullif(_forget_from.from_scratch, false),
+        'from_occurrence', case when _forget_from.from_step is not null then _forget_from.from_occurrence end,
+        'forgotten_count', forgotten.amount, 'forgotten', forgotten.names));
+end $$;
+
+-- The places of a journal, with the time at which each was saved: steps, sleeps, and waits by their end.
+--
+--   returns  a row per entry; a sleep beside other waits may have two
+create or replace function flowfabric._journal(partition int, id uuid)
+returns table (name text, occurrence int, at timestamptz)
+language sql stable as $$
+    select s.name, s.occurrence, s.at from flowfabric.steps s
+    where s.partition = _journal.partition and s.execution = _journal.id
+    union all
+    select w.name, w.occurrence, coalesce(w.ended_at, w.suspended_at) from flowfabric.waits w
+    where w.partition = _journal.partition and w.execution = _journal.id and w.name is not null
+      and w.occurrence is not null and (w.ended_at is not null or w.is_sleep)
+$$;
+
+-- Refuse a place in the journal at which nothing is saved; names what is, up to 100 names, in the order of list_steps.
+--
+--   refuses  step_not_found
+create or replace function flowfabric._refuse_unsaved(partition int, id uuid, step text, occurrence int)
 returns void
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    names text[];
 begin
-    delete from flowfabric.steps s where s.partition = _forget_steps.partition and s.execution = _forget_steps.id;
-    delete from flowfabric.waits w where w.partition = _forget_steps.partition and w.execution = _forget_steps.id;
+    select array_agg(j.name order by j.at, j.name) into names from (
+        select j.name, min(j.at) as at from flowfabric._journal(_refuse_unsaved.partition, _refuse_unsaved.id) j
+        group by j.name order by 2, 1 limit 100) j;
+    perform flowfabric._refuse('step_not_found', format(
+        'execution %s has not saved %s, occurrence %s; saved: %s',
+        flowfabric._id(_refuse_unsaved.partition, _refuse_unsaved.id), flowfabric._shown(_refuse_unsaved.step),
+        _refuse_unsaved.occurrence, coalesce(array_to_string(names[:20], ', '), 'nothing')
+                                    || case when cardinality(names) > 20 then ', …' else '' end),
+        jsonb_build_object('names', coalesce(names, '{}')));
 end $$;

@@ -103,29 +103,51 @@ async def override(
 
 @click.command()
 @executions_argument
-@click.option("--from-scratch", is_flag=True, help="Discard saved steps and finished waits, and run them again.")
+@click.option("--from", "from_step", metavar="STEP",
+              help="Discard this step or wait and what was saved after it, and run that again. `ff executions steps` "
+                   "lists the names.")  # fmt: skip
+@click.option("--occurrence", type=click.IntRange(1), default=1, show_default=True,
+              help="Which use of the name that --from gives, counted from 1.")  # fmt: skip
+@click.option("--from-scratch", is_flag=True, help="Discard all saved steps and finished waits, and run them again.")
 @click.option("--deadline", type=when, metavar="WHEN",
               help="Expire it if it has not ended by then: a duration (2h) or a timestamp (2026-05-04T09:00:00Z). "
                    "Without this option it has no deadline.")  # fmt: skip
 @by_option
 @prints("execution=execution_id", "state")
 async def replay(
-    app: App, executions: Sequence[str], from_scratch: bool, deadline: timedelta | datetime | None, by: str
+    app: App,
+    executions: Sequence[str],
+    from_step: str | None,
+    occurrence: int,
+    from_scratch: bool,
+    deadline: timedelta | datetime | None,
+    by: str,
 ) -> Page[Done] | None:
-    """Run ended executions again. Steps that were saved are not repeated.
+    """Run ended executions again. Steps that were saved are not repeated, unless you discard them.
+
+    Executions that are held because their code has changed run again with --from or --from-scratch.
 
     Pass one or more ids, or - to read them from standard input.
 
     \b
     Example:
       ff executions replay 019df237-3e80-8a31-800c-3f9b71e5d004
+      ff executions replay 019df237-3e80-8a31-800c-3f9b71e5d004 --from charge
       ff executions list --state failed --ids | ff executions replay -
     """
+    if from_step is not None and from_scratch:
+        raise click.UsageError("--from and --from-scratch exclude each other; use one of them")
 
     async def act(execution: Execution[object]) -> Done:
         moved = await app.database.run(
             lambda conn: engine.replay(
-                conn, execution.execution_id, by=by, deadline=deadline, keep_steps=not from_scratch
+                conn,
+                execution.execution_id,
+                by=by,
+                deadline=deadline,
+                from_step=from_step,
+                from_occurrence=occurrence,
+                from_scratch=from_scratch,
             )
         )
         app.notify(lanes=moved.lanes)

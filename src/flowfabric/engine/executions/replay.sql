@@ -1,25 +1,41 @@
--- Replay: run an ended execution again.
+-- Replay: run an execution again that has ended, or that is held because its code has changed.
 
 -- Run an ended execution again, with a new ticket. Epoch and attempt numbers continue, retries and reclaims restart at
--- 0, the old deadline is dropped. The saved steps are kept, or deleted so that every step runs again. A skipped member
--- of a flow waits for its upstream members again.
+-- 0, the old deadline is dropped. The saved steps are kept; or those saved from a step on are deleted, so that they run
+-- again; or, with `from_scratch`, all. A skipped member of a flow waits for its upstream members again. An execution
+-- that is held because its code has changed continues in its attempt, so neither an attempt nor a replay is counted,
+-- and it keeps its deadline unless another is given.
 --
---   moves    ended → runnable: eligible_now or blocked_by_dependencies, pending_replay_attempt
---   locks    its flow; the record; the pending entry to end its children
+--   moves    ended → runnable: eligible_now or blocked_by_dependencies, pending_replay_attempt; or blocked_by_operator
+--            / code_changed → eligible_now
+--   locks    its flow; the ticket, or the record; the pending entry to end its children
 --   emits    execution_replayed
 --   refuses  execution_not_found, execution_not_terminal, max_replays_exhausted, flow_already_terminal, lane_draining,
---            invalid_time, invalid_body
+--            step_not_found, invalid_time, invalid_body
 --   returns  'replayed', the lane that now has claimable work, and the execution's public state
 create or replace function flowfabric.replay(
     partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null,
-    keep_steps boolean default true, out outcome text, out lane text, out public_state text)
+    from_step text default null, from_occurrence int default 1, from_scratch boolean default false,
+    out outcome text, out lane text, out public_state text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     ended record;
+    forgotten jsonb;
 begin
     perform flowfabric._check_by(replay.by);
+    perform flowfabric._raise(case when replay.from_scratch and replay.from_step is not null then
+        flowfabric._fault('invalid_body', 'from_step and from_scratch exclude each other; use one of them',
+                          '{"field": "from_step"}') end);
+    lane := flowfabric._replay_held(replay.partition, replay.id, replay.by, replay.deadline_ms, replay.deadline_at,
+                                    replay.from_step, replay.from_occurrence, replay.from_scratch, now);
+    if lane is not null then
+        outcome := 'replayed';
+        select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state
+        from flowfabric.tickets t where t.partition = replay.partition and t.id = replay.id;
+        return;
+    end if;
     perform flowfabric._lock_flows_of(array[replay.partition::smallint], array[replay.id]);
     select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.route, e.flow into ended
     from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane
@@ -59,18 +75,57 @@ begin
     where e.partition = replay.partition and e.id = replay.id;
     perform flowfabric._forget_open_waits(replay.partition, replay.id);
     perform flowfabric._forget_orphans(replay.partition, replay.id, ended.ended_at);
-    if not replay.keep_steps then
-        perform flowfabric._forget_steps(replay.partition, replay.id);
-    end if;
+    forgotten := flowfabric._forget_from(replay.partition, replay.id, replay.from_step, replay.from_occurrence,
+                                         replay.from_scratch);
     if ended.flow is not null then
         perform flowfabric._reopen(replay.partition, replay.id, ended.flow);
     end if;
     perform flowfabric._append_about(
         'execution_replayed', replay.partition, replay.id, replay.by, jsonb_strip_nulls(jsonb_build_object(
-            'previous_outcome', ended.outcome, 'replays', ended.replays + 1,
-            'keep_steps', case when not replay.keep_steps then false end)));
+            'previous_outcome', ended.outcome, 'replays', ended.replays + 1) || forgotten));
     outcome := 'replayed';
     lane := ended.lane;
     select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state
     from flowfabric.tickets t where t.partition = replay.partition and t.id = replay.id;
+end $$;
+
+-- Let an execution that is held because its code has changed run again, in the same attempt.
+--
+--   moves    blocked_by_operator / code_changed → eligible_now
+--   locks    the ticket
+--   emits    execution_replayed
+--   refuses  execution_not_terminal, if nothing is to be forgotten
+--   returns  its lane, or null if there is no such ticket
+create or replace function flowfabric._replay_held(
+    partition int, id uuid, by text, deadline_ms bigint, deadline_at timestamptz, from_step text, from_occurrence int,
+    from_scratch boolean, now timestamptz)
+returns text
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    ticket flowfabric.tickets;
+begin
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _replay_held.partition and t.id = _replay_held.id and t.reason = 'code_changed' for update;
+    if not found then
+        return null;
+    end if;
+    perform flowfabric._raise(case
+        when _replay_held.from_step is null and not _replay_held.from_scratch then flowfabric._fault(
+            'execution_not_terminal', format(
+                'execution %s has not ended, it is held because its code has changed; replay it from a step or from '
+                'scratch, or use unhold to continue with what it has saved',
+                flowfabric._id(_replay_held.partition, _replay_held.id)))
+        else flowfabric._deadline_fault(_replay_held.deadline_ms, _replay_held.deadline_at, _replay_held.now) end);
+    update flowfabric.tickets t
+    set eligibility = 'eligible_now', reason = 'waiting_for_worker', hold = null,
+        deadline_at = coalesce(_replay_held.deadline_at,
+                               _replay_held.now + _replay_held.deadline_ms * interval '1 ms', t.deadline_at)
+    where t.partition = ticket.partition and t.id = ticket.id;
+    perform flowfabric._append_about(
+        'execution_replayed', ticket.partition, ticket.id, _replay_held.by,
+        jsonb_build_object('attempt', ticket.attempt) || flowfabric._forget_from(
+            ticket.partition, ticket.id, _replay_held.from_step, _replay_held.from_occurrence,
+            _replay_held.from_scratch));
+    return ticket.lane;
 end $$;
