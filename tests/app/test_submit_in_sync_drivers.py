@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
 import psycopg
@@ -56,6 +57,39 @@ async def test_the_row_and_the_submission_are_committed_together(
     async with working(app):
         assert await asyncio.to_thread(program) == 'order 1 "ü" \\ {%s} :p1 $1'
     assert await stored(given) == (1, 1)
+
+
+class Key(str, Enum):  # noqa: UP042 - as programs have that are older than StrEnum
+    """A text of another type, as web frameworks and templates have them too."""
+
+    FIRST = "order-1"
+
+
+class Rank(int, Enum):
+    HIGH = 5
+
+
+class Moment(datetime):
+    """A datetime of another library."""
+
+
+@pytest.mark.parametrize("driver", SYNC)
+async def test_options_may_be_members_of_enums_and_datetimes_of_other_libraries(
+    given: Given, ship: Task[..., str], database_url: str, driver: str
+) -> None:
+    moment = Moment.now(UTC) + timedelta(hours=1)
+
+    def program() -> None:
+        with SYNC[driver](database_url) as opened:
+            ship.with_options(key=Key.FIRST, priority=Rank.HIGH, delay=moment).submit_in(opened.conn, 1)
+            opened.commit()
+
+    await asyncio.to_thread(program)
+    [row] = await given.rows(
+        "select k.key, t.priority, t.due_at from flowfabric.tickets t "
+        "join flowfabric.idempotency_keys k on k.execution = t.id"
+    )
+    assert tuple(row.values()) == ("order-1", 5, moment)
 
 
 @pytest.mark.parametrize("driver", SYNC)

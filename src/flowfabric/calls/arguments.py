@@ -110,8 +110,8 @@ def check_result(result: bytes | None, encoding: str | None, limit: int) -> tupl
 
 
 def priority(given: int | None) -> int:
-    """Return a priority; no priority is 0. Raises `InvalidBody` for one that Postgres could not store."""
-    number = expect(int, given, "priority") or 0
+    """Return a priority as a plain number; no priority is 0. Raises `InvalidBody` for one Postgres could not store."""
+    number = int(expect(int, given, "priority") or 0)
     if not 0 <= number <= HIGHEST_PRIORITY:
         raise InvalidBody(f"priority {number} is invalid; use 0 to {HIGHEST_PRIORITY}", field="priority")
     return number

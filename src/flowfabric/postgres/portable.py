@@ -35,7 +35,7 @@ def _type(value: object) -> str:
         return f"{'bigint' if 'bigint' in kinds else next(iter(kinds), 'text')}[]"
     if isinstance(value, int) and not isinstance(value, bool):
         return "int" if SMALLEST <= value <= LARGEST else "bigint"
-    return TYPES[type(value)]
+    return next(name for kind, name in TYPES.items() if isinstance(value, kind))
 
 
 def _text(value: object) -> str:
@@ -45,7 +45,9 @@ def _text(value: object) -> str:
         case bytes():
             return f"\\x{value.hex()}"
         case datetime():
-            return value.isoformat()
+            return datetime.isoformat(value)
+        case str():
+            return str.__str__(value)  # the value of a member of an enum, and not its name
     return str(value)
 
 
