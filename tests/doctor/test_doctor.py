@@ -283,6 +283,13 @@ async def test_transactions_that_may_idle_forever_are_advice(conn: Connection) -
         assert [finding.subject for finding in await found(conn, "settings")] == expected
 
 
+async def test_a_stricter_isolation_level_is_found(conn: Connection) -> None:
+    await conn.execute("set idle_in_transaction_session_timeout = '5min'")
+    for value, expected in [("serializable", [(Level.WRONG, "serializable")]), ("read committed", [])]:
+        await conn.execute(f"set default_transaction_isolation = '{value}'")
+        assert [(finding.level, finding.value) for finding in await found(conn, "settings")] == expected
+
+
 async def test_a_table_left_out_by_vacuum_is_found(conn: Connection) -> None:
     await conn.execute("alter table flowfabric.tickets set (autovacuum_enabled = off)")
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from flowfabric.config import Config
-from flowfabric.engine import executions, holds, lanes
+from flowfabric.engine import events, executions, holds, lanes, waits
 from flowfabric.errors import (
     BadSetting,
     Conflict,
@@ -29,6 +29,7 @@ from flowfabric.postgres import call, driver, embedded
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
+from tests.engine.waits.scene import Waiting, waiting
 from tests.given import Given, submission
 
 
@@ -176,6 +177,27 @@ async def test_a_collision_outside_a_transaction_is_repeated_a_few_times(conn: C
     with pytest.raises(DatabaseUnavailable, match="could not serialize"):
         await call.value(conn, "collide", times=100)
     assert (await conn.fetch("select last_value from calls"))[0]["last_value"] == 6
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_our_sessions_read_what_they_have_waited_for_whatever_the_database_says(
+    database_url: str, given: Given, isolation: str
+) -> None:
+    [row] = await given.rows("select current_database() as name")
+    await given.conn.execute(f"alter database {row['name']} set default_transaction_isolation to '{isolation}'")
+    async with Database(Config(), database_url) as database:
+        waiting = await waits_for_two(given)
+        async with given.conn.transaction():
+            await waits.deliver_signal(given.conn, waiting.signal())
+            second = asyncio.create_task(database.run(lambda conn: waits.deliver_signal(conn, waiting.signal())))
+            await given.until_blocked()
+        assert (await second).effect == "resume_condition_satisfied"
+        horizon, last = await database.run(events.watch_log)
+        assert horizon == last
+
+
+async def waits_for_two(given: Given) -> Waiting:
+    return await waiting(given, {"kind": "count", "n": 2, "of": "distinct_signals", "waitpoints": ["w"]})
 
 
 async def test_a_lock_timeout_and_a_read_only_server_are_unavailable(connect: Connect) -> None:

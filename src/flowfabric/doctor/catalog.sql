@@ -14,7 +14,7 @@ select jsonb_build_object(
         where s.name in ('fsync', 'synchronous_commit', 'full_page_writes', 'autovacuum', 'track_counts',
                          'max_connections', 'superuser_reserved_connections', 'reserved_connections',
                          'idle_in_transaction_session_timeout', 'max_locks_per_transaction',
-                         'default_transaction_read_only')),
+                         'default_transaction_read_only', 'default_transaction_isolation')),
     -- Sessions of this database with an open transaction.
     'transactions', (
         select coalesce(jsonb_agg(x order by x.began_at), '[]') from (

@@ -184,6 +184,17 @@ def _settings(facts: ServerFacts) -> Iterator[Finding]:
             means="such a transaction stops vacuum from removing dead rows, and its locks block other calls",
             remedy="in psql: alter role current_user set idle_in_transaction_session_timeout = '5min'",
         )
+    isolation = facts.settings.get("default_transaction_isolation", "read committed")
+    if isolation not in ("read committed", "read uncommitted"):  # only behind a pooler: other sessions set it
+        yield Finding(
+            check="settings",
+            level=Level.WRONG,
+            subject="default_transaction_isolation",
+            value=isolation,
+            problem=f"transactions run at isolation level {isolation}",
+            means="calls that meet at one row fail, and the event log cannot be read",
+            remedy="in psql: alter role current_user set default_transaction_isolation = 'read committed'",
+        )
     if int(facts.settings.get("max_locks_per_transaction", 64)) < 64:
         yield Finding(
             check="settings",

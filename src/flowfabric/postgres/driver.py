@@ -369,6 +369,8 @@ async def _prepare_session(conn: Any, limits: Limits) -> Session:
     seconds = limits.network
     settings = {
         "flowfabric.direct": "on",  # events of our own calls take their ids at once; see engine/events/append.sql
+        # Functions lock a row and then read what its last owner wrote, which a stricter level would hide.
+        "default_transaction_isolation": "read committed",
         "tcp_keepalives_idle": max(int(seconds), 1),
         "tcp_keepalives_interval": max(int(seconds / PROBES), 1),
         "tcp_keepalives_count": PROBES,
