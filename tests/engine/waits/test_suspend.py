@@ -28,10 +28,10 @@ from flowfabric.errors import (
     WaitpointOfOtherExecution,
 )
 from flowfabric.ids import mint_execution_id
-from flowfabric.model import PublicState
+from flowfabric.model import ExecutionToSuspend, PublicState, Suspended
 from flowfabric.postgres.driver import Connection
 from tests.engine.waits.scene import ANY, APPROVE, OPERATOR_ONLY, to, waiting, wish
-from tests.given import Given
+from tests.given import Given, submission
 
 TIMEOUT_ONLY = {"kind": "timeout_only"}
 HOUR = timedelta(hours=1)
@@ -215,6 +215,7 @@ INVALID: list[tuple[type[Exception], dict[str, Any]]] = [
     (InvalidTime, {"timeout": "1h"}),
     (InvalidTime, {"resume_delay": timedelta(milliseconds=-1)}),
     (InvalidTime, {"resume_delay": timedelta.max}),
+    (InvalidTime, {"resume_delay": timedelta.min}),
     (PayloadTooLarge, {"about": b"x" * 65_537}),
     (InvalidText, {"reason_code": "\0"}),
     (InvalidText, {"waitpoints": ["w\0"]}),
@@ -237,8 +238,23 @@ async def test_other_invalid_arguments_are_refused(
     await claims.renew(conn, claim.fence)
 
 
+@pytest.mark.parametrize(("refusal", "options"), INVALID)
+async def test_an_invalid_suspension_harms_no_other_of_its_call(
+    conn: Connection, given: Given, refusal: type[Exception], options: dict[str, Any]
+) -> None:
+    await executions.submit_many(conn, [submission()] * 2)
+    wishes = [wish(**options), wish()]
+    items = [ExecutionToSuspend(fence=claim.fence, waits=[wanted])
+             for claim, wanted in zip(await given.claim(take=2), wishes, strict=True)]  # fmt: skip
+
+    invalid, valid = await waits.suspend_many(conn, items)
+
+    assert isinstance(invalid, refusal)
+    assert isinstance(valid, Suspended)
+
+
 async def test_about_may_have_65_536_bytes(given: Given) -> None:
-    await waiting(given, about=b"x" * 65_536, idempotency_key="k" * 256, name="n" * 128, occurrence=1)
+    await waiting(given, about=b"x" * 65_536, idempotency_key="k" * 256, name="n" * 128, occurrence=True)
 
 
 async def test_a_stale_fence_is_refused_before_the_suspension_is_validated(conn: Connection, given: Given) -> None:

@@ -188,7 +188,7 @@ language sql stable as $$
            k.choice is not null and bool_or(k.is_over) over (partition by k.item, k.choice), k.resume_delay, k.fault
     from (
         select a.item, a.number, a.wait, a.points, w.id as known, coalesce(w.ended_at is not null, false) as is_over,
-               case when a.delay_ms <= 315360000000 then a.delay_ms * interval '1 ms' end as resume_delay,
+               case when a.delay_ms between 0 and 315360000000 then a.delay_ms * interval '1 ms' end as resume_delay,
                (a.wait).choice,
                case when w.id is null then flowfabric._asked_fault(
                    a.wait, a.points, a.timeout_ms, a.delay_ms, a.rare_points, _asked_waits.now) end as fault,

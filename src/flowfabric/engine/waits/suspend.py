@@ -119,5 +119,5 @@ def read_number(given: int | None, field: str, least: int) -> int | None:
     """Check that a number fits an int of Postgres. Raises `InvalidBody`."""
     number = calls.expect(int, given, field)
     if number is None or least <= number < 1 << 31:
-        return number
+        return number if number is None else int(number)  # JSON has another word for `True`
     raise InvalidBody(f"{field} {given} is invalid; use {least:,} to 2,147,483,647", field=field)
