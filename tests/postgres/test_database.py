@@ -340,6 +340,21 @@ async def test_a_pool_that_stays_empty_is_unavailable_and_names_the_setting(data
             await database.run(lambda conn: call.value(conn, "clock"))
 
 
+async def test_a_transaction_of_a_user_waits_as_long_as_others_keep_their_connections(database_url: str) -> None:
+    ends = asyncio.Event()
+
+    async def until_told(conn: Connection) -> None:
+        await ends.wait()
+
+    async with Database(Config(pool_size=1, timeout=timedelta(milliseconds=300)), database_url) as database:
+        both = [asyncio.create_task(database.run_transaction(until_told)) for _ in range(2)]
+        done, _ = await asyncio.wait(both, timeout=1)
+        ends.set()
+
+        assert done == set()
+        assert await asyncio.gather(*both) == [None, None]
+
+
 async def test_background_work_and_calls_do_not_wait_for_each_others_connections(database_url: str) -> None:
     async with Database(Config(pool_size=1, timeout=timedelta(seconds=1)), database_url) as database:
         async with database.connection(), database.connection(aside=True):

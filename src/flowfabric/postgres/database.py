@@ -194,6 +194,7 @@ class Database:
     async def run_transaction(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an operation of a user in a transaction, on a connection that only these operations use.
 
+        Waits, without a limit, while all of these connections are in use.
         Repeats it as `run` does, with everything rolled back before, also if the connection was lost at the commit: the
         operation itself must notice that its first run was committed.
         """
@@ -230,7 +231,8 @@ class Database:
         if pool is None or pool.is_closing:
             raise errors.ShuttingDown("the connections of this process are closed; repeat the call in another process")
         try:
-            conn = await pool.borrow(self._timeout)
+            # Code of users keeps the connections of `run_transaction` for as long as it likes; that is no failure.
+            conn = await pool.borrow(None if pool is self._steps else self._timeout)
         except Closing as error:
             raise errors.ShuttingDown(
                 "the connections of this process were closed during the call; repeat the call in another process"

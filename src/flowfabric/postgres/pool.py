@@ -45,8 +45,8 @@ class Pool(Generic[C]):
         """The number of connections in use."""
         return len(self._lent)
 
-    async def borrow(self, seconds: float) -> C:
-        """Borrow a connection; wait for one if all are in use.
+    async def borrow(self, seconds: float | None) -> C:
+        """Borrow a connection; wait for one if all are in use, without a limit unless it is given in seconds.
 
         Raises `TimeoutError` after that many `seconds`, or any error of connecting.
         """
