@@ -24,6 +24,7 @@ from flowfabric.model import (
     FoundChild,
     JournalEntry,
     SignalToSend,
+    Suspension,
     Wish,
 )
 from tests.conftest import Connect
@@ -111,6 +112,23 @@ async def test_a_child_that_has_already_ended_satisfies_the_wait_immediately(giv
     [entry] = await answers(given, parent)
     assert entry.signals[0].payload == b"1"
     assert (await given.ticket(parent.execution_id))["phase"] == "active"
+
+
+async def test_a_wait_at_the_place_of_a_child_is_kept_until_it_ends_itself(given: Given) -> None:
+    parent = await given.claimed()
+    [child] = await born(given, parent)
+    await completed(given)
+    place = Wish(name="place", occurrence=1, what=Suspension(condition={"kind": "operator_only"}, waitpoints=[]))
+    nap = Wish(name="nap", occurrence=1, what=parent.expires_at)
+    await waits.suspend(given.conn, parent.fence, [place, nap])
+    await given.time_passes(minutes=1)
+    await waits.time_out_waits(given.conn)
+    [parent] = await given.claim()
+
+    again = await waits.suspend(given.conn, parent.fence, [Wish(name="place", occurrence=1, what=child)])
+
+    assert again.outcome == "suspended"
+    assert [entry.name for entry in await answers(given, parent) if entry.by] == []
 
 
 async def test_ends_of_children_do_not_count_towards_the_signal_limit(given: Given) -> None:

@@ -128,7 +128,10 @@ begin
     where (a.wait).child is not null
       and not exists (select from flowfabric.executions e
                       where e.partition = (a.wait).child_partition and e.id = (a.wait).child and e.outcome is null
-                      offset 0);
+                      offset 0)
+      and (a.known is null or (a.wait).child = (  -- another kind of wait may have used its place of the journal
+          select w.child from flowfabric.waits w
+          where w.partition = (a.wait).partition and w.execution = (a.wait).execution and w.id = a.known));
     if over.ids is not null then
         perform flowfabric._answer_children(
             over.partitions, over.executions, over.ids, _end_finished_waits.now);
