@@ -29,6 +29,7 @@ from flowfabric.engine import (
     schedules,
     signing_keys,
     steps,
+    tasks,
     turns,
     waits,
     workers,
@@ -403,6 +404,13 @@ async def of_steps(conn: asyncpg.Connection, claim: Claim) -> None:
     # steps.read_journal
     for entry in await steps.read_journal(conn, claim.execution_id, begun=claim.journal):
         print(entry.kind, entry.name, entry.result)
+
+
+async def of_tasks(conn: asyncpg.Connection) -> None:
+    # tasks.find_task
+    found = await tasks.find_task(conn, "reprot")
+    if found.outcome == "missing":
+        print("no running worker has it; did you mean", " or ".join(found.nearest))
 
 
 async def of_turns(conn: asyncpg.Connection) -> None:

@@ -99,7 +99,7 @@ class InvalidText(Invalid):
 
 
 class UnknownTask(Invalid):
-    """The app has no task of this name; the message has the most similar one."""
+    """The app, or for `ff submit` every running worker, has no task of this name; the message has similar ones."""
 
 
 class InvalidBody(Invalid):

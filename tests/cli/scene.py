@@ -26,7 +26,11 @@ SCHEMA: Mapping[str, object] = {
     "properties": {"topic": {"type": "string"}, "pages": {"type": "integer"}},
     "required": ["topic"],
 }
-TASKS = [RegisteredTask(name="report", schema=SCHEMA), RegisteredTask(name="embed\x1b[31m", version=2, lane="models")]
+TASKS = [
+    RegisteredTask(name="greet"),
+    RegisteredTask(name="report", schema=SCHEMA),
+    RegisteredTask(name="embed\x1b[31m", version=2, lane="models"),
+]
 
 NO_PAUSE = {"type": "fixed", "delay_ms": 0}
 TRACEBACK = """Traceback (most recent call last):

@@ -4,7 +4,9 @@ import asyncpg
 
 from flowfabric.config import Config
 from flowfabric.doctor import diagnose
+from flowfabric.engine import workers
 from flowfabric.engine.overview import overview
+from flowfabric.model import RegisteredTask
 from tests.conftest import Connect
 from tests.given import Given
 
@@ -24,6 +26,11 @@ select (n % 256)::smallint, gen_random_uuid(), r.id, r.lane, 0, now() - n * inte
 from generate_series(1, {WAITING}) n cross join flowfabric.routes r;
 insert into flowfabric.events (at, kind)
 select now() - ({EVENTS} - n) * interval '1 ms', 'execution_submitted' from generate_series(1, {EVENTS}) n;
+"""
+
+RECORDS = """
+insert into flowfabric.executions (partition, id, route, task, created_at)
+select t.partition, t.id, t.route, 'other', t.created_at from flowfabric.tickets t on conflict do nothing;
 """
 
 
@@ -49,3 +56,25 @@ async def test_an_overview_and_a_diagnosis_read_a_bounded_number_of_rows(connect
     assert read["executions"] == 0
     assert diagnosis["tickets"] - frame["tickets"] < 5_000
     assert diagnosis["events_0"] == frame["events_0"]
+
+
+async def test_a_task_that_no_worker_has_is_looked_for_among_the_oldest_executions_only(
+    connect: Connect, given: Given
+) -> None:
+    conn = await connect()
+    await given.submitted(task="reprot")
+    await conn.execute(FILL)
+    await conn.execute(RECORDS)
+    tasks = [RegisteredTask(name="report")]
+    await workers.register_worker(conn, "w", instance="w-1", lanes=["default"], tasks=tasks)
+    async with conn.transaction():
+        before = await _read(conn)
+        stuck = [each for each in (await overview(conn)).stuck if each.reason == "no_task"]
+        frame = await _read(conn)
+        await diagnose(conn, Config())
+        diagnosis = await _read(conn)
+
+    assert [each.subject for each in stuck] == ["other"]
+    assert frame["executions"] - before["executions"] <= 400
+    assert diagnosis["executions"] - frame["executions"] <= 400
+    assert frame["tickets"] - before["tickets"] < 15_000

@@ -91,7 +91,7 @@ async def test_a_task_that_this_worker_does_not_have_is_left_for_another(
     async with working(app):
         execution = await app.submit("unknown", {"lane": "default"})
         await until(lambda: delayed(execution))
-        assert "worker worker has no task unknown" in (await execution.explain()).sentence
+        assert "no running worker of lane default has task 'unknown'" in (await execution.explain()).sentence
     async with working(other):
         assert "no task unknown" in caplog.text
         await given.time_passes(seconds=6)

@@ -87,6 +87,11 @@ def remedy(found: Description, *, served: bool) -> str:
             return changed_remedy(str(execution))
         case "unhold":
             return f"ff executions unhold {execution}"
+        case "register_worker" if why.waits_for == "worker_with_task":
+            return (
+                f"start a worker whose app has it: ff worker FILE.py:app --lanes {lane}; "
+                f"if the name is misspelt: ff executions cancel {execution}"
+            )
         case "register_worker":
             return f"ff worker FILE.py:app --lanes {lane} --capabilities {shlex.quote(','.join(found.needs))}"
         case "claim" if not served:
@@ -187,7 +192,14 @@ def stuck_remedy(stuck: Stuck) -> str:
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"
         case "code_changed":
             return changed_remedy(subject)
-        case "no_worker" | "blocked_by_route" | "blocked_by_lane_state" | "blocked_by_budget" | "blocked_by_quota":
+        case (
+            "no_worker"
+            | "no_task"
+            | "blocked_by_route"
+            | "blocked_by_lane_state"
+            | "blocked_by_budget"
+            | "blocked_by_quota"
+        ):
             return route_remedy(stuck)
         case _:
             return f"send the signal it waits for: ff waitpoints describe {subject}"

@@ -8,7 +8,7 @@ from flowfabric.doctor.server import in_words
 from flowfabric.model.doctor import ConsumerFacts, Finding, Level, WorkFacts
 from flowfabric.model.overview import Stuck
 
-CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes", "code")
+CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes", "tasks", "code")
 FAR_BEHIND = 100_000
 LITTLE_ROOM = 1_000_000
 LONG_REMOVAL = timedelta(days=1)
@@ -16,6 +16,7 @@ LONG_REMOVAL = timedelta(days=1)
 # Per reason why a route is blocked: the check, its level, and what it means for the executions.
 BLOCKED = {
     "no_worker": ("lanes", Level.WRONG, "they wait until a worker for this lane starts"),
+    "no_task": ("tasks", Level.WRONG, "they wait until a worker that has this task starts"),
     "blocked_by_route": ("routes", Level.WRONG, "they wait until a worker with these capabilities starts"),
     "code_changed": ("code", Level.WRONG, "they are held until an operator decides; what they have saved is kept"),
     "blocked_by_lane_state": ("lanes", Level.ADVICE, "executions submitted there wait; an operator wanted that"),
@@ -152,6 +153,11 @@ def route_remedy(stuck: Stuck) -> str:
             return f"start a capable worker: ff worker FILE.py:app --lanes {lane} --capabilities {needs}"
         case "code_changed":
             return changed_remedy(shlex.quote(stuck.subject or ""))
+        case "no_task":
+            return (
+                f"start a worker whose app has it: ff worker FILE.py:app --lanes {lane}; if the name is misspelt: "
+                f"ff executions list --task {shlex.quote(stuck.subject or '')} --ids | ff executions cancel -"
+            )
         case "blocked_by_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"
         case "blocked_by_quota":

@@ -21,6 +21,7 @@
     schedules     submissions by cron or interval
     signing_keys  the secrets that sign tokens and grants
     steps         saved results of a handler, and its journal
+    tasks         which tasks the live workers have registered
     turns         which process runs a sweep that only one process may run
     waits         suspend, signal, approve, resume
     workers       the registry of worker processes
@@ -47,6 +48,7 @@ __all__ = [
     "schedules",
     "signing_keys",
     "steps",
+    "tasks",
     "turns",
     "waits",
     "workers",

@@ -114,6 +114,8 @@ begin
                       cross join lateral (
                           select s.* from flowfabric._stuck_routes(l.name, now) s
                           union all
+                          select s.* from flowfabric._stuck_tasks(l.name, now) s
+                          union all
                           select s.* from flowfabric._stuck_holds(l.name) s where s.reason = 'code_changed') s
                       order by s.since limit 100) s),
         'consumers', flowfabric._consumer_facts(last_id));

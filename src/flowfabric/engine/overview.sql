@@ -145,6 +145,58 @@ begin
                     replace(_stuck_words.prospect, '_', ' ')) end);
 end $$;
 
+-- The oldest ready executions of a lane, 20 for each (priority, route) pair, and those due within ten seconds
+-- because a worker has delayed them; 200 of each at most.
+--
+--   returns  their keys, in no order
+create or replace function flowfabric._oldest_ready(lane text, now timestamptz)
+returns table (partition smallint, id uuid, route int, created_at timestamptz)
+language sql stable set enable_bitmapscan = off as $$
+    (select x.* from flowfabric._ready_routes(_oldest_ready.lane, 50) h
+     cross join lateral (
+         select t.partition, t.id, t.route, t.created_at from flowfabric.tickets t
+         where t.lane = _oldest_ready.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+           and t.priority = h.priority and t.route = h.route
+         order by t.created_at limit 20) x
+     limit 200)
+    union all
+    select d.partition, d.id, d.route, d.created_at
+    from (select t.partition, t.id, t.route, t.created_at, t.reason, t.attempt_state from flowfabric.tickets t
+          where t.lane = _oldest_ready.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+            and t.due_at <= _oldest_ready.now + interval '10 s'
+          order by t.due_at limit 200) d
+    where d.reason = 'waiting_for_delay' and d.attempt_state = 'attempt_interrupted'
+$$;
+
+-- Executions of a lane that workers serve, whose task none of them has registered, among those of _oldest_ready.
+--
+--   returns  a row per route and task, at most ten, as _stuck_routes; the subject is the task
+create or replace function flowfabric._stuck_tasks(lane text, now timestamptz)
+returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
+language plpgsql stable set enable_bitmapscan = off as $$
+#variable_conflict use_column
+begin
+    if not exists (select from flowfabric._live_workers(_stuck_tasks.lane, null, _stuck_tasks.now) w
+                   where w.tasks is not null) then
+        return;
+    end if;
+    return query
+    with waiting as materialized (
+        select o.route, e.task, count(*) as amount, min(o.created_at) as since
+        from flowfabric._oldest_ready(_stuck_tasks.lane, _stuck_tasks.now) o
+        cross join lateral (
+            select e.task from flowfabric.executions e where e.partition = o.partition and e.id = o.id offset 0) e
+        group by o.route, e.task
+    )
+    select 'no_task', w.task, w.amount, w.since, null::timestamptz, m.sentence
+    from waiting w
+    cross join lateral (select r from flowfabric.routes r where r.id = w.route offset 0) x
+    cross join lateral (
+        select flowfabric._missing_task(r, w.task, _stuck_tasks.now) as sentence offset 0) m
+    where m.sentence is not null
+    order by w.since, w.task limit 10;
+end $$;
+
 -- Delayed executions of a lane, and due ones that no worker has claimed; the first 1,001 by due time.
 --
 --   returns  a row per reason, as _stuck_routes; the subject is the execution due first
@@ -254,6 +306,9 @@ language sql stable as $$
     select * from (
         select l.name, s.* from unnest(_stuck.lanes) l (name)
         cross join lateral flowfabric._stuck_routes(l.name, _stuck.now) s
+        union all
+        select l.name, s.* from unnest(_stuck.lanes) l (name)
+        cross join lateral flowfabric._stuck_tasks(l.name, _stuck.now) s
         union all
         select l.name, s.* from unnest(_stuck.lanes) l (name) cross join lateral flowfabric._stuck_holds(l.name) s
         union all

@@ -111,7 +111,15 @@ from flowfabric.model.waits import (
     Waitpoint,
     Wish,
 )
-from flowfabric.model.workers import Beat, MarkedDead, Registered, RegisteredTask, Worker, WorkerDescription
+from flowfabric.model.workers import (
+    Beat,
+    FoundTask,
+    MarkedDead,
+    Registered,
+    RegisteredTask,
+    Worker,
+    WorkerDescription,
+)
 
 __all__ = [
     "AddedEdge",
@@ -168,6 +176,7 @@ __all__ = [
     "FlowState",
     "FlowSummary",
     "FoundChild",
+    "FoundTask",
     "Grant",
     "Held",
     "HoldChange",

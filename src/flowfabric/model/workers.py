@@ -42,6 +42,15 @@ class RegisteredTask(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON Schema of its arguments, if there is one."""
 
 
+class FoundTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `find_task`."""
+
+    outcome: Literal["registered", "possible", "missing", "no_worker"]
+    """`possible` if only workers that have registered no tasks may have it."""
+    nearest: Sequence[str]
+    """Registered tasks with similar names, if it is missing."""
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, and how many leases it holds."""
 

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from flowfabric import App
-from flowfabric.engine import executions
+from flowfabric.engine import executions, workers
 from flowfabric.ids import parse_execution_id
+from flowfabric.model import RegisteredTask
 from tests.app.scene import working
 from tests.cli.conftest import Run
 from tests.given import Given
@@ -67,6 +68,32 @@ async def test_with_app_wrong_arguments_and_unknown_tasks_are_errors(here: Run, 
     assert (unknown.code, unknown.error["error"]) == (1, "unknown_task")
     assert all(part in unknown.error["message"] for part in ("'great'", "use greet"))
     assert await given.count("executions") == 0
+
+
+async def test_a_task_that_no_running_worker_has_is_refused(here: Run, given: Given) -> None:
+    assert (await here("submit great")).code == 0  # no worker runs: one may start later
+    greet = RegisteredTask(name="greet", lane="mail")
+    await workers.register_worker(given.conn, "w", instance="w-1", lanes=["mail"], tasks=[greet])
+
+    async with given.nothing_changes():
+        refused = await here("submit great --json")
+        each = await here("submit great --each -", stdin="{}\n{}\n")
+    assert (refused.code, refused.error["error"]) == (1, "unknown_task")
+    assert all(part in refused.error["message"] for part in ("'great'", "did you mean 'greet'?", "--lane"))
+    assert each.code == 1
+    assert (await here("submit greet")).code == 0
+
+
+async def test_with_a_lane_or_an_app_a_task_that_no_running_worker_has_is_only_a_warning(
+    here: Run, given: Given, place: str
+) -> None:
+    other = RegisteredTask(name="other")
+    await workers.register_worker(given.conn, "w", instance="w-1", lanes=["mail"], tasks=[other])
+
+    for line in ("submit greet --lane mail", f"submit greet --app {place}"):
+        code, _, err = await here(line, '{"name": "Ada"}')
+        assert code == 0
+        assert "no running worker has task 'greet'" in err
 
 
 async def test_with_app_arguments_of_the_wrong_type_are_an_error(here: Run, given: Given, place: str) -> None:

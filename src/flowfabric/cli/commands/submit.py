@@ -16,8 +16,9 @@ from flowfabric.cli.options import ReadFile, app_option, duration, given, json_o
 from flowfabric.cli.output import prints
 from flowfabric.cli.submissions import checking_arguments, with_options
 from flowfabric.cli.tables import progress, spinner
+from flowfabric.engine import tasks as task_engine
 from flowfabric.engine import workers as worker_engine
-from flowfabric.errors import ExecutionFailed, FlowFabricError, InvalidBody
+from flowfabric.errors import ExecutionFailed, FlowFabricError, InvalidBody, UnknownTask
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Options, Submission, SubmitOutcome, Submitted
 
@@ -117,8 +118,11 @@ async def submit(
     if each is not None and (options["key"] or options["execution_id"]):
         raise click.UsageError("--key and --id are invalid with --each, which submits several executions; remove them")
     one = each is None
+    warning = await _check_task(app, task, options)
     lines = _read(app, task, [arguments] if each is None else each, options, one=one)
     stored = [each for batch in progress(_batches(lines), "submitting") for each in await _send(app, batch, one=one)]
+    if warning and stored:
+        _note(warning)
     if not wait:
         await _warn(app, {line.submission.options.lane for line in lines})
     for submitted in stored:
@@ -130,10 +134,29 @@ async def submit(
             yield ended
 
 
+async def _check_task(app: App, name: str, options: Mapping[str, Any]) -> str | None:
+    """Refuse a task that no live worker has, because it is probably misspelt; with an app or a lane, return a warning.
+
+    If no worker runs at all, the name may be right: a worker can start later.
+    """
+    if app.tasks and name not in app.tasks:
+        raise unknown_task(app.tasks, name)
+    async with app.database.connection() as conn:
+        found = await task_engine.find_task(conn, name, namespace=options["namespace"] or "default")
+    if found.outcome != "missing":
+        return None
+    nearest = f"; did you mean {' or '.join(map(shown, found.nearest))}?" if found.nearest else ""
+    problem = f"no running worker has task {shown(name)}{nearest}"
+    if not app.tasks and options["lane"] is None:
+        remedy = (
+            "to see which worker has which tasks: ff workers list; to submit it before its worker runs: --lane LANE"
+        )
+        raise UnknownTask(f"{problem}; {remedy}", task=name)
+    return f"{problem}; its execution waits until a worker that has it starts: ff worker FILE.py:app"
+
+
 def _read(app: App, task: str, calls: Any, options: dict[str, Any], *, one: bool) -> list[Line]:
     """The submissions. An invalid line of a file is printed as an error, and the others are still submitted."""
-    if app.tasks and task not in app.tasks:
-        raise unknown_task(app.tasks, task)
     lines = []
     for number, call in enumerate(calls, 1):
         try:

@@ -125,7 +125,7 @@ end $$;
 -- Explain what a runnable execution waits for.
 --
 --   returns  the explanation
-create or replace function flowfabric._explain_runnable(ticket flowfabric.tickets, now timestamptz)
+create or replace function flowfabric._explain_runnable(ticket flowfabric.tickets, task text, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -134,12 +134,13 @@ declare
     route flowfabric.routes;
     since timestamptz := greatest(ticket.created_at, ticket.due_at);
     eligibility_state text := flowfabric._eligibility_state(_explain_runnable.ticket, _explain_runnable.now);
+    missing text;
 begin
     select l.* into lane from flowfabric.lanes l where l.name = ticket.lane;
     select r.* into route from flowfabric.routes r where r.id = ticket.route;
     case eligibility_state
         when 'not_eligible_until_time' then
-            return flowfabric._explain_delay(_explain_runnable.ticket);
+            return flowfabric._explain_delay(_explain_runnable.ticket, _explain_runnable.task);
         when 'blocked_by_dependencies' then
             return flowfabric._explain_dependencies(_explain_runnable.ticket);
         when 'blocked_by_operator' then
@@ -165,6 +166,10 @@ begin
                            ticket.grant_worker, ticket.grant_instance, flowfabric._moment(ticket.expires_at)),
                     'worker', since, 'claim_granted', ticket.expires_at);
             end if;
+            missing := flowfabric._missing_task(route, _explain_runnable.task, _explain_runnable.now);
+            if missing is not null then
+                return flowfabric._explanation(missing, 'worker_with_task', since, 'register_worker');
+            end if;
             return flowfabric._explanation(
                 format('waits for a worker of lane %s; %s ahead of it', lane.name,
                        flowfabric._number(flowfabric._ahead_of(_explain_runnable.ticket))),
@@ -172,10 +177,10 @@ begin
     end case;
 end $$;
 
--- Explain what a delayed execution waits for.
+-- Explain what a delayed execution waits for. Without its task, the workers that have the task are not considered.
 --
 --   returns  the explanation
-create or replace function flowfabric._explain_delay(ticket flowfabric.tickets)
+create or replace function flowfabric._explain_delay(ticket flowfabric.tickets, task text default null)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -185,6 +190,7 @@ declare
     last_end timestamptz;
     policy jsonb;
     reason text;
+    missing text;
 begin
     if ticket.attempt_state = 'pending_reclaim_attempt' then
         return flowfabric._explanation(
@@ -205,6 +211,16 @@ begin
     if ticket.reason = 'waiting_for_delay' and ticket.attempt_state = 'attempt_interrupted' then
         select v.detail ->> 'reason' into reason from flowfabric.events v
         where v.execution = ticket.id and v.kind = 'execution_delayed' order by v.id desc limit 1;
+        -- A worker gives its reason: it has no such task, or runs as many as its limit allows.
+        if reason is not null and _explain_delay.task is not null then
+            select flowfabric._missing_task(r, _explain_delay.task, flowfabric.clock()) into missing
+            from flowfabric.routes r where r.id = ticket.route;
+        end if;
+        if missing is not null then
+            return flowfabric._explanation(
+                format('delayed until %s: %s', until, missing), 'worker_with_task', ticket.created_at,
+                'register_worker');
+        end if;
     end if;
     return flowfabric._explanation(
         format(case when ticket.reason = 'waiting_for_resume_delay' then 'resumes at %s' else 'delayed until %s' end,

@@ -49,7 +49,7 @@ begin
         'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
         'state', flowfabric._state(ticket, asked.outcome, asked.attempt, _summary.now),
         'explanation', case
-            when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, _summary.now)
+            when ticket.phase = 'runnable' then flowfabric._explain_runnable(ticket, asked.task, _summary.now)
             when ticket.phase = 'active' then flowfabric._explain_active(ticket, _summary.now)
             when ticket.phase = 'suspended' then flowfabric._explain_suspended(ticket)
             else flowfabric._explain_ended(asked.outcome, asked.ended_at, asked.attempt, asked.failure,
