@@ -29,7 +29,7 @@ TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 
 # Every ended attempt, as SQL: those that another followed, and the last one of each record.
 ENDED_ATTEMPTS = """(select a.* from flowfabric.attempts a union all
-    select a.* from flowfabric.executions e cross join lateral flowfabric._last_attempt(e) a)"""
+    select a.* from flowfabric.executions e cross join lateral flowfabric._last_attempt(e) a) a"""
 
 
 def submission(**options: object) -> Submission:

@@ -83,7 +83,7 @@ cross join lateral (
            (array_agg(v.kind order by v.id desc))[1] as last_kind
     from flowfabric.events v where v.execution = e.id) h
 cross join lateral (
-    select count(*) as attempts, array_agg(a.number order by a.number) as numbers from {ENDED_ATTEMPTS} a
+    select count(*) as attempts, array_agg(a.number order by a.number) as numbers from {ENDED_ATTEMPTS}
     where a.partition = e.partition and a.execution = e.id) a
 where h.ends <> 1 or h.last_kind <> 'execution_completed'
    or h.epochs <> array(select generate_series(1, e.epoch)) or h.numbers <> a.numbers

@@ -27,7 +27,7 @@ STATE = f"""
 select e.id::text, e.outcome::text, e.failure::text, e.result, t.phase::text, t.eligibility::text, t.reason::text,
        t.attempt_state::text, t.attempt, t.epoch, t.retries, t.due_at is null as is_due,
        t.attempt_left is null as is_new,
-       (select count(*) from {ENDED_ATTEMPTS} a where a.execution = e.id) as attempts,
+       (select count(*) from {ENDED_ATTEMPTS} where a.execution = e.id) as attempts,
        (select string_agg(v.kind, ',' order by v.id) from flowfabric.events v where v.execution = e.id) as events
 from flowfabric.executions e left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
 order by e.created_at
