@@ -16,7 +16,7 @@ FUNCTIONS = {function.name: function for function in sql_functions()}
 SWEEPS = [sweep.name for sweep in sweeps(Config())]
 # The set-based functions that one call makes for many callers of a process (postgres/batching.py).
 MERGED = ["complete", "fail", "delay", "save_step", "submit", "deliver_signal", "report_usage", "submit_children"]
-MERGED += ["mark_begun", "suspend"]
+MERGED += ["mark_begun", "suspend", "hold_changed"]
 # A row lock without `skip locked` waits; so does an insert that meets the key of an open transaction.
 CLAUSE = re.compile(r"\bfor (?:no key )?(?:update|share)\b(?: of \w+)?(?! of)(?: skip locked| nowait)?|\bon conflict\b")
 WAITS = {
@@ -32,7 +32,7 @@ WAITS = {
     "_lock_reserved_budgets": "budgets with reservations",
     "_make_route": "a route that is created in an open transaction",
     "_note_spending": "an entry of the ledger, whose ticket the call has locked",
-    "_remember_report": "a dedup key, whose budget the call has locked",
+    "_report_one": "a dedup key, whose budget the call has locked",
     "_return_reservations": "budgets; a sweep has locked them before, with _try_budgets",
     "_take_keys": "idempotency keys",
     "_try_budgets": "budgets, for as long as the lock_timeout of the sweep",
@@ -120,7 +120,7 @@ def test_a_merged_call_limits_its_waits_before_it_locks_anything(name: str) -> N
 def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
     """Two others have `wait` too: `claim`, for quotas that it can do without, and what the heartbeat calls."""
     merged = {"complete_many", "fail_many", "delay_many", "save_step_many", "submit_many", "deliver_signals"}
-    merged |= {"report_usage_many", "submit_children", "mark_begun_many", "suspend_many"}
+    merged |= {"report_usage_many", "submit_children", "mark_begun_many", "suspend_many", "hold_changed_many"}
     modules = [importlib.import_module(f"{engine.__name__}.{concept}") for concept in engine.__all__]
     operations = {
         name

@@ -122,33 +122,8 @@ begin
     return 'exists';
 end $$;
 
--- A budget with changes applied. Omitted fields keep their values, new limits replace all previous limits, and an
--- interval of 0 ends the resets.
---
---   returns  the budget, not yet stored
-create or replace function flowfabric._with_changes(budget flowfabric.budgets, changes jsonb, now timestamptz)
-returns flowfabric.budgets
-language plpgsql immutable as $$
-declare
-    before bigint := budget.reset_interval_ms;
-begin
-    budget.hard_limits := coalesce(_with_changes.changes -> 'hard_limits', budget.hard_limits);
-    budget.soft_limits := coalesce(_with_changes.changes -> 'soft_limits', budget.soft_limits);
-    budget.mode := coalesce(_with_changes.changes ->> 'mode', budget.mode);
-    budget.on_hard_limit := coalesce(_with_changes.changes ->> 'on_hard_limit', budget.on_hard_limit);
-    budget.on_soft_limit := coalesce(_with_changes.changes ->> 'on_soft_limit', budget.on_soft_limit);
-    budget.scope_type := coalesce(_with_changes.changes ->> 'scope_type', budget.scope_type);
-    budget.scope_id := coalesce(_with_changes.changes ->> 'scope_id', budget.scope_id);
-    budget.reset_interval_ms := nullif(coalesce((_with_changes.changes ->> 'reset_interval_ms')::bigint, before), 0);
-    if budget.reset_interval_ms is distinct from before then
-        budget.next_reset_at := case
-            when budget.reset_interval_ms > 0
-                then _with_changes.now + least(budget.reset_interval_ms, 315360000000) * interval '1 ms' end;
-    end if;
-    return _with_changes.budget;
-end $$;
-
--- Change the definition of a budget. A raised limit opens its routes immediately, a lowered limit closes them. The only
+-- Change the definition of a budget: omitted fields keep their values, new limits replace all previous limits, and an
+-- interval of 0 ends the resets. A raised limit opens its routes immediately, a lowered limit closes them. The only
 -- executions written are those that wait for this budget and fit now.
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now; reservation open → expired
@@ -163,16 +138,23 @@ declare
     now timestamptz := flowfabric.clock();
     -- Only omitted fields keep their values: a limit of null is no number, and is refused.
     given jsonb := (select coalesce(jsonb_object_agg(c.field, c.value), '{}')
-                    from jsonb_each(change_budget.changes::jsonb) c (field, value) where c.value <> 'null');
+                    from jsonb_each(change_budget.changes::jsonb) c (field, value)
+                    where c.value <> 'null' and c.field in (
+                        'hard_limits', 'soft_limits', 'mode', 'on_hard_limit', 'on_soft_limit', 'reset_interval_ms',
+                        'scope_type', 'scope_id'));
     before flowfabric.budgets;
     budget flowfabric.budgets;
 begin
     perform flowfabric._check_by(change_budget.by);
     before := flowfabric._lock_budget(change_budget.id, now);
-    budget := flowfabric._with_changes(before, given, now);
+    budget := jsonb_populate_record(before, given);
+    budget.reset_interval_ms := nullif(budget.reset_interval_ms, 0);
     perform flowfabric._raise(flowfabric._budget_fault(budget));
     budget.hard_limits := flowfabric._plus('{}', budget.hard_limits);
     budget.soft_limits := flowfabric._plus('{}', budget.soft_limits);
+    if budget.reset_interval_ms is distinct from before.reset_interval_ms then
+        budget.next_reset_at := now + budget.reset_interval_ms * interval '1 ms';
+    end if;
 
     update flowfabric.budgets b
     set hard_limits = budget.hard_limits, soft_limits = budget.soft_limits, mode = budget.mode,

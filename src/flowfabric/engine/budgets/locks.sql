@@ -130,20 +130,23 @@ begin
     return held;
 end $$;
 
--- Lock one budget.
+-- Lock one budget, with others that the call may have to lock.
 --
 --   moves    reservation open → expired
 --   returns  the budget
-create or replace function flowfabric._lock_budget(id uuid, now timestamptz)
+create or replace function flowfabric._lock_budget(id uuid, now timestamptz, others uuid[] default '{}')
 returns flowfabric.budgets
 language plpgsql as $$
 declare
-    held flowfabric.budgets[] := flowfabric._lock_budgets(array[_lock_budget.id], _lock_budget.now);
+    held flowfabric.budgets;
 begin
-    if held is null then
+    select h.* into held
+    from unnest(flowfabric._lock_budgets(_lock_budget.id || _lock_budget.others, _lock_budget.now)) h
+    where h.id = _lock_budget.id;
+    if not found then
         perform flowfabric._raise(flowfabric._no_budget_fault(_lock_budget.id));
     end if;
-    return held[1];
+    return held;
 end $$;
 
 -- Find a budget of a namespace by a text: a UUID is taken as its id, any other text as its name.
@@ -228,18 +231,4 @@ exception when lock_not_available then
         left join lateral (
             select true as is_ours from flowfabric.budgets b where b.id = x.id for update skip locked) b on true
         where b.is_ours or not exists (select from flowfabric.budgets b where b.id = x.id));
-end $$;
-
--- The lanes that may have claimable work again because a budget has room: the lanes of its routes.
---
---   returns  the names, or null if the budget closed no routes before, or still does
-create or replace function flowfabric._opened_lanes(before flowfabric.budgets, after flowfabric.budgets)
-returns text[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    if before.full_until is null or flowfabric._is_full(_opened_lanes.after) then
-        return null;
-    end if;
-    return array(select distinct r.lane from flowfabric.routes r where r.budgets @> array[after.id] order by 1);
 end $$;

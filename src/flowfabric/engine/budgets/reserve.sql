@@ -140,8 +140,6 @@ create or replace function flowfabric._lock_for_call(
     budget uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns flowfabric.budgets
 language plpgsql as $$
-declare
-    held flowfabric.budgets;
 begin
     if _lock_for_call.id is not null then
         perform flowfabric._lock_flows_for_breach(
@@ -150,29 +148,6 @@ begin
             _lock_for_call.partition, _lock_for_call.id, _lock_for_call.lease_id, _lock_for_call.epoch,
             _lock_for_call.attempt)).fault);
     end if;
-    select h.* into held from unnest(flowfabric._lock_budgets(flowfabric._budgets_to_lock(
-        array[_lock_for_call.budget], array[_lock_for_call.partition], array[_lock_for_call.id]), _lock_for_call.now)) h
-    where h.id = _lock_for_call.budget;
-    if not found then
-        perform flowfabric._raise(flowfabric._no_budget_fault(_lock_for_call.budget));
-    end if;
-    return held;
-end $$;
-
--- Complete the answer to a hard breach, and apply the action of the budget to the execution, if there is one. The
--- caller has locked and stored the budget.
---
---   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
---   returns  the verdict with the action taken, and the members of its flow that ended with the execution, if any
-create or replace function flowfabric._answer_breach(
-    budget flowfabric.budgets, verdict jsonb, partition int, execution uuid, amounts jsonb, now timestamptz)
-returns jsonb
-language plpgsql as $$
-begin
-    if _answer_breach.execution is null then
-        return _answer_breach.verdict || '{"action": "refuse"}';
-    end if;
-    return _answer_breach.verdict || jsonb_build_object('action', budget.on_hard_limit) || flowfabric._act_on_breach(
-        _answer_breach.budget, _answer_breach.partition, _answer_breach.execution, _answer_breach.amounts,
-        _answer_breach.verdict ->> 'dimension', _answer_breach.now);
+    return flowfabric._lock_budget(_lock_for_call.budget, _lock_for_call.now, flowfabric._budgets_to_lock(
+        '{}', array[_lock_for_call.partition], array[_lock_for_call.id]));
 end $$;

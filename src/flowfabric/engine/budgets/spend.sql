@@ -1,9 +1,9 @@
 -- Usage reports: count used amounts in budgets, many reports in one call, each counted in full or not at all.
 
--- Count amounts in a budget if they fit, as used or as reserved. At a hard breach or an error nothing is counted. The
--- caller has locked the budget and stores it.
+-- Count amounts in a budget if they fit, as used or as reserved. At a hard breach only the breach is counted, and at an
+-- error nothing. The caller has locked the budget and stores it.
 --
---   emits    budget_soft_breached
+--   emits    budget_soft_breached, budget_hard_breached
 --   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._charge(
     inout budget flowfabric.budgets, amounts jsonb, reserving boolean, execution_id text, now timestamptz,
@@ -14,7 +14,12 @@ begin
     if verdict ? 'code' then
         return;
     elsif verdict ->> 'outcome' = 'hard_breach' then
-        budget := flowfabric._breached(budget, verdict, _charge.amounts, _charge.execution_id, _charge.now);
+        budget.breach_count := budget.breach_count + 1;
+        budget.last_breach := verdict ->> 'dimension';
+        budget.last_breach_at := _charge.now;
+        perform flowfabric._append_budget('budget_hard_breached', budget, detail => jsonb_strip_nulls(
+            (verdict - 'outcome')
+            || jsonb_build_object('amounts', _charge.amounts, 'execution_id', _charge.execution_id)));
         return;
     end if;
     if _charge.reserving then
@@ -34,64 +39,6 @@ begin
     end if;
 end $$;
 
--- Count a hard breach. The caller has locked the budget and stores it.
---
---   emits    budget_hard_breached
---   returns  the budget
-create or replace function flowfabric._breached(
-    budget flowfabric.budgets, verdict jsonb, amounts jsonb, execution_id text, now timestamptz)
-returns flowfabric.budgets
-language plpgsql as $$
-begin
-    budget.breach_count := budget.breach_count + 1;
-    budget.last_breach := _breached.verdict ->> 'dimension';
-    budget.last_breach_at := _breached.now;
-    perform flowfabric._append_budget('budget_hard_breached', _breached.budget, detail => jsonb_strip_nulls(
-        (_breached.verdict - 'outcome')
-        || jsonb_build_object('amounts', _breached.amounts, 'execution_id', _breached.execution_id)));
-    return _breached.budget;
-end $$;
-
--- Whether a report was counted before, by its dedup key or by its step in the journal.
---
---   returns  true or false
-create or replace function flowfabric._is_counted(
-    budget uuid, key text, partition int, execution uuid, step text, occurrence int, now timestamptz)
-returns boolean
-language sql stable as $$
-    select _is_counted.key is not null and exists (
-            select from flowfabric.budgets b
-            join flowfabric.usage_keys k on k.partition = b.partition and k.budget = b.id
-            where b.id = _is_counted.budget and k.key = _is_counted.key
-              and k.at > _is_counted.now - interval '24 hours')
-        or _is_counted.step is not null and exists (
-            select from flowfabric.steps s
-            where s.partition = _is_counted.partition and s.execution = _is_counted.execution
-              and s.name = _is_counted.step and s.occurrence = _is_counted.occurrence)
-$$;
-
--- Remember that a report was counted: its dedup key for a day, its step in the journal as long as the execution is
--- kept.
-create or replace function flowfabric._remember_report(
-    budget flowfabric.budgets, key text, partition int, execution uuid, step text, occurrence int, verdict jsonb,
-    now timestamptz)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    if _remember_report.key is not null then
-        insert into flowfabric.usage_keys (partition, budget, key, at)
-        values (budget.partition, budget.id, _remember_report.key, _remember_report.now)
-        on conflict on constraint usage_keys_pkey do update set at = excluded.at;
-    end if;
-    if _remember_report.step is not null then
-        insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result)
-        values (_remember_report.partition, _remember_report.execution, _remember_report.step,
-                _remember_report.occurrence, 'step', _remember_report.now,
-                convert_to(_remember_report.verdict::text, 'UTF8'));
-    end if;
-end $$;
-
 -- Delete dedup keys that are a day old. They stop counting at that age, deleted or not.
 --
 --   locks    the keys it removes, skipping locked ones
@@ -108,23 +55,6 @@ begin
         order by o.at limit _forget_usage_keys.take for update skip locked));
     get diagnostics forgotten = row_count;
     return forgotten;
-end $$;
-
--- Check a report, except for its fence and its budget.
---
---   returns  the fault, or null if the report is valid
-create or replace function flowfabric._report_fault(amounts jsonb, key text, execution uuid, step text, occurrence int)
-returns jsonb
-language plpgsql stable as $$
-declare
-    fault jsonb := flowfabric._amounts_fault(_report_fault.amounts, 1);
-begin
-    if fault is not null then
-        return fault;
-    elsif _report_fault.key is not null and flowfabric._dedup_key_fault(_report_fault.key) is not null then
-        return flowfabric._dedup_key_fault(_report_fault.key);
-    end if;
-    return flowfabric._spending_step_fault(_report_fault.execution, _report_fault.step, _report_fault.occurrence);
 end $$;
 
 -- Check the step that a report or a settlement saves in the journal.
@@ -154,7 +84,8 @@ language sql immutable as $$
         '{"field": "dedup_key"}') end
 $$;
 
--- Count one report in a budget, unless it was counted before. The caller has locked the budget and stores it.
+-- Count one report in a budget, unless it was counted before: its dedup key is remembered for a day, its step in the
+-- journal as long as the execution is kept. The caller has locked the budget and stores it.
 --
 --   returns  the budget, and the verdict: {outcome, …figures}, or the fault
 create or replace function flowfabric._report_one(
@@ -165,9 +96,14 @@ language plpgsql as $$
 declare
     charged record;
 begin
-    if (_report_one.key is not null or _report_one.step is not null)
-       and flowfabric._is_counted(budget.id, _report_one.key, _report_one.partition, _report_one.execution,
-                                  _report_one.step, _report_one.occurrence, _report_one.now) then
+    if _report_one.key is not null and exists (
+           select from flowfabric.usage_keys k
+           where k.partition = budget.partition and k.budget = budget.id and k.key = _report_one.key
+             and k.at > _report_one.now - interval '24 hours')
+       or _report_one.step is not null and exists (
+           select from flowfabric.steps s
+           where s.partition = _report_one.partition and s.execution = _report_one.execution
+             and s.name = _report_one.step and s.occurrence = _report_one.occurrence) then
         verdict := '{"outcome": "already_applied"}';
         return;
     elsif _report_one.step is not null and (
@@ -181,14 +117,21 @@ begin
         _report_one.now);
     budget := charged.budget;
     verdict := charged.verdict;
-    if verdict ->> 'outcome' in ('ok', 'soft_breach') then
-        perform flowfabric._remember_report(
-            budget, _report_one.key, _report_one.partition, _report_one.execution, _report_one.step,
-            _report_one.occurrence, verdict, _report_one.now);
-        if _report_one.execution is not null and _report_one.amounts <> '{}' then
-            perform flowfabric._note_spending(
-                _report_one.partition, _report_one.execution, budget, _report_one.amounts);
-        end if;
+    if (verdict ->> 'outcome' in ('ok', 'soft_breach')) is not true then
+        return;
+    end if;
+    if _report_one.key is not null then
+        insert into flowfabric.usage_keys (partition, budget, key, at)
+        values (budget.partition, budget.id, _report_one.key, _report_one.now)
+        on conflict on constraint usage_keys_pkey do update set at = excluded.at;
+    end if;
+    if _report_one.step is not null then
+        insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result)
+        values (_report_one.partition, _report_one.execution, _report_one.step, _report_one.occurrence, 'step',
+                _report_one.now, convert_to(verdict::text, 'UTF8'));
+    end if;
+    if _report_one.execution is not null and _report_one.amounts <> '{}' then
+        perform flowfabric._note_spending(_report_one.partition, _report_one.execution, budget, _report_one.amounts);
     end if;
 end $$;
 
@@ -218,18 +161,6 @@ begin
         end loop;
     end if;
     return faults;
-end $$;
-
--- Store the locked budgets that a call has changed.
-create or replace function flowfabric._store_changed(held flowfabric.budgets[], changed uuid[])
-returns void
-language plpgsql as $$
-begin
-    for place in 1 .. coalesce(cardinality(_store_changed.held), 0) loop
-        if _store_changed.held[place].id = any (_store_changed.changed) then
-            perform flowfabric._store_budget(_store_changed.held[place]);
-        end if;
-    end loop;
 end $$;
 
 -- Report usage, many reports in one call, counted one after the other. A report is counted in all its dimensions or in
@@ -292,7 +223,8 @@ begin
             case when it.execution = any (acted) then (flowfabric._lock_fenced(
                 it.partition, it.execution, report_usage.lease_ids[it.item], report_usage.epochs[it.item],
                 report_usage.attempts[it.item])).fault end,
-            flowfabric._report_fault(it.given, it.key, it.execution, it.step, it.occurrence),
+            flowfabric._amounts_fault(it.given, 1), flowfabric._dedup_key_fault(it.key),
+            flowfabric._spending_step_fault(it.execution, it.step, it.occurrence),
             case when place is null then flowfabric._no_budget_fault(it.budget) end);
         if verdict is null then
             reported := flowfabric._report_one(
@@ -303,13 +235,12 @@ begin
             changed := case when it.budget = any (changed) then changed else changed || it.budget end;
         end if;
         if verdict ->> 'outcome' = 'hard_breach' then
-            verdict := verdict || jsonb_build_object(
-                'action', case when it.execution is null then 'refuse' else held[place].on_hard_limit end);
+            if it.execution is not null and held[place].on_hard_limit <> 'refuse' then
+                perform flowfabric._store_budget(h) from unnest(held) h where h.id = any (changed);
+            end if;
+            verdict := flowfabric._answer_breach(
+                held[place], verdict, it.partition, it.execution, flowfabric._amounts_counted(it.given), now);
             if verdict ->> 'action' <> 'refuse' then
-                perform flowfabric._store_changed(held, changed);
-                verdict := verdict || flowfabric._act_on_breach(
-                    held[place], it.partition, it.execution, flowfabric._amounts_counted(it.given),
-                    verdict ->> 'dimension', now);
                 -- If the action ended the execution, its reservations were released: read the budgets again.
                 held := flowfabric._lock_budgets(held_ids, now);
                 acted := acted || it.execution;
@@ -319,5 +250,5 @@ begin
         select it.item::int, verdict ->> 'outcome', verdict ->> 'code',
                nullif(verdict - 'outcome' - 'code', '{}')::text;
     end loop;
-    perform flowfabric._store_changed(held, changed);
+    perform flowfabric._store_budget(h) from unnest(held) h where h.id = any (changed);
 end $$;

@@ -1,37 +1,41 @@
 -- Budget waits: act on an execution that exceeds a hard limit, and resume it automatically when it fits again.
 
--- Apply the on_hard_limit action of a budget to an execution. The caller has locked the ticket and the budgets of its
--- reservations.
+-- Complete the answer to a hard breach, and apply the on_hard_limit action of the budget to the execution, if there is
+-- one. The caller has stored the budget, and has locked the ticket and the budgets of its reservations.
 --
 --   moves    active → ended: failed, cancelled; or → suspended: waiting_for_budget; or stays active
 --   emits    execution_failed, execution_cancelled
---   returns  {ended}: the members of its flow that ended with it, if any
-create or replace function flowfabric._act_on_breach(
-    budget flowfabric.budgets, partition int, execution uuid, amounts jsonb, dimension text, now timestamptz)
+--   returns  the verdict with the action taken, and the members of its flow that ended with the execution, if any
+create or replace function flowfabric._answer_breach(
+    budget flowfabric.budgets, verdict jsonb, partition int, execution uuid, amounts jsonb, now timestamptz)
 returns jsonb
 language plpgsql as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
+    action text := case when _answer_breach.execution is null then 'refuse' else budget.on_hard_limit end;
     ended text[];
 begin
-    select t.* into ticket from flowfabric.tickets t
-    where t.partition = _act_on_breach.partition and t.id = _act_on_breach.execution;
-    if budget.on_hard_limit in ('fail', 'cancel') then
+    if action <> 'refuse' then
+        select t.* into ticket from flowfabric.tickets t
+        where t.partition = _answer_breach.partition and t.id = _answer_breach.execution;
+    end if;
+    if action in ('fail', 'cancel') then
         ended := (flowfabric._end(
             array[ticket.partition], array[ticket.id],
-            case budget.on_hard_limit when 'fail' then 'failed' else 'cancelled' end::flowfabric.outcome,
+            case action when 'fail' then 'failed' else 'cancelled' end::flowfabric.outcome,
             failures => array[jsonb_build_object(
-                'class', case budget.on_hard_limit when 'fail' then 'permanent' else 'cancelled' end,
+                'class', case action when 'fail' then 'permanent' else 'cancelled' end,
                 'category', 'budget_exhausted', 'reason', 'budget_exhausted', 'budget', budget.name,
-                'dimension', _act_on_breach.dimension)])).ended;
-    elsif budget.on_hard_limit = 'suspend' then
+                'dimension', _answer_breach.verdict -> 'dimension')])).ended;
+    elsif action = 'suspend' then
         insert into flowfabric.budget_waits (partition, execution, budget, amounts, asked_at)
-        values (ticket.partition, ticket.id, budget.id, _act_on_breach.amounts, _act_on_breach.now);
+        values (ticket.partition, ticket.id, budget.id, _answer_breach.amounts, _answer_breach.now);
         perform flowfabric._suspend_tickets(
-            array[ticket.partition], array[ticket.id], array[gen_random_uuid()], null, _act_on_breach.now);
+            array[ticket.partition], array[ticket.id], array[gen_random_uuid()], null, _answer_breach.now);
     end if;
-    return case when ended is null then '{}' else jsonb_build_object('ended', ended) end;
+    return _answer_breach.verdict || jsonb_build_object('action', action)
+        || case when ended is null then '{}' else jsonb_build_object('ended', ended) end;
 end $$;
 
 -- Explain how much of a budget an execution waits for that the budget has suspended.
@@ -98,7 +102,8 @@ begin
             passed := passed + 1;
             continue;
         end if;
-        room := flowfabric._less_room(room, waiting.amounts);
+        budget.reserved := flowfabric._plus(budget.reserved, waiting.amounts);
+        room := flowfabric._room(_resume_waiting.budget);
         partitions := partitions || waiting.partition;
         executions := executions || waiting.execution;
         lanes := case when waiting.lane = any (lanes) then lanes else lanes || waiting.lane end;
@@ -109,28 +114,20 @@ begin
     end if;
 end $$;
 
--- The remaining amounts after some are taken. Only limited dimensions are listed.
---
---   returns  {dimension: whole number}
-create or replace function flowfabric._less_room(room jsonb, amounts jsonb)
-returns jsonb
-language sql immutable as $$
-    select coalesce(
-        jsonb_object_agg(r.key, r.value::bigint - coalesce((_less_room.amounts ->> r.key)::bigint, 0)), '{}')
-    from jsonb_each_text(_less_room.room) r
-$$;
-
 -- Resume waiting executions that fit now. The caller has locked and stored the budget.
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now
---   returns  the lanes that may have claimable work again
+--   returns  the lanes that may have claimable work again: theirs, and those of the budget's routes if it opened them
 create or replace function flowfabric._resume_waiting_for_budget(
     before flowfabric.budgets, after flowfabric.budgets, now timestamptz)
 returns text[]
 language plpgsql as $$
 declare
-    opened text[] := flowfabric._opened_lanes(_resume_waiting_for_budget.before, _resume_waiting_for_budget.after);
+    opened text[];
 begin
+    if before.full_until is not null and not flowfabric._is_full(_resume_waiting_for_budget.after) then
+        opened := array(select r.lane from flowfabric.routes r where r.budgets @> array[after.id]);
+    end if;
     -- A bounded number, because the budget stays locked during this call; the sweep resumes the rest.
     return array(
         select distinct l
