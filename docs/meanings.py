@@ -269,6 +269,7 @@ PARAMETERS = {
     "executions.list_executions.parent": "only children of this execution",
     "executions.describe.last_failure": "read the failure of the last attempt that failed, with its traceback",
     "steps.list_steps.results": "read the results too",
+    "claims.renew_many.running": "the steps that run under each lease, by the id of the lease",
     "executions.override.outcome": "how it ends: `success` or `failed`",
     "Execution.override.outcome": "how it ends: `success` or `failed`",
     "Execution.override.result": "the result, for `success` only",

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric.engine import attempts, flows, lanes, steps, waits, workers
+from flowfabric.engine import attempts, claims, flows, lanes, steps, waits, workers
 from flowfabric.ids import ExecutionId, FlowId, stamped
-from flowfabric.model import Delay, RegisteredTask, Step
+from flowfabric.model import Delay, RegisteredTask, ReportedStep, Step
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -19,7 +19,7 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
-STUCK, NAPPING, BROKEN = map(numbered, range(12, 15))
+STUCK, NAPPING, BROKEN, BUSY = map(numbered, range(12, 16))
 
 SCHEMA: Mapping[str, object] = {
     "type": "object",
@@ -105,9 +105,21 @@ async def saved(given: Given) -> None:
     """An execution that has saved two steps and sleeps; the name of one step has control characters."""
     claim = await given.claimed(execution_id=NAPPING, lane="naps")
     for name, result in (("search", b'["tides"]'), ("a\x1b[31m\n\u202eb", None)):
-        await steps.save_step(given.conn, Step(fence=claim.fence, name=name, occurrence=1, result=result))
+        took = timedelta(seconds=1.5) if result else None
+        await steps.save_step(given.conn, Step(fence=claim.fence, name=name, occurrence=1, result=result, lasted=took))
     nap = Delay(fence=claim.fence, until=timedelta(hours=1), name="sleep", occurrence=1)
     await attempts.delay_many(given.conn, [nap])
+
+
+async def running(given: Given) -> None:
+    """An execution that has run three steps at once for an hour and a half."""
+    claim = await given.claimed(execution_id=BUSY, lane="busy")
+    named = {"search": 90, "a\x1b[31m\n\u202eb": 90, "write": 80}
+    reports = [
+        ReportedStep(name=name, occurrence=1, number=number, elapsed=timedelta(minutes=minutes, seconds=10))
+        for number, (name, minutes) in enumerate(named.items(), 1)
+    ]
+    await claims.renew_many(given.conn, [claim.fence], running={claim.fence.lease_id: reports})
 
 
 async def raised(given: Given) -> None:

@@ -11,6 +11,7 @@ from tests.cli.looks import FOLDER, Looks
 from tests.cli.scene import (
     ASKING,
     BROKEN,
+    BUSY,
     CANCELLED,
     DONE,
     FAILED,
@@ -74,10 +75,11 @@ async def test_lists_and_cards_of_executions(look: Looks, given: Given) -> None:
 
 async def test_steps(look: Looks, given: Given) -> None:
     await scene.saved(given)
+    await scene.running(given)
     await given.submitted(execution_id=WAITING)
 
-    ways = ("--results", "--json --limit 2", "--results --json", "--limit 2")
-    await look("executions steps", f"{NAPPING}", *(f"{NAPPING} {way}" for way in ways), f"{WAITING}", f"{STUCK}")
+    ways = [f"{NAPPING} {way}" for way in ("--results", "--json --limit 2", "--results --json", "--limit 2")]
+    await look("executions steps", f"{NAPPING}", *ways, f"{BUSY}", f"{BUSY} --limit 2", f"{WAITING}", f"{STUCK}")
 
 
 async def test_explanations(look: Looks, given: Given) -> None:

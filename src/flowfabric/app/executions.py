@@ -28,8 +28,8 @@ from flowfabric.model import (
     Outcome,
     PublicState,
     Result,
-    SavedStep,
     SignalToSend,
+    StepSummary,
     SubmitOutcome,
     Submitted,
 )
@@ -206,10 +206,11 @@ class Execution(Generic[R]):
             if event.kind in ENDS and await self._ended_at(event):
                 return
 
-    async def steps(self, *, results: bool = False) -> AsyncIterator[SavedStep]:
-        """Yield the steps and sleeps that the handler has saved, in the order in which they were saved.
+    async def steps(self, *, results: bool = False) -> AsyncIterator[StepSummary]:
+        """Yield the steps and sleeps that the handler has saved, in that order, and then the steps that it runs now.
 
-        `results` reads their results too, as the bytes that were stored.
+        A step that runs is listed when it has run for about a second. `results` reads the results too,
+        as the bytes that were stored.
         """
         cursor: str | None = None
         while True:

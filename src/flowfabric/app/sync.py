@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         FlowState,
         Outcome,
         PublicState,
-        SavedStep,
         ScheduleChange,
         SignalToSend,
+        StepSummary,
     )
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -147,10 +147,11 @@ class SyncExecution(Sync, Generic[R]):
         """Yield the events of the execution, past and new, until it has ended."""
         return self._iterate(self._thing.events, cursor)
 
-    def steps(self, *, results: bool = False) -> Iterator[SavedStep]:
-        """Yield the steps and sleeps that the handler has saved, in the order in which they were saved.
+    def steps(self, *, results: bool = False) -> Iterator[StepSummary]:
+        """Yield the steps and sleeps that the handler has saved, in that order, and then the steps that it runs now.
 
-        `results` reads their results too, as the bytes that were stored.
+        A step that runs is listed when it has run for about a second. `results` reads the results too,
+        as the bytes that were stored.
         """
         return self._iterate(self._thing.steps, results=results)
 

@@ -51,6 +51,8 @@ def cell(value: object) -> str:
             return "yes" if value else "no"
         case datetime():
             return timestamp(value)
+        case timedelta():
+            return lasting(value)
         case Mapping():
             return ", ".join(f"{key}={_word(inner)}" for key, inner in value.items())
         case bytes():
@@ -70,6 +72,14 @@ def timestamp(at: datetime) -> str:
 def short_duration(seconds: float) -> str:
     """A duration in at most two units, to fit a column: 45s, 12m, 3h10m."""
     return "".join(f"{count}{unit}" for count, unit in durations.in_two_units(seconds)) or "0s"
+
+
+def lasting(span: timedelta) -> str:
+    """How long something took: 350ms, 12.3s, 12m, 3h10m."""
+    seconds = span.total_seconds()
+    if seconds < 1:
+        return f"{seconds * 1_000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 60 else short_duration(seconds)
 
 
 def milliseconds_until(at: datetime | None, now: datetime) -> int | None:

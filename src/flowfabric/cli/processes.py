@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from flowfabric.cli.logs import configure_logging
 from flowfabric.postgres.backoff import Backoff
 
 log = logging.getLogger("flowfabric.cli")
@@ -18,7 +19,7 @@ LONG_LIFE = 60.0  # seconds: a process that lived longer is restarted after the 
 
 def supervise(count: int, arguments: Sequence[str]) -> int:
     """Run `count` processes of `ff` until a signal stops them. Returns 0 if all of them exited with 0, else 1."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging()
     return asyncio.run(Processes(arguments).run(count))
 
 

@@ -12,11 +12,12 @@ from flowfabric.calls import Act
 from flowfabric.cursors import invalid_cursor
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, check_text
-from flowfabric.model import Journal, JournalEntry, Page, Saved, SavedStep, Step
+from flowfabric.model import Journal, JournalEntry, Page, Saved, Step, StepSummary
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 RESULT_LIMIT = 1_048_576
+RUNNING = "running"  # in a cursor, instead of a time: steps that run come after the saved ones
 
 
 class _Page(msgspec.Struct):
@@ -54,11 +55,11 @@ async def list_steps(
     results: bool = False,
     cursor: str | None = None,
     limit: int = 50,
-) -> Page[SavedStep]:
-    """List the steps and sleeps that an execution has saved, in the order in which they were saved.
+) -> Page[StepSummary]:
+    """List the steps and sleeps that an execution has saved, in the order in which they were saved, and those that run.
 
-    With `results`, a page has at most 1 MiB of them, or one step. Raises `ExecutionNotFound`, `InvalidCursor`,
-    `InvalidLimit`.
+    Steps that run are last; they are listed after about a second. With `results`, a page has at most 1 MiB of them, or
+    one step. Raises `ExecutionNotFound`, `InvalidCursor`, `InvalidLimit`.
     """
     found = await call.rows(
         conn,
@@ -68,7 +69,7 @@ async def list_steps(
         take=call.take(limit),
         **_position(cursor),
     )
-    items = [msgspec.convert(row, SavedStep) for row in found]
+    items = [msgspec.convert(row, StepSummary) for row in found]
     fitting = [item for item, row in zip(items, found, strict=True) if row["fits"]]
     page = call.page(fitting, limit, _cursor)
     if fitting and len(fitting) < len(items):
@@ -81,17 +82,17 @@ def _position(cursor: str | None) -> dict[str, object]:
         return {}
     at, occurrence, name = [*cursor.split(","), "", ""][:3]
     try:
-        after = datetime.fromisoformat(at)
+        after = None if at == RUNNING else datetime.fromisoformat(at)
     except ValueError:
         raise invalid_cursor(cursor) from None
-    known = cursor.isascii() and cursor.count(",") == 2 and after.tzinfo and occurrence.isdigit()
+    known = cursor.isascii() and cursor.count(",") == 2 and (not after or after.tzinfo) and occurrence.isdigit()
     if not known or len(occurrence) > 9 or "\0" in unquote(name):
         raise invalid_cursor(cursor)
     return {"after_at": after, "after_occurrence": int(occurrence), "after_name": unquote(name)}
 
 
-def _cursor(last: SavedStep) -> str:
-    return f"{last.saved_at.isoformat()},{last.occurrence},{quote(last.name, safe='')}"
+def _cursor(last: StepSummary) -> str:
+    return f"{last.saved_at.isoformat() if last.saved_at else RUNNING},{last.occurrence},{quote(last.name, safe='')}"
 
 
 async def read_journal(
@@ -122,6 +123,7 @@ def _act(step: Step) -> Act:
         "occurrences": calls.expect(int, step.occurrence, "occurrence"),
         "results": step.result,
         "dues_at": step.due_at,
+        "spans_ms": calls.span(step.lasted, "duration of a step"),
         "encodings": None if step.encoding == "json" else check_text(step.encoding, "encoding"),
     }
     return Act(step.fence, values, len(step.result or b""))

@@ -29,9 +29,9 @@ language sql stable as $$
     end
 $$;
 
--- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends then. The first result of a
--- name and occurrence wins. An execution has at most 10 000 steps. Without `wait`, items whose ticket another
--- transaction has locked are refused, so that the other items do not wait for them.
+-- Save the results of steps, many in one call. With `dues_at` the step is a sleep that ends then; `spans_ms` says how
+-- long each function took. The first result of a name and occurrence wins. An execution has at most 10 000 steps.
+-- Without `wait`, items whose ticket another transaction has locked are refused, so that the other items do not wait.
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
@@ -40,7 +40,7 @@ $$;
 create or replace function flowfabric.save_step(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[], occurrences int[],
     results bytea[] default null, encodings text[] default null, dues_at timestamptz[] default null,
-    result_limit int default 1048576, wait boolean default true)
+    result_limit int default 1048576, wait boolean default true, spans_ms bigint[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -76,10 +76,12 @@ begin
         select f.*, h.steps + row_number() over (partition by f.partition, f.id order by f.item) as place
         from first f join held h on h.partition = f.partition and h.id = f.id
     ), saved as (
-        insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, encoding, at, due_at)
+        insert into flowfabric.steps (partition, execution, name, occurrence, kind, result, encoding, at, due_at,
+                                      started_at)
         select f.partition, f.id, f.name, f.occurrence,
                case when save_step.dues_at[f.item] is null then 'step' else 'sleep' end,
-               save_step.results[f.item], save_step.encodings[f.item], now, save_step.dues_at[f.item]
+               save_step.results[f.item], save_step.encodings[f.item], now, save_step.dues_at[f.item],
+               flowfabric._ago(save_step.spans_ms[f.item], now)
         from fitting f where f.place <= 10000
     )
     select array_agg(f.item) into fresh from fitting f where f.place <= 10000;
@@ -102,19 +104,37 @@ begin
         select coalesce(j.fault, case when s.name is null then flowfabric._too_many_steps_fault() end)) o (fault);
 end $$;
 
--- List the steps and sleeps that an execution has saved, in the order in which they were saved. Keyset pagination; a
--- page sorts the steps of the execution, at most 10,000. Results are read only if requested, and then a page stops at
--- 1 MiB of them, but has at least one step.
+-- Read the steps that an active execution runs, as its worker has last reported them with a renewal: the ones that run
+-- longest, at most 20. Steps that have been saved since are left out.
+--
+--   returns  one row per step, none if its lease has expired; `number` counts the steps and sleeps of the run
+create or replace function flowfabric._running_steps(ticket flowfabric.tickets)
+returns table (name text, occurrence int, number int, started_at timestamptz)
+language sql stable rows 2 as $$
+    select r.name, r.occurrence, r.number, r.started_at
+    from jsonb_to_recordset((_running_steps.ticket).running)
+         as r (name text, occurrence int, number int, started_at timestamptz)
+    where (_running_steps.ticket).phase = 'active' and (_running_steps.ticket).expires_at > flowfabric.clock()
+      and not exists (
+        select from flowfabric.steps s
+        where s.partition = (_running_steps.ticket).partition and s.execution = (_running_steps.ticket).id
+          and s.name = r.name and s.occurrence = r.occurrence offset 0)
+    order by r.started_at, r.number
+$$;
+
+-- List the steps and sleeps that an execution has saved, in the order in which they were saved, and then the steps
+-- that it runs. Keyset pagination; without `after_at` the saved ones are left out. A page sorts the steps of the
+-- execution, at most 10,000. Results are read only if requested; a page stops at 1 MiB of them, but has at least one.
 --
 --   refuses  execution_not_found, invalid_limit
 --   returns  one row per step, and one more than `take` if another page follows; `fits` is false for those that the
 --            page has no room for. A sleep is `sleeping` until it is over, or `interrupted` if the execution ended
---            before
+--            before. `lasted` is how long the function took, how long it has run, or how long a sleep is
 create or replace function flowfabric.list_steps(
     partition int, id uuid, with_results boolean default false, after_at timestamptz default '-infinity',
     after_name text default '', after_occurrence int default 0, take int default 50)
-returns table (name text, occurrence int, kind text, state text, saved_at timestamptz, due_at timestamptz, size int,
-               encoding text, result bytea, fits boolean)
+returns table (name text, occurrence int, kind text, state text, started_at timestamptz, saved_at timestamptz,
+               due_at timestamptz, lasted interval, size int, encoding text, result bytea, fits boolean)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -129,11 +149,20 @@ begin
 
     return query
     with steps as (
-        select s.name, s.occurrence, s.kind, s.at, s.due_at, coalesce(octet_length(s.result), 0) as size, s.encoding
+        select s.name, s.occurrence, s.kind, s.at, s.at as saved_at, s.due_at, s.encoding,
+               coalesce(s.started_at, case when s.kind = 'sleep' then s.at end) as started_at,
+               coalesce(octet_length(s.result), 0) as size
         from flowfabric.steps s
         where s.partition = list_steps.partition and s.execution = list_steps.id
-          and (s.at, s.name, s.occurrence) > (list_steps.after_at, list_steps.after_name, list_steps.after_occurrence)
-        order by s.at, s.name, s.occurrence
+          and (s.at, s.name, s.occurrence) > (coalesce(list_steps.after_at, 'infinity'), list_steps.after_name,
+                                              list_steps.after_occurrence)
+        union all
+        select r.name, r.occurrence, 'step', 'infinity', null, null, null, r.started_at, 0
+        from flowfabric.tickets t cross join lateral flowfabric._running_steps(t) r
+        where t.partition = list_steps.partition and t.id = list_steps.id
+          and (list_steps.after_at is not null
+               or (r.name collate "C", r.occurrence) > (list_steps.after_name, list_steps.after_occurrence))
+        order by at, name, occurrence
         limit flowfabric._page(list_steps.take)
     ), measured as (
         select s.*, row_number() over page = 1 or not list_steps.with_results
@@ -141,10 +170,13 @@ begin
         from steps s window page as (order by s.at, s.name, s.occurrence)
     )
     select m.name, m.occurrence, m.kind,
-           case when m.due_at is null or m.due_at <= coalesce(ended_at, now) then 'completed'
+           case when m.saved_at is null then 'running'
+                when m.due_at is null or m.due_at <= coalesce(ended_at, now) then 'completed'
                 when ended_at is null then 'sleeping' else 'interrupted' end,
-           m.at, m.due_at, m.size, coalesce(m.encoding, 'json'),
-           case when list_steps.with_results and m.fits then (
+           m.started_at, m.saved_at, m.due_at,
+           greatest(coalesce(m.due_at, m.saved_at, now) - m.started_at, interval '0'), m.size,
+           coalesce(m.encoding, 'json'),
+           case when list_steps.with_results and m.fits and m.saved_at is not null then (
                select s.result from flowfabric.steps s
                where s.partition = list_steps.partition and s.execution = list_steps.id and s.name = m.name
                  and s.occurrence = m.occurrence) end,

@@ -72,6 +72,26 @@ language sql immutable as $$
     select to_char(_number.value, 'FM9,999,999,999,999,999,990')
 $$;
 
+-- Format how long something has taken, in its largest unit: 12 s, 3 min, 5 h, 2 d.
+--
+--   returns  the duration
+create or replace function flowfabric._lasting(span interval)
+returns text
+language sql immutable as $$
+    select case when s < 120 then s || ' s' when s < 7200 then s / 60 || ' min' when s < 172800 then s / 3600 || ' h'
+                else flowfabric._number(s / 86400) || ' d' end
+    from (select greatest(extract(epoch from _lasting.span), 0)::bigint as s) x
+$$;
+
+-- The time so many milliseconds before `now`, at most a century.
+--
+--   returns  the time; null if the number is
+create or replace function flowfabric._ago(span_ms bigint, now timestamptz)
+returns timestamptz
+language sql immutable strict as $$
+    select _ago.now - least(greatest(_ago.span_ms, 0), 3155760000000) * interval '1 ms'
+$$;
+
 -- Quote a value for an error message, shortened to keep the message on one line.
 --
 --   returns  at most 80 characters of the value

@@ -325,13 +325,13 @@ class Context:
     async def _step(self, place: Place, run: Callable[[], Awaitable[Any]], returns: Any) -> Any:
         if place.entry is not None:
             return place.read(place.entry.result, returns)
-        with self._leaving.busy():
+        with self._leaving.busy(), self._runtime.run_step(self._claim, place) as step:
             within = _step_running.set(place.name)
             try:
                 encoded, result = place.keep(await run(), returns)
             finally:
                 _step_running.reset(within)
-            saved = await self._runtime.save_step(self._claim, place.name, place.occurrence, encoded)
+            saved = await self._runtime.save_step(self._claim, step, encoded)
         return result if saved == encoded else place.read(saved, returns)
 
     async def _call(self, name: str, call: "partial[Any]") -> Any:
@@ -357,11 +357,9 @@ class Context:
             encoded, _ = place.keep(await write(conn), returns)
             return encoded
 
-        def run() -> Awaitable[bytes]:
-            return self._runtime.run_transaction(self._claim, place.name, place.occurrence, written)
-
-        with self._leaving.busy():
+        with self._leaving.busy(), self._runtime.run_step(self._claim, place) as step:
             within = _step_running.set(place.name)
+            run = partial(self._runtime.run_transaction, self._claim, step, written)
             try:
                 return place.read(await with_retries(run, retries, pause), returns)
             finally:

@@ -25,11 +25,15 @@ def earlier_names(was: str | Sequence[str]) -> Sequence[str]:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A place in the journal: a name, which use of that name in this run (from 1), and the entry saved there."""
+    """A place in the journal: a name, which use of that name in this run (from 1), and the entry saved there.
+
+    `number` counts the steps and sleeps of the run, from 1.
+    """
 
     name: str
     occurrence: int
     entry: JournalEntry | None
+    number: int = 0
 
     def keep(self, result: object, returns: Any) -> tuple[bytes, Any]:
         """Encode a result to save it, and decode it again as later runs will. Raises `InvalidBody`."""
@@ -63,6 +67,7 @@ class Places:
         self._unasked = set(self._entries)
         self._uses: defaultdict[str, int] = defaultdict(int)
         self._renamed: dict[str, str] = {}
+        self._count = 0
 
     def ask(self, kind: str, name: str, was: str | Sequence[str] = ()) -> Place:
         """Return the next place of that name, or the one saved with the same occurrence under an earlier name.
@@ -74,6 +79,7 @@ class Places:
             raise InvalidName(f"name {shown(name)} is invalid; use 1 to {LONGEST_NAME} bytes for a step or a wait")
         self._uses[check_text(name, "the name of a step")] += 1
         occurrence = self._uses[name]
+        self._count += kind != "wait"
         entry = self._entries.get((name, occurrence))
         self._unasked.discard((name, occurrence))
         if was or self._renamed:
@@ -83,11 +89,11 @@ class Places:
                 self._unasked.discard((old, occurrence))
                 entry = entry or self._entries.get((old, occurrence))
         if entry is None:
-            return Place(name, occurrence, None)
+            return Place(name, occurrence, None, self._count)
         if entry.kind != kind:
             what = f"{entry.name!r} (occurrence {occurrence}) was a {entry.kind} when it was saved and is a {kind} now"
             raise ShapeChanged(what, name=entry.name)
-        return Place(entry.name, occurrence, entry)
+        return Place(entry.name, occurrence, entry, self._count)
 
     def _check_earlier(self, name: str, earlier: Sequence[str]) -> None:
         """Raise `ShapeChanged` if two names of this run would use the same saved results."""

@@ -1,6 +1,7 @@
 """The runtime: what a context asks of the worker that runs its handler. Every call is made under the run's lease."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
@@ -16,14 +17,24 @@ if TYPE_CHECKING:
 Amounts = Mapping[str, int]
 
 
+class RunningStep(Protocol):
+    """A step that runs."""
+
+    place: Place
+
+    @property
+    def elapsed(self) -> timedelta: ...
+
+
 class Runtime(Protocol):
     """Implemented by the worker, and by nothing else in this package."""
 
     async def clock(self) -> datetime: ...
-    async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes: ...
+    def run_step(self, claim: Claim, place: Place) -> AbstractContextManager[RunningStep]: ...
+    async def save_step(self, claim: Claim, step: RunningStep, result: bytes) -> bytes: ...
     async def call_in_thread(self, claim: Claim, name: str, function: Callable[[], Any]) -> Any: ...
     async def run_transaction(
-        self, claim: Claim, name: str, occurrence: int, write: Callable[[Connection], Awaitable[bytes]]
+        self, claim: Claim, step: RunningStep, write: Callable[[Connection], Awaitable[bytes]]
     ) -> bytes: ...
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint: ...
     def read_call(

@@ -96,7 +96,7 @@ from flowfabric.model.schedules import (
     Timing,
 )
 from flowfabric.model.signing_keys import Key, Rotated, Seeded
-from flowfabric.model.steps import Saved, SavedStep, Step
+from flowfabric.model.steps import ReportedStep, RunningStep, Saved, Step, StepSummary
 from flowfabric.model.suspending import ExecutionToSuspend
 from flowfabric.model.waits import (
     BoundWaitpoint,
@@ -209,13 +209,14 @@ __all__ = [
     "RegisteredTask",
     "Released",
     "Renewed",
+    "ReportedStep",
     "Reserved",
     "ResetBudget",
     "Result",
     "Revoked",
     "Rotated",
+    "RunningStep",
     "Saved",
-    "SavedStep",
     "Schedule",
     "ScheduleChange",
     "SchedulePause",
@@ -228,6 +229,7 @@ __all__ = [
     "Spending",
     "State",
     "Step",
+    "StepSummary",
     "Stuck",
     "Submission",
     "SubmitOutcome",

@@ -10,6 +10,7 @@ import msgspec
 from flowfabric.ids import ExecutionId, FlowId
 from flowfabric.model.attempts import Failure
 from flowfabric.model.claims import CurrentAttempt, Fence, Lease
+from flowfabric.model.steps import RunningStep
 from flowfabric.model.waits import SuspensionSummary
 
 
@@ -147,6 +148,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     creator: str | None = None
     attempt: CurrentAttempt | None = None
     lease: Lease | None = None
+    running: Sequence[RunningStep] = ()
+    """The steps that it has been running for a second or longer; at most 20, the longest first."""
     suspension: SuspensionSummary | None = None
     started_at: datetime | None = None
     due_at: datetime | None = None

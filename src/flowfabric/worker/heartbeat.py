@@ -21,6 +21,7 @@ from flowfabric.model import Fence, RegisteredTask
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
+from flowfabric.worker.running import Running
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -29,6 +30,7 @@ LONGEST_LIFE = timedelta(minutes=10)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 SHORT_LIFE = 1.0  # seconds; after a connection that was lost sooner there is a pause
 STOP_TIMEOUT = 5.0
+LOOK_FOR_NEWS = 1.0  # seconds
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +48,12 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
 class Heartbeat:
     """Renews the leases of one instance, and calls `lost` for each lost lease, on the event loop that created it."""
 
-    def __init__(self, database: Database, registration: Registration, lost: Callable[[Fence], None]) -> None:
+    def __init__(
+        self, database: Database, registration: Registration, running: Running, lost: Callable[[Fence], None]
+    ) -> None:
         self._database = database
         self._about = registration
+        self._running = running
         self._lost = lost
         self._home = asyncio.get_running_loop()  # where handlers run
         self._lease = registration.lease.total_seconds()
@@ -148,16 +153,23 @@ class Heartbeat:
             await workers.unregister_worker(conn, self._about.instance)
 
     async def _wait(self, conn: Connection, locked: Sequence[Fence]) -> None:
-        """Wait for the next renewal. Meanwhile renew the leases alone whose executions were locked."""
+        """Wait for the next renewal. Meanwhile renew only leases whose executions were locked, or that have news."""
         end = time.monotonic() + self._interval
         while not self._wake.is_set() and (left := end - time.monotonic()) > 0:
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(left, self._interval / 10) if locked else left):
+                async with asyncio.timeout(min(left, self._interval / 10 if locked else LOOK_FOR_NEWS)):
                     await self._wake.wait()
-            if locked:
+            again = {*locked, *self._with_news()}
+            if again:
                 async with asyncio.timeout(self._interval):
-                    locked = await self._renew(conn, [fence for fence in locked if self.holds(fence)])
+                    locked = await self._renew(conn, [fence for fence in again if self.holds(fence)])
         self._wake.clear()
+
+    def _with_news(self) -> list[Fence]:
+        """The leases whose runs have steps that have become long since the last renewal."""
+        leases = self._running.unreported()
+        with self._guard:
+            return [self._held[lease][0] for lease in leases if lease in self._held]
 
     async def _register(self, conn: Connection) -> bool:
         """Take the advisory lock that shows that this instance is alive, then register, so that it is never missing.
@@ -197,13 +209,17 @@ class Heartbeat:
             return []
         locked = []
         until = time.monotonic() + self._lease
-        answers = await claims.renew_many(conn, fences, lease=self._about.lease)
+        running = self._running.report()
+        reports = {lease: [step.reported() for step in steps] for lease, steps in running.items()}
+        answers = await claims.renew_many(conn, fences, lease=self._about.lease, running=reports)
         for fence, answer in zip(fences, answers, strict=True):
             if isinstance(answer, FlowFabricError):
                 self._drop(fence)
             elif answer.outcome == "locked":
                 locked.append(fence)
             else:
+                for step in running.get(fence.lease_id, ()):
+                    step.is_reported = True
                 with self._guard:
                     if fence.lease_id in self._held:
                         self._held[fence.lease_id] = fence, until

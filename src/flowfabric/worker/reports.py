@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar, assert_never
@@ -22,7 +22,7 @@ from flowfabric.errors import (
     Unavailable,
 )
 from flowfabric.handler.journal import Place
-from flowfabric.handler.runtime import Amounts
+from flowfabric.handler.runtime import Amounts, RunningStep
 from flowfabric.ids import ExecutionId
 from flowfabric.model import (
     ChangedCode,
@@ -52,8 +52,9 @@ from flowfabric.worker.budgets import Budgets
 from flowfabric.worker.children import Children
 from flowfabric.worker.leased import PAUSE, LeasedCalls
 from flowfabric.worker.run import Changed, Completed, Failed, Lost, Outcome, Postponed, Suspended
+from flowfabric.worker.running import Running
 from flowfabric.worker.threads import Threads
-from flowfabric.worker.transactions import Transactions
+from flowfabric.worker.transactions import Transactions, finished
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -70,9 +71,12 @@ SOON = timedelta(seconds=5)
 class Reports:
     """The calls a worker makes under its leases. If the database is unavailable, they retry while the lease lasts."""
 
-    def __init__(self, app: App, leased: LeasedCalls, *, threads: Threads, due: Callable[[datetime], None]) -> None:
+    def __init__(
+        self, app: App, leased: LeasedCalls, *, threads: Threads, running: Running, due: Callable[[datetime], None]
+    ) -> None:
         self._app = app
         self._threads = threads
+        self._running = running
         self._due = due
         limit = app.config.payload_limit
         # No batch waits for a lock; only the report of the execution that is locked is sent again.
@@ -259,15 +263,19 @@ class Reports:
         self._due((await self._postpone(claim, wanted)).due_at)
 
     async def run_transaction(
-        self, claim: Claim, name: str, occurrence: int, write: Callable[[Connection], Awaitable[bytes]]
+        self, claim: Claim, step: RunningStep, write: Callable[[Connection], Awaitable[bytes]]
     ) -> bytes:
         """Run a step that writes to the user's tables, and save its result in the same transaction."""
-        return await self._transactions.run(claim, name, occurrence, write)
+        return await self._transactions.run(claim, step, write)
 
-    async def save_step(self, claim: Claim, name: str, occurrence: int, result: bytes) -> bytes:
+    def run_step(self, claim: Claim, place: Place) -> AbstractContextManager[RunningStep]:
+        """Note that a step runs, for as long as the context manager is entered."""
+        return self._running.step(claim.fence, place)
+
+    async def save_step(self, claim: Claim, step: RunningStep, result: bytes) -> bytes:
         """Save the result of a step; return the saved result, which is an earlier one if the step was saved before."""
-        step = Step(fence=claim.fence, name=name, occurrence=occurrence, result=result)
-        answer = await self._leased.persist(claim, lambda: self._save(step))
+        done = finished(claim, step, result)
+        answer = await self._leased.persist(claim, lambda: self._save(done))
         return result if answer.outcome == "saved" else answer.result or b"null"
 
     async def call_in_thread(self, claim: Claim, name: str, function: Callable[[], Any]) -> Any:

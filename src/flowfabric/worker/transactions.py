@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from flowfabric.app import App
 from flowfabric.engine import steps
+from flowfabric.handler.runtime import RunningStep
 from flowfabric.model import Claim, Step
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker.leased import LeasedCalls
@@ -24,9 +25,7 @@ class Transactions:
         self._app = app
         self._leased = leased
 
-    async def run(
-        self, claim: Claim, name: str, occurrence: int, write: Callable[[Connection], Awaitable[bytes]]
-    ) -> bytes:
+    async def run(self, claim: Claim, running: RunningStep, write: Callable[[Connection], Awaitable[bytes]]) -> bytes:
         """Write and save in one transaction, and return the saved result; repeat it while the database is unavailable.
 
         The step is saved last, so that the ticket is locked only for the commit.
@@ -35,8 +34,10 @@ class Transactions:
         async def write_and_save(conn: Connection) -> bytes:
             result = await write(conn)
             if not conn.is_in_transaction():
-                raise RuntimeError(f"step {name!r} has ended its own transaction; let the context commit it")
-            step = Step(fence=claim.fence, name=name, occurrence=occurrence, result=result)
+                raise RuntimeError(
+                    f"step {running.place.name!r} has ended its own transaction; let the context commit it"
+                )
+            step = finished(claim, running, result)
             saved = await steps.save_step(conn, step, result_limit=self._app.config.payload_limit)
             if saved.outcome == "duplicate":
                 raise SavedBefore(saved.result or b"")
@@ -46,3 +47,9 @@ class Transactions:
             return await self._leased.persist(claim, lambda: self._app.database.run_transaction(write_and_save))
         except SavedBefore as before:
             return before.result
+
+
+def finished(claim: Claim, running: RunningStep, result: bytes) -> Step:
+    """A step that has run, as it is saved."""
+    place = running.place
+    return Step(fence=claim.fence, name=place.name, occurrence=place.occurrence, result=result, lasted=running.elapsed)

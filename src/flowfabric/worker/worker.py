@@ -31,6 +31,7 @@ from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.registered import registered_tasks
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, Postponed, run
+from flowfabric.worker.running import Running
 from flowfabric.worker.sharing import Shared
 from flowfabric.worker.threads import Threads
 
@@ -87,6 +88,7 @@ class Worker:
         self._any_ended = asyncio.Event()
         self._context = copy_context()
         self._threads = Threads()
+        self._steps = Running()
         self._limits = Limits(app.tasks.values())
         self._isolation = Isolation()
         self._position = Position()
@@ -124,10 +126,12 @@ class Worker:
             tasks=registered_tasks(self._app.tasks.values()),
             lease=self.lease,
         )
-        self._heartbeat = Heartbeat(self._app.database, about, self._lose)
+        self._heartbeat = Heartbeat(self._app.database, about, self._steps, self._lose)
         lease = self.lease.total_seconds()
         self._leased = LeasedCalls(self._app, self._heartbeat, lease=lease, lose=self._lose)
-        self._reports = Reports(self._app, self._leased, threads=self._threads, due=self._pauses.due)
+        self._reports = Reports(
+            self._app, self._leased, threads=self._threads, running=self._steps, due=self._pauses.due
+        )
         stop_listening = self._app.notifier.listen(self._notified)
         self._warn_of_lanes_without_tasks()
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")

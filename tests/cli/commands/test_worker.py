@@ -48,6 +48,19 @@ async def test_it_runs_the_tasks_of_an_app(place: str, database_url: str, given:
     assert (worker.worker, worker.lanes) == ("reports", ["default", "slow"])
 
 
+async def test_what_a_handler_logs_names_its_execution(tmp_path: Path, database_url: str, given: Given) -> None:
+    source = "import logging\n" + SOURCE.replace(
+        '    return f"hello', '    logging.getLogger("shop").info("here")\n    return f"hello'
+    )
+    async with worker_process(database_url, written(tmp_path, source)) as process:
+        execution_id = await hello(given)
+        assert await result(given, execution_id) == '"hello world"'
+        process.terminate()
+        _, err = await ends(process)
+
+    assert f" INFO shop: [hello {execution_id} attempt 1] here\n" in err.decode()
+
+
 async def test_its_options_reach_the_worker(place: str, database_url: str, given: Given) -> None:
     options = ["--lanes", "default,mail", "--capabilities", "gpu,llm", "--namespace", "acme", "--lease", "5s"]
     async with worker_process(database_url, place, *options, "--concurrency", "1", "--drain", "1s", "--no-sweeps"):

@@ -27,7 +27,7 @@ from flowfabric.engine import events as event_engine
 from flowfabric.engine import executions as engine
 from flowfabric.engine import steps as step_engine
 from flowfabric.engine import workers as worker_engine
-from flowfabric.model import Attempt, Description, Event, Page, PublicState, SavedStep, Summary
+from flowfabric.model import Attempt, Description, Event, Page, PublicState, StepSummary, Summary
 
 CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
         "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
@@ -230,10 +230,13 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
 @execution_argument
 @click.option("--results", is_flag=True, help="Show the results too, at most 1 MiB per page.")
 @paged
-@prints("step=name", "occurrence", "kind", "state", "saved=saved_at", "sleeps until=due_at", "bytes=size", "result",
-        empty="no steps saved yet")  # fmt: skip
-async def list_steps(app: App, execution: str, results: bool, limit: int, cursor: str | None) -> Page[SavedStep]:
-    """List the steps and sleeps that an execution has saved, in that order. A run that starts again skips them.
+@prints("step=name", "occurrence", "kind", "state", "started=started_at", "took=lasted", "bytes=size", "result",
+        "saved=saved_at", "sleeps until=due_at",
+        empty="no step has been saved, and none has run for a second")  # fmt: skip
+async def list_steps(app: App, execution: str, results: bool, limit: int, cursor: str | None) -> Page[StepSummary]:
+    """List the steps and sleeps of an execution: those that it has saved, in that order, and those that it runs now.
+
+    A step that runs is listed when it has run for about a second. A run that starts again skips the saved ones.
 
     \b
     Example:

@@ -15,6 +15,7 @@ import click
 from flowfabric.app import App
 from flowfabric.cli.connection import app_at
 from flowfabric.cli.load_app import load_app
+from flowfabric.cli.logs import configure_logging
 from flowfabric.cli.options import decorated, duration, json_option, url_option, words
 from flowfabric.cli.output import print_result
 from flowfabric.cli.processes import supervise
@@ -85,7 +86,7 @@ def worker(app: str, processes: int, with_parent: bool, url: str | None, as_json
 
 def run(coroutine: Any) -> None:
     """Run a coroutine until it ends; on uvloop, if it is installed."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging()
     gc.collect()
     gc.freeze()  # objects loaded by now live until the end: later collections skip them
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -53,7 +53,7 @@ begin
             lease_id = (left(_lease.request::text, 24) || lpad(to_hex(c.number), 12, '0'))::uuid,
             worker = _lease.worker, instance = _lease.instance, expires_at = leased_at + _lease.lease,
             lease_end = null, due_at = null, eligibility = 'eligible_now', grant_kid = null, grant_worker = null,
-            grant_instance = null, suspension = null, epoch = t.epoch + 1,
+            grant_instance = null, suspension = null, running = null, epoch = t.epoch + 1,
             started_at = coalesce(t.started_at, leased_at), attempt = t.attempt + (not c.resumed)::int,
             attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
             attempt_started_at = case when c.resumed then t.attempt_started_at else leased_at end,

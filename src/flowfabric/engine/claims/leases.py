@@ -1,17 +1,19 @@
 """Leases: renew, expire and revoke them, and make their executions claimable again."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
 import msgspec
 
 from flowfabric import calls
-from flowfabric.errors import FlowFabricError
+from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.ids import ExecutionId, check_text, kept_text
-from flowfabric.model import Begun, Fence, Renewed, Revoked, Swept
+from flowfabric.model import Begun, Fence, Renewed, ReportedStep, Revoked, Swept
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
+
+MOST_RUNNING = 20
 
 
 async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(seconds=30)) -> Renewed:
@@ -24,14 +26,41 @@ async def renew(conn: Connection, fence: Fence, *, lease: timedelta = timedelta(
 
 
 async def renew_many(
-    conn: Connection, fences: Sequence[Fence], *, lease: timedelta = timedelta(seconds=30)
+    conn: Connection,
+    fences: Sequence[Fence],
+    *,
+    lease: timedelta = timedelta(seconds=30),
+    running: Mapping[UUID, Sequence[ReportedStep]] | None = None,
 ) -> list[Renewed | FlowFabricError]:
     """Extend all leases of a process in one call; answers in the order of the fences.
 
     Never waits: executions that other transactions have locked are answered with `locked`; ask again for those alone.
-    Raises `InvalidLease`.
+    `running` are the steps that run under each lease, by its id; `describe` and `list_steps` show the 20 that run
+    longest. Without it, they show what was reported before. Raises `InvalidLease`.
     """
-    return await calls.each_fenced(conn, "renew", fences, calls.Act, Renewed, lease_ms=calls.span(lease, "lease"))
+
+    def act(fence: Fence) -> calls.Act:
+        if running is None:
+            return calls.Act(fence)
+        steps = sorted(running.get(fence.lease_id, ()), key=lambda step: step.elapsed, reverse=True)[:MOST_RUNNING]
+        return calls.Act(fence, {"running": calls.json_text(list(map(_reported, steps)), "running") if steps else None})
+
+    return await calls.each_fenced(conn, "renew", fences, act, Renewed, lease_ms=calls.span(lease, "lease"))
+
+
+def _reported(step: ReportedStep) -> dict[str, object]:
+    return {
+        "name": check_text(step.name, "step name"),
+        "occurrence": _count(step.occurrence, "occurrence"),
+        "number": _count(step.number, "number"),
+        "elapsed_ms": calls.span(step.elapsed, "duration of a step"),
+    }
+
+
+def _count(given: int, field: str) -> int:
+    if not 1 <= calls.expect(int, given, field) < 2**31:
+        raise InvalidBody(f"{field} {given} of a step is invalid; use a number from 1", field=field)
+    return given
 
 
 async def mark_begun_many(

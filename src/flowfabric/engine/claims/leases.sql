@@ -1,7 +1,22 @@
 -- Leases: renew, expire and revoke them, and make their executions claimable again.
 
+-- The steps that a worker reports as running, as they are stored: with the time at which they started.
+--
+--   returns  a list of {name, occurrence, number, started_at}, or null if there are none
+create or replace function flowfabric._started_steps(reported jsonb, now timestamptz)
+returns jsonb
+language sql immutable as $$
+    select jsonb_agg(jsonb_build_object(
+        'name', r.name, 'occurrence', r.occurrence, 'number', r.number,
+        'started_at', flowfabric._ago(r.elapsed_ms, _started_steps.now)) order by r.elapsed_ms desc)
+    from (select x.* from jsonb_to_recordset(_started_steps.reported)
+                 as x (name text, occurrence int, number int, elapsed_ms bigint)
+          order by x.elapsed_ms desc limit 20) r
+$$;
+
 -- Extend leases, many in one call. A renewal never shortens a lease, and never waits: if another transaction has
--- locked a ticket, its lease is not extended, and the caller asks again for it.
+-- locked a ticket, its lease is not extended, and the caller asks again for it. With `running`, it also tells which
+-- steps each handler runs, as a list of {name, occurrence, number, elapsed_ms}, null for none.
 --
 --   locks    the tickets, in key order (skips locked ones)
 --   emits    lease_renewed, for lanes that keep renewals
@@ -9,7 +24,8 @@
 --            execution_not_found
 --   returns  per item 'renewed' or 'locked' {expires_at}, or its refusal
 create or replace function flowfabric.renew(
-    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], lease_ms bigint default 30000)
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], lease_ms bigint default 30000,
+    running text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -33,7 +49,10 @@ begin
         return query
         with renewed as (
             update flowfabric.tickets t
-            set expires_at = greatest(t.expires_at, now + renew.lease_ms * interval '1 ms')
+            set expires_at = greatest(t.expires_at, now + renew.lease_ms * interval '1 ms'),
+                running = case when renew.running is null then t.running
+                               when renew.running[x.item] is not null
+                               then flowfabric._started_steps(renew.running[x.item]::jsonb, now) end
             from (select x.* from unnest(checked.items, checked.places) as x (item, place)
                   limit cardinality(checked.items)) x
             where t.ctid = x.place

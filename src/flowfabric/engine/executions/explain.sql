@@ -228,6 +228,19 @@ begin
         'time', ticket.created_at, 'time', ticket.due_at);
 end $$;
 
+-- Where an active execution is: its attempt, and the step that it has run for longest.
+--
+--   returns  the beginning of a sentence
+create or replace function flowfabric._place_words(ticket flowfabric.tickets, now timestamptz)
+returns text
+language sql stable as $$
+    select format('attempt %s', (_place_words.ticket).attempt) || coalesce((
+        select format(', step %s %s for %s%s,', (array_agg(r.number))[1], flowfabric._shown((array_agg(r.name))[1]),
+                      flowfabric._lasting(_place_words.now - min(r.started_at)),
+                      case when count(*) > 1 then format(' and %s more', count(*) - 1) else '' end)
+        from flowfabric._running_steps(_place_words.ticket) r having count(*) > 0), '')
+$$;
+
 -- Explain which worker runs an active execution.
 --
 --   returns  the explanation
@@ -236,7 +249,8 @@ returns jsonb
 language sql stable as $$
     select case when (_explain_active.ticket).expires_at > _explain_active.now
         then flowfabric._explanation(
-            format('attempt %s runs on %s (instance %s), lease until %s', (_explain_active.ticket).attempt,
+            format('%s runs on %s (instance %s), lease until %s',
+                   flowfabric._place_words(_explain_active.ticket, _explain_active.now),
                    (_explain_active.ticket).worker, (_explain_active.ticket).instance,
                    flowfabric._moment((_explain_active.ticket).expires_at)),
             'worker_outcome', (_explain_active.ticket).attempt_started_at,

@@ -59,6 +59,7 @@ begin
         'lease', case when ticket.phase = 'active' then jsonb_build_object(
             'lease_id', ticket.lease_id, 'epoch', ticket.epoch, 'worker', ticket.worker, 'instance', ticket.instance,
             'expires_at', ticket.expires_at) end,
+        'running', (select jsonb_agg(r) from flowfabric._running_steps(ticket) r),
         'suspension', flowfabric._suspension_summary(ticket),
         'counts', jsonb_build_object(
             'attempts', coalesce(ticket.attempt, asked.attempt), 'retries', coalesce(ticket.retries, asked.retries),

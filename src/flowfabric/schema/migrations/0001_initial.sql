@@ -173,6 +173,7 @@ create table flowfabric.tickets (
     attempt_left       interval,
     resume_delay       interval, -- how long to wait after the suspension
     hold               jsonb,
+    running            jsonb, -- the steps that its worker last reported as running; they count while it is active
     primary key (partition, id)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000,
@@ -276,6 +277,7 @@ create table flowfabric.steps (
     partition  smallint not null,
     occurrence int not null,
     at         timestamptz not null,
+    started_at timestamptz, -- when its function was called, if known
     due_at     timestamptz,
     execution  uuid not null,
     name       text collate "C" not null,
