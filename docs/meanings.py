@@ -179,8 +179,6 @@ PARAMETERS = {
     "was": "earlier names, under which earlier versions of the code have saved it",
     "worker": "the name of the worker, the same for all its processes",
     # where the same name means something else
-    "App.create_schedule.name": "the name of the schedule, unique in its namespace",
-    "App.create_schedule.task": "the task, or the name of a task of this app",
     "App.execution.execution_id": "an id, or its text as `str(execution.execution_id)` writes it",
     "App.flow.namespace": "the namespace (tenant) of the flow",
     "App.schedule.name": "the name of the schedule; by default the name of the task",

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import typing
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple, is_typeddict
@@ -14,6 +15,7 @@ import msgspec
 import flowfabric
 from flowfabric import engine, errors, model, testing
 from flowfabric.app.declarations import BudgetOptions, QuotaOptions
+from flowfabric.app.operations import Operations
 from flowfabric.app.schedules import TimingOptions
 from flowfabric.app.subscriptions import EventLog, Subscription
 from flowfabric.blocking import Sync
@@ -93,6 +95,15 @@ def concepts() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"flowfabric.engine.{name}") for name in names}
 
 
+def namespaces() -> dict[str, type]:
+    """The namespaces of an app: `app.budgets` and the others."""
+    own = vars(flowfabric.App).items()
+    getters = {name: member.fget for name, member in own if isinstance(member, property) and member.fget}
+    kinds = {name: typing.get_type_hints(getter)["return"] for name, getter in getters.items()}
+    found = {name: kind for name, kind in kinds.items() if inspect.isclass(kind) and issubclass(kind, Operations)}
+    return dict(sorted(found.items()))
+
+
 def operations(concept: ModuleType) -> dict[str, Any]:
     """What a concept exposes: the names in its `__all__`, or the functions that its single module defines."""
     listed = getattr(concept, "__all__", None)
@@ -162,6 +173,8 @@ def sections() -> Iterator[tuple[str, list[str]]]:
     yield "flowfabric", _with_members(app_names())
     yield "returned by an app", _with_members(RETURNED)
     yield "options of an app", _with_members(KEYWORDS)
+    found = namespaces().items()
+    yield "operations of an app", [f"{name}.{each}" for name, kind in found for each in members("", kind)]
     for name, concept in concepts().items():
         yield f"flowfabric.engine.{name}", [*operations(concept)]
     yield "flowfabric.errors", [*error_names()]

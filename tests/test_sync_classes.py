@@ -5,6 +5,8 @@ import inspect
 import pytest
 
 from docs import public
+from flowfabric import SyncApp
+from flowfabric.app import namespaces_sync
 from flowfabric.blocking import Sync
 from tools import sync_classes
 
@@ -26,5 +28,14 @@ def test_a_sync_class_has_every_public_method_of_its_async_class(name: str) -> N
     assert [each for each in wanted if not hasattr(ASYNC[name], each)] == []
 
 
+def test_a_namespace_has_the_same_operations_without_await() -> None:
+    for name, kind in public.namespaces().items():
+        sync = getattr(namespaces_sync, f"Sync{kind.__name__}")
+        assert hasattr(SyncApp, name)
+        assert public.members("", kind).keys() == {each for each in vars(sync) if not each.startswith("_")}
+
+
 def test_every_class_with_a_sync_version_is_public() -> None:
-    assert {f"Sync{name}" for name in sync_classes.MODULE_OF} - {*NAMES} == {"SyncEventLog", "SyncSubscription"}
+    returned = {"EventLog", "Subscription", *(kind.__name__ for kind in public.namespaces().values())}
+
+    assert {f"Sync{name}" for name in sync_classes.MODULE_OF} - {*NAMES} == {f"Sync{name}" for name in returned}

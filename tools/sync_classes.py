@@ -6,11 +6,13 @@ the result on the event loop of the async object, and wrap an async object in th
 
 import ast
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tools import namespaces
+from tools.ruff import formatted
 
 SRC = Path(__file__).parent.parent / "src"
 
@@ -48,6 +50,11 @@ FILES = [
         },
     ),
     File(
+        "flowfabric.app.namespaces_sync",
+        "The sync classes of the namespaces of an app",
+        {"flowfabric.app.namespaces": [each.name for each in namespaces.NAMESPACES]},
+    ),
+    File(
         "flowfabric.testing.sync",
         "The engine and the clock for sync tests",
         {"flowfabric.testing.clock": ["Clock"], "flowfabric.testing.engine": ["Engine"]},
@@ -60,7 +67,7 @@ MODULE_OF = {name: file.module for file in FILES for names in file.classes.value
 EXCLUDED = {
     *("App.client", "App.config", "App.database", "App.declare_schedules", "App.is_open", "App.loop"),
     *("App.notifier", "App.notify", "App.wake_from_anywhere"),
-    *("App.schedule", "App.schedules", "App.step", "App.sync", "App.task", "App.tasks", "App.waiters"),
+    *("App.schedule", "App.scheduled", "App.step", "App.sync", "App.task", "App.tasks", "App.waiters"),
     *(
         "Clock.pass_until",
         "Context.asked",
@@ -156,6 +163,7 @@ A method does what the method of the async class does, and waits for the result.
 """
 
 IMPORTS = """
+import builtins
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, TYPE_CHECKING, Unpack, overload
@@ -180,8 +188,9 @@ class Module(NamedTuple):
 
 
 def written() -> dict[Path, str]:
-    """The text of every generated file, by its path."""
-    return {_path(file.module): _formatted(_text(file), _path(file.module)) for file in FILES}
+    """The text of every generated file, by its path. The sync classes are made from the stored namespaces."""
+    sync = {_path(file.module): formatted(_text(file), _path(file.module)) for file in FILES}
+    return {namespaces.WRITTEN: namespaces.text(), **sync}
 
 
 def _path(module: str) -> Path:
@@ -459,22 +468,17 @@ def _unquoted(kind: ast.expr | None) -> ast.expr:
     return kind
 
 
-def _formatted(text: str, path: Path) -> str:
-    """The text as ruff formats it, without unused imports."""
-    for command in (["check", "--quiet", "--fix-only", "--select", "F401,I,UP"], ["format", "--quiet"]):
-        asked = [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"]
-        text = subprocess.run(asked, input=text, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    return text
-
-
 def main(arguments: Sequence[str]) -> int:
     """Write the files, or only report the outdated ones."""
-    outdated = [path for path, text in written().items() if not path.exists() or path.read_text() != text]
-    for path in outdated:
+    is_writing = "--check" not in arguments
+    if is_writing:
+        namespaces.WRITTEN.write_text(namespaces.text())
+    outdated = {path: text for path, text in written().items() if not path.exists() or path.read_text() != text}
+    for path, text in outdated.items():
         print(path)  # noqa: T201
-        if "--check" not in arguments:
-            path.write_text(written()[path])
-    return int(bool(outdated) and "--check" in arguments)
+        if is_writing:
+            path.write_text(text)
+    return int(bool(outdated) and not is_writing)
 
 
 if __name__ == "__main__":

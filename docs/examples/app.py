@@ -40,7 +40,8 @@ from flowfabric import (
     metered,
 )
 from flowfabric.engine import lanes
-from flowfabric.model import EventFilter, SignalToSend
+from flowfabric.engine.events import OLDEST
+from flowfabric.model import EventFilter, PublicState, SignalToSend
 
 # App
 app = App(
@@ -125,7 +126,7 @@ async def ask(question: str) -> str:
     return question
 
 
-async def of_app(waitpoint_id: Any, token: str, execution_id: ExecutionId) -> None:
+async def of_app(waitpoint_id: Any, token: str, execution_id: ExecutionId, deadline: datetime) -> None:
     # App.submit
     execution = await app.submit("report", {"lane": "research", "key": "tides"}, topic="tides")
     # App.execution
@@ -135,10 +136,41 @@ async def of_app(waitpoint_id: Any, token: str, execution_id: ExecutionId) -> No
     # App.signal
     signal = SignalToSend(execution_id=execution_id, waitpoint_id=waitpoint_id, token=token, name="paid")
     await app.signal(signal)
-    # App.create_schedule
-    await app.create_schedule("nightly", report, {"topic": "tides"}, every="1d", jitter="10m", by="ops")
+    # App.schedules
+    await app.schedules.create("nightly", report, {"topic": "tides"}, every="1d", jitter="10m", by="ops")
     # TimingOptions
-    await app.create_schedule("daily", digest, {"topic": "tides"}, cron="0 9 * * *", catch_up="none", overlap="skip")
+    await app.schedules.create("daily", digest, {"topic": "tides"}, cron="0 9 * * *", catch_up="none", overlap="skip")
+    await app.schedules.pause("nightly", by="ops", reason="maintenance")
+    # App.budgets
+    await app.budgets.create("customer-17", hard_limits={"tokens": 1_000_000}, reset_interval="30d")
+    budget = await app.budgets.describe("customer-17")
+    # App.quotas
+    await app.quotas.create("model", max_concurrent=20)
+    # App.lanes
+    await app.lanes.pause("research", by="ops", reason="the model is down")
+    # App.executions
+    page = await app.executions.list(states=[PublicState.FAILED], task="report", limit=100)
+    for failed in page.items:
+        await app.executions.replay(failed.execution_id, by="ops")
+    # App.flows
+    description = await app.flows.describe("019df237-3e80-8a31-800c-3f9b71e5d004")
+    # App.approvals
+    await app.approvals.approve(execution_id, "publish", by="ada", note="looks good")
+    # App.waitpoints
+    for waiting in (await app.waitpoints.list_suspended(lane="research")).items:
+        print(waiting.execution_id, waiting.waitpoint_keys)
+    # App.events
+    log_page = await app.events.read(OLDEST, EventFilter(kinds=["execution_failed"]))
+    # App.workers
+    for worker in (await app.workers.list()).items:
+        print(worker.instance, worker.active_count)
+    # App.signing_keys
+    for signing_key in await app.signing_keys.list():
+        print(signing_key.kid, signing_key.expires_at)
+    # App.overview
+    overview = await app.overview()
+    # App.now
+    left = deadline - await app.now()
     # App.sync
     with app.sync() as sync:
         pages = sync(report).submit("tides", pages=2).result()

@@ -321,6 +321,8 @@ async def of_lanes(conn: asyncpg.Connection) -> None:
     print(drained.left_count, "executions left")
     # lanes.resume_lane
     await lanes.resume_lane(conn, "reports", by="ops")
+    # lanes.describe_lane
+    lane = await lanes.describe_lane(conn, "reports")
     # lanes.list_lanes
     for lane in (await lanes.list_lanes(conn)).items:
         print(lane.name, lane.state, lane.waiting_count)

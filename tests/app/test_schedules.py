@@ -135,7 +135,7 @@ def test_the_decorator_rejects_invalid_options(app: App) -> None:
     app.schedule(every="1h", arguments={"topic": "tides"})(report)
     with pytest.raises(ValueError, match="'report'"):
         app.schedule(every="2h", arguments={"topic": "stars"})(report)
-    assert list(app.schedules) == [("default", "report")]
+    assert list(app.scheduled) == [("default", "report")]
 
 
 async def test_an_app_creates_schedules_at_run_time(app: App, given: Given) -> None:
@@ -144,12 +144,12 @@ async def test_an_app_creates_schedules_at_run_time(app: App, given: Given) -> N
 
     async with app:
         tides, twice = [
-            await app.create_schedule(
+            await app.schedules.create(
                 "tides", report.with_options(tags={"a.b": "c"}), {"topic": "tides"}, every="15m", by="ada"
             )
             for _ in range(2)
         ]
-        await app.create_schedule("stars", "report", {"topic": "stars"}, cron="0 9 * * *", paused=True)
+        await app.schedules.create("stars", "report", {"topic": "stars"}, cron="0 9 * * *", paused=True)
 
     assert (tides, twice) == (ScheduleChange.CREATED, ScheduleChange.NOOP)
     stars, found = (await schedules.list_schedules(given.conn)).items
@@ -163,13 +163,13 @@ async def test_invalid_schedules_are_refused(app: App, given: Given) -> None:
     async def report(topic: str) -> None: ...
 
     async with app:
-        await app.create_schedule("tides", report, {"topic": "tides"}, every="15m")
+        await app.schedules.create("tides", report, {"topic": "tides"}, every="15m")
         async with given.nothing_changes():
             with pytest.raises(UnknownTask, match=r"'reprot'.*report"):
-                await app.create_schedule("stars", "reprot", every="15m")
+                await app.schedules.create("stars", "reprot", every="15m")
             with pytest.raises(ScheduleAlreadyExists):
-                await app.create_schedule("tides", report, {"topic": "tides"}, every="30m")
+                await app.schedules.create("tides", report, {"topic": "tides"}, every="30m")
             with pytest.raises(PayloadTooLarge):
-                await app.create_schedule("huge", report, {"topic": "x" * 1_048_576}, every="30m")
+                await app.schedules.create("huge", report, {"topic": "x" * 1_048_576}, every="30m")
             with pytest.raises(TypeError, match="'colour'"):
-                await app.create_schedule("stars", report, {"topic": "x", "colour": "red"}, every="15m")
+                await app.schedules.create("stars", report, {"topic": "x", "colour": "red"}, every="15m")

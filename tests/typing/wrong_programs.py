@@ -40,7 +40,7 @@ async def choose_options() -> None:
     app.task(retry=3)  # wrong: Unexpected keyword argument "retry"
     app.schedule(evry="1h")  # wrong: Unexpected keyword argument "evry"
     app.schedule(every="1h", overlap="maybe")  # wrong: Argument "overlap" to "schedule"
-    await app.create_schedule("hourly", report, every=3)  # wrong: incompatible type "int"
+    await app.schedules.create("hourly", report, every=3)  # wrong: incompatible type "int"
 
 
 async def use_results(ctx: Context, execution: Execution[list[str]]) -> None:

@@ -4,27 +4,39 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from flowfabric import payloads
 from flowfabric.app import declarations, schedules
 from flowfabric.app.client import Client
-from flowfabric.app.declarations import Budgets, Quotas
 from flowfabric.app.decorators import StepDecorator, TaskDecorator
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow
+from flowfabric.app.namespaces import (
+    Approvals,
+    Budgets,
+    Events,
+    Executions,
+    Flows,
+    Lanes,
+    Quotas,
+    Schedules,
+    SigningKeys,
+    Waitpoints,
+    Workers,
+)
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.sync import SyncApp
 from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, named, read_policy, submission
 from flowfabric.app.waiters import Waiters
 from flowfabric.config import Config
-from flowfabric.engine import executions, routes
+from flowfabric.engine import clock, executions, overview, routes
 from flowfabric.errors import SchemaBehind
 from flowfabric.ids import ExecutionId, parse_execution_id
-from flowfabric.model import Delivered, Options, ScheduleChange, SignalToSend
+from flowfabric.model import Delivered, Options, Overview, SignalToSend
 from flowfabric.postgres.database import MIGRATING, Database, open_database
 from flowfabric.postgres.driver import Connection
 from flowfabric.postgres.notify import Notifier
@@ -60,11 +72,17 @@ class App:
     `App(budgets={"team-a": {"tokens": 1_000_000}}, quotas={"model": {"max_concurrent": 20}})`.
     """
 
-    def __init__(self, *, budgets: Budgets | None = None, quotas: Quotas | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        budgets: declarations.Budgets | None = None,
+        quotas: declarations.Quotas | None = None,
+        **settings: Any,
+    ) -> None:
         self.config = Config.read(**settings)
         self._declared = declarations.read(budgets, quotas)
         self.tasks: dict[str, Task[..., Any]] = {}
-        self.schedules: dict[tuple[str, str], Declaration] = {}
+        self.scheduled: dict[tuple[str, str], Declaration] = {}
         self.opening = threading.Lock()  # held by a thread that opens the app for sync code
         self.kept_open: ExitStack | None = None  # closes what `app.sync().open()` has opened
         self._opening = False
@@ -131,7 +149,7 @@ class App:
         The schedule's name is the task's unless you give one. A worker of this app creates or changes the schedule when
         it starts. Raises `InvalidSchedule`.
         """
-        return schedules.declaring(self.schedules, name, arguments, schedules.read_timing(timing))
+        return schedules.declaring(self.scheduled, name, arguments, schedules.read_timing(timing))
 
     async def __aenter__(self) -> Self:
         if self._opening or self._connections is not None:
@@ -221,6 +239,61 @@ class App:
         return self._opened.waiters
 
     @property
+    def approvals(self) -> Approvals:
+        """The approvals that executions wait for."""
+        return Approvals(self)
+
+    @property
+    def budgets(self) -> Budgets:
+        """Limits on what executions may spend, and what they have spent."""
+        return Budgets(self)
+
+    @property
+    def events(self) -> Events:
+        """The event log, to read page by page; `log` follows it."""
+        return Events(self)
+
+    @property
+    def executions(self) -> Executions:
+        """All executions in the database: list, describe and change them."""
+        return Executions(self)
+
+    @property
+    def flows(self) -> Flows:
+        """All flows in the database: list, describe and cancel them."""
+        return Flows(self)
+
+    @property
+    def lanes(self) -> Lanes:
+        """The lanes (queues): list, pause, drain and resume them."""
+        return Lanes(self)
+
+    @property
+    def quotas(self) -> Quotas:
+        """Limits on how fast and how many executions run."""
+        return Quotas(self)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Submissions by cron or interval: create, change and pause them."""
+        return Schedules(self)
+
+    @property
+    def signing_keys(self) -> SigningKeys:
+        """The secrets that sign the tokens of waitpoints."""
+        return SigningKeys(self)
+
+    @property
+    def waitpoints(self) -> Waitpoints:
+        """What executions wait for, and signals to them."""
+        return Waitpoints(self)
+
+    @property
+    def workers(self) -> Workers:
+        """The worker processes that are live."""
+        return Workers(self)
+
+    @property
     def client(self) -> Client:
         """Sends submissions and signals."""
         return self._opened.client
@@ -230,6 +303,14 @@ class App:
         if self._connections is None:
             raise RuntimeError("this app is not open; use it inside `async with app:`, or `with app.sync():`")
         return self._connections
+
+    async def overview(self, *, limit: int = 20) -> Overview:
+        """Take a snapshot of waiting, running and stuck executions, with at most `limit` lanes and workers."""
+        return await self.database.run(lambda conn: overview.overview(conn, limit=limit), repeat=True)
+
+    async def now(self) -> datetime:
+        """Return the time of the database, by which deadlines, delays and resets are measured."""
+        return await self.database.run(clock.clock, repeat=True)
 
     async def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> Execution[Any]:
         """Submit a task by name; `options` may include the decorator's options, such as the lane.
@@ -263,24 +344,6 @@ class App:
         With a key the flow is submitted once: submitting another flow with that key returns the same executions.
         """
         return Flow(self, kind, namespace, key, tags)
-
-    async def create_schedule(
-        self,
-        name: str,
-        task: Task[..., Any] | str,
-        arguments: Mapping[str, object] | None = None,
-        *,
-        by: str | None = None,
-        paused: bool = False,
-        **timing: Unpack[TimingOptions],
-    ) -> ScheduleChange:
-        """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
-
-        Safe to repeat: an identical schedule answers `NOOP`. Raises `UnknownTask`, `InvalidSchedule`,
-        `ScheduleAlreadyExists`.
-        """
-        asked = schedules.submitted(self, task, arguments)
-        return await schedules.create(self, name, asked, schedules.read_timing(timing), by=by, paused=paused)
 
     async def declare_schedules(self) -> None:
         """Create or change the schedules of `@app.schedule` as the code says; a worker does so when it starts."""

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from flowfabric import durations, payloads
-from flowfabric.engine import attempts, events, executions, steps, waits
+from flowfabric.app.operations import notify
+from flowfabric.engine import attempts, events, executions, waits
 from flowfabric.errors import (
     ExecutionCancelled,
     ExecutionExpired,
@@ -24,7 +24,6 @@ from flowfabric.model import (
     Description,
     Event,
     Explanation,
-    Moved,
     Outcome,
     PublicState,
     Result,
@@ -99,16 +98,15 @@ class Execution(Generic[R]):
 
     async def describe(self) -> Description:
         """Return everything the engine knows about the execution."""
-        return await self._run(lambda conn: executions.describe(conn, self.execution_id))
+        return await self._app.executions.describe(self.execution_id)
 
     async def explain(self) -> Explanation:
         """Say in one sentence what the execution waits for and what would release it."""
-        return await self._run(lambda conn: executions.explain(conn, self.execution_id))
+        return await self._app.executions.explain(self.execution_id)
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> PublicState:
         """Cancel the execution; a worker that is running it is notified and cancels the handler."""
-        moved = await self._run(lambda conn: executions.cancel(conn, self.execution_id, reason=reason, by=by))
-        return self._notify_ended(moved)
+        return (await self._app.executions.cancel(self.execution_id, reason=reason, by=by)).public_state
 
     async def override(
         self, outcome: Literal["success", "failed"], result: object = None, *, reason: str, by: str
@@ -118,14 +116,8 @@ class Execution(Generic[R]):
         Works in every unfinished state; a worker that is running it is notified and cancels the handler. The result is
         not checked against the task's return type. Safe to repeat. Raises `ExecutionEnded`, `InvalidBody`.
         """
-        encoded = None if result is None else payloads.encode(result)
-        limit = self._app.config.payload_limit
-        moved = await self._run(
-            lambda conn: executions.override(
-                conn, self.execution_id, outcome, result=encoded, reason=reason, by=by, result_limit=limit
-            )
-        )
-        return self._notify_ended(moved)
+        moved = await self._app.executions.override(self.execution_id, outcome, reason=reason, by=by, result=result)
+        return moved.public_state
 
     async def replay(
         self, *, by: str, from_step: str | None = None, from_occurrence: int = 1, from_scratch: bool = False
@@ -136,17 +128,13 @@ class Execution(Generic[R]):
 
         Raises `ExecutionNotTerminal`, `MaxReplaysExhausted`, `LaneDraining`.
         """
-        moved = await self._app.database.run(
-            lambda conn: executions.replay(
-                conn,
-                self.execution_id,
-                by=by,
-                from_step=from_step,
-                from_occurrence=from_occurrence,
-                from_scratch=from_scratch,
-            )
+        moved = await self._app.executions.replay(
+            self.execution_id,
+            by=by,
+            from_step=from_step,
+            from_occurrence=from_occurrence,
+            from_scratch=from_scratch,
         )
-        self._app.notify(lanes=moved.lanes)
         return moved.public_state
 
     async def signal(
@@ -195,8 +183,7 @@ class Execution(Generic[R]):
                 conn, self.execution_id, name, decision, by=by, digest=digest, payload=payload, note=note
             )
         )
-        if delivered.lane is not None:
-            self._app.notifier.send(lanes=[delivered.lane])
+        notify(self._app, delivered)
         return delivered
 
     async def events(self, cursor: str = events.OLDEST) -> AsyncIterator[Event]:
@@ -214,10 +201,9 @@ class Execution(Generic[R]):
         """
         cursor: str | None = None
         while True:
-            read = partial(
-                steps.list_steps, execution_id=self.execution_id, results=results, cursor=cursor, limit=LONGEST_PAGE
+            page = await self._app.executions.list_steps(
+                self.execution_id, results=results, cursor=cursor, limit=LONGEST_PAGE
             )
-            page = await self._run(read)
             for step in page.items:
                 yield step
             if (cursor := page.next_cursor) is None:
@@ -230,10 +216,6 @@ class Execution(Generic[R]):
         except ExecutionNotFound:
             return True
         return ended_at is not None and event.at >= ended_at
-
-    def _notify_ended(self, moved: Moved) -> PublicState:
-        self._app.notify(lanes=moved.lanes, ended=[self.execution_id, *moved.ended])
-        return moved.public_state
 
     async def _run(self, operation: Callable[[Connection], Awaitable[T]]) -> T:
         """Run an operation that is safe to repeat."""

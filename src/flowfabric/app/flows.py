@@ -194,9 +194,7 @@ class FlowHandle:
 
     async def describe(self, *, cursor: str | None = None, limit: int = 50) -> FlowDescription:
         """Return the state of the flow, the number of members per state, and a page of members with their edges."""
-        return await self._app.database.run(
-            lambda conn: flows.describe_flow(conn, self.flow_id, cursor=cursor, limit=limit), repeat=True
-        )
+        return await self._app.flows.describe(self.flow_id, cursor=cursor, limit=limit)
 
     async def cancel(
         self,
@@ -206,8 +204,4 @@ class FlowHandle:
         policy: CancelPolicy | str = CancelPolicy.CANCEL_ALL,
     ) -> CancelledFlow:
         """Cancel the flow and its unfinished members; `cancel_pending` spares running members, `flow_only` all."""
-        cancelled = await self._app.database.run(
-            lambda conn: flows.cancel_flow(conn, self.flow_id, reason=reason, by=by, policy=policy), repeat=True
-        )
-        self._app.notify(ended=cancelled.members)
-        return cancelled
+        return await self._app.flows.cancel(self.flow_id, reason=reason, by=by, policy=policy)

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from flowfabric import durations
 from flowfabric.app.tasks import Task, unknown_task
@@ -94,13 +94,52 @@ def submitted(app: "App", task: Task[..., Any] | str, arguments: Mapping[str, ob
     return found.submission(**(arguments or {}))
 
 
-async def create(
-    app: "App", name: str, submission: Submission, timing: Timing, *, by: str | None, paused: bool
+async def create_schedule(
+    app: "App",
+    name: str,
+    task: Task[..., Any] | str,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    by: str | None = None,
+    paused: bool = False,
+    **timing: Unpack[TimingOptions],
 ) -> ScheduleChange:
-    """Create a schedule; see `App.create_schedule`."""
+    """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
+
+    Safe to repeat: an identical schedule answers `NOOP`. Raises `UnknownTask`, `InvalidSchedule`,
+    `ScheduleAlreadyExists`.
+    """
+    asked, when = submitted(app, task, arguments), read_timing(timing)
+    limit = app.config.payload_limit
     return await app.database.run(
-        lambda conn: schedules.create_schedule(
-            conn, name, submission, timing, by=by, paused=paused, payload_limit=app.config.payload_limit
+        lambda conn: schedules.create_schedule(conn, name, asked, when, by=by, paused=paused, payload_limit=limit),
+        repeat=True,
+    )
+
+
+async def change_schedule(
+    app: "App",
+    name: str,
+    task: Task[..., Any] | str | None = None,
+    arguments: Mapping[str, object] | None = None,
+    *,
+    by: str | None = None,
+    namespace: str = "default",
+    **timing: Unpack[TimingOptions],
+) -> ScheduleChange:
+    """Change when a schedule ticks, what it submits, or both: the timing, and the task with all its arguments.
+
+    What is not given stays. A timing replaces the whole timing. Safe to repeat: no difference answers `NOOP`. Raises
+    `ScheduleNotFound`, `UnknownTask`, `InvalidSchedule`.
+    """
+    if task is None and arguments is not None:
+        raise TypeError("arguments need their task; pass both: app.schedules.change(name, task, arguments)")
+    asked = None if task is None else submitted(app, task, arguments)
+    when = read_timing(timing) if timing else None
+    limit = app.config.payload_limit
+    return await app.database.run(
+        lambda conn: schedules.change_schedule(
+            conn, name, namespace=namespace, submission=asked, timing=when, by=by, payload_limit=limit
         ),
         repeat=True,
     )
@@ -108,7 +147,7 @@ async def create(
 
 async def make_declared(app: "App") -> None:
     """Create or change the schedules declared in code; a refused one is logged and does not stop the others."""
-    for declared in app.schedules.values():
+    for declared in app.scheduled.values():
         try:
             made = await app.database.run(lambda conn, each=declared: _make(conn, each, app), repeat=True)  # type: ignore[misc]
         except FlowFabricError as refusal:
@@ -155,7 +194,7 @@ async def _left_over(conn: Connection, app: "App") -> list[Schedule]:
             for schedule in page.items
             if schedule.declared
             and schedule.options.task in app.tasks
-            and (schedule.namespace, schedule.name) not in app.schedules
+            and (schedule.namespace, schedule.name) not in app.scheduled
         ]
         cursor = page.next_cursor
         if cursor is None:

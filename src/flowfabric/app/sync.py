@@ -8,6 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from flowfabric.app.namespaces_sync import (
+    SyncApprovals,
+    SyncBudgets,
+    SyncEvents,
+    SyncExecutions,
+    SyncFlows,
+    SyncLanes,
+    SyncQuotas,
+    SyncSchedules,
+    SyncSigningKeys,
+    SyncWaitpoints,
+    SyncWorkers,
+)
 from flowfabric.app.opening import Opening
 from flowfabric.app.subscriptions import EVERYTHING
 from flowfabric.blocking import Sync
@@ -15,12 +28,11 @@ from flowfabric.engine import events
 from flowfabric.model import CancelPolicy
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from flowfabric.app.app import App
     from flowfabric.app.executions import Execution
     from flowfabric.app.flows import Flow, FlowHandle, Node
-    from flowfabric.app.schedules import TimingOptions
     from flowfabric.app.subscriptions import EventLog, Subscription
     from flowfabric.app.tasks import SubmitOptions, Task
     from flowfabric.ids import ExecutionId, FlowId
@@ -34,8 +46,8 @@ if TYPE_CHECKING:
         FlowDescription,
         FlowState,
         Outcome,
+        Overview,
         PublicState,
-        ScheduleChange,
         SignalToSend,
         StepSummary,
     )
@@ -335,6 +347,71 @@ class SyncApp(Opening):
         """The event log, to subscribe to."""
         return SyncEventLog(self._thing.log, self._loop)
 
+    @property
+    def approvals(self) -> SyncApprovals:
+        """The approvals that executions wait for."""
+        return SyncApprovals(self._thing.approvals, self._loop)
+
+    @property
+    def budgets(self) -> SyncBudgets:
+        """Limits on what executions may spend, and what they have spent."""
+        return SyncBudgets(self._thing.budgets, self._loop)
+
+    @property
+    def events(self) -> SyncEvents:
+        """The event log, to read page by page; `log` follows it."""
+        return SyncEvents(self._thing.events, self._loop)
+
+    @property
+    def executions(self) -> SyncExecutions:
+        """All executions in the database: list, describe and change them."""
+        return SyncExecutions(self._thing.executions, self._loop)
+
+    @property
+    def flows(self) -> SyncFlows:
+        """All flows in the database: list, describe and cancel them."""
+        return SyncFlows(self._thing.flows, self._loop)
+
+    @property
+    def lanes(self) -> SyncLanes:
+        """The lanes (queues): list, pause, drain and resume them."""
+        return SyncLanes(self._thing.lanes, self._loop)
+
+    @property
+    def quotas(self) -> SyncQuotas:
+        """Limits on how fast and how many executions run."""
+        return SyncQuotas(self._thing.quotas, self._loop)
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """Submissions by cron or interval: create, change and pause them."""
+        return SyncSchedules(self._thing.schedules, self._loop)
+
+    @property
+    def signing_keys(self) -> SyncSigningKeys:
+        """The secrets that sign the tokens of waitpoints."""
+        return SyncSigningKeys(self._thing.signing_keys, self._loop)
+
+    @property
+    def waitpoints(self) -> SyncWaitpoints:
+        """What executions wait for, and signals to them."""
+        return SyncWaitpoints(self._thing.waitpoints, self._loop)
+
+    @property
+    def workers(self) -> SyncWorkers:
+        """The worker processes that are live."""
+        return SyncWorkers(self._thing.workers, self._loop)
+
+    def overview(self, *, limit: int = 20) -> Overview:
+        """Take a snapshot of waiting, running and stuck executions, with at most `limit` lanes and workers."""
+        answer: Overview = self._wait(self._thing.overview, limit=limit)
+        return answer
+
+    def now(self) -> datetime:
+        """Return the time of the database, by which deadlines, delays and resets are measured."""
+        answer: datetime = self._wait(self._thing.now)
+        return answer
+
     def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> SyncExecution[Any]:
         """Submit a task by name; `options` may include the decorator's options, such as the lane.
 
@@ -363,26 +440,6 @@ class SyncApp(Opening):
         With a key the flow is submitted once: submitting another flow with that key returns the same executions.
         """
         return SyncFlow(self._thing.flow(kind, key=key, namespace=namespace, tags=tags), self._loop)
-
-    def create_schedule(
-        self,
-        name: str,
-        task: Task[..., Any] | str,
-        arguments: Mapping[str, object] | None = None,
-        *,
-        by: str | None = None,
-        paused: bool = False,
-        **timing: Unpack[TimingOptions],
-    ) -> ScheduleChange:
-        """Submit a task again and again, by `cron` and `tz` or `every` so often, until the schedule is deleted.
-
-        Safe to repeat: an identical schedule answers `NOOP`. Raises `UnknownTask`, `InvalidSchedule`,
-        `ScheduleAlreadyExists`.
-        """
-        answer: ScheduleChange = self._wait(
-            self._thing.create_schedule, name, task, arguments, by=by, paused=paused, **timing
-        )
-        return answer
 
     def wake(self, lane: str) -> None:
         """Notify the workers of a lane; call it after you commit a transaction in which you submitted work."""

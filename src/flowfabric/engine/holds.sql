@@ -37,9 +37,10 @@ end $$;
 --   locks    the ticket
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
---   returns  'unheld', or 'noop' if it was not held; and its public state
+--   returns  'unheld', or 'noop' if it was not held; its public state; and the lane to wake if it was held
 create or replace function flowfabric.unhold(
-    partition int, id uuid, by text, reason text default null, out outcome text, out public_state text)
+    partition int, id uuid, by text, reason text default null, out outcome text, out public_state text,
+    out lane text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
@@ -65,6 +66,7 @@ begin
         perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by,
                                          jsonb_build_object('reason', flowfabric._kept_text(unhold.reason)));
         outcome := 'unheld';
+        lane := ticket.lane;
     end if;
     public_state := flowfabric._public_state(ticket, flowfabric._eligibility_state(ticket, now));
 end $$;

@@ -43,6 +43,12 @@ async def resume_lane(conn: Connection, name: str, *, by: str, reason: str | Non
     return LaneChange(await call.value(conn, "resume_lane", **_act(name, by, reason)))
 
 
+async def describe_lane(conn: Connection, name: str) -> Lane:
+    """Describe a lane: its state, who changed it and why, and its executions by state. Raises `LaneNotFound`."""
+    found = await call.row(conn, "describe_lane", name=check_text(name, "lane"))
+    return msgspec.convert({**found, "name": name}, Lane)
+
+
 async def list_lanes(conn: Connection, *, cursor: str | None = None, limit: int = 50) -> Page[Lane]:
     """List the lanes, by name. Raises `InvalidLimit`."""
     found = await call.rows(conn, "list_lanes", after=check_text(cursor or "", "cursor"), take=call.take(limit))

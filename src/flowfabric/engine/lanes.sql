@@ -18,11 +18,26 @@ begin
     return true;
 end $$;
 
+-- Refuse the name of a lane that does not exist.
+--
+--   refuses  lane_not_found
+create or replace function flowfabric._refuse_missing_lane(name text)
+returns void
+language plpgsql as $$
+begin
+    perform flowfabric._refuse('lane_not_found', format(
+        'lane %s does not exist; %s', flowfabric._shown(_refuse_missing_lane.name), coalesce(
+            'existing lanes: ' || (
+                select string_agg(n.name, ', ' order by n.name)
+                       || case when (select count(*) from flowfabric.lanes) > 20 then ', …' else '' end
+                from (select l.name from flowfabric.lanes l order by l.name limit 20) n),
+            'there are no lanes yet: submit to it, or use configure_lane to create it')));
+end $$;
+
 -- Give a lane a new state, and write down who changed it and why.
 --
 --   moves    lane any → the state given
 --   locks    the lane
---   refuses  lane_not_found
 --   returns  false if it is in this state already
 create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
 returns boolean
@@ -34,13 +49,7 @@ begin
     perform flowfabric._check_by(_set_lane_state.by);
     select l.* into lane from flowfabric.lanes l where l.name = _set_lane_state.name for update;
     if lane.name is null then
-        perform flowfabric._refuse('lane_not_found', format(
-            'lane %s does not exist; %s', flowfabric._shown(_set_lane_state.name), coalesce(
-                'existing lanes: ' || (
-                    select string_agg(n.name, ', ' order by n.name)
-                           || case when (select count(*) from flowfabric.lanes) > 20 then ', …' else '' end
-                    from (select l.name from flowfabric.lanes l order by l.name limit 20) n),
-                'there are no lanes yet: submit to it, or use configure_lane to create it')));
+        perform flowfabric._refuse_missing_lane(_set_lane_state.name);
     end if;
     update flowfabric.lanes l
     set state = _set_lane_state.state, by = _set_lane_state.by, reason = flowfabric._kept_text(_set_lane_state.reason),
@@ -188,6 +197,28 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
            and t.due_at <= _oldest_waiting.now
          limit 10001)) x
 $$;
+
+-- Describe a lane, with its counts.
+--
+--   refuses  lane_not_found
+--   returns  the columns of `list_lanes`
+create or replace function flowfabric.describe_lane(name text)
+returns table (state text, since timestamptz, by text, reason text, keep_renewals boolean, waiting_count bigint,
+               delayed_count bigint, active_count bigint, suspended_count bigint, oldest_at timestamptz)
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    now timestamptz := flowfabric.clock();
+begin
+    return query
+    select l.state::text, l.since, l.by, l.reason, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
+           flowfabric._oldest_waiting(l.name, now)
+    from flowfabric.lanes l cross join lateral flowfabric._lane_depth(l.name, now) d
+    where l.name = describe_lane.name;
+    if not found then
+        perform flowfabric._refuse_missing_lane(describe_lane.name);
+    end if;
+end $$;
 
 -- List the lanes, by name, with their counts. Keyset pagination.
 --

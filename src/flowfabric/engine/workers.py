@@ -73,7 +73,10 @@ async def beat(conn: Connection, instances: Sequence[str]) -> list[Beat]:
 
 
 async def mark_dead(conn: Connection, instance: str, *, by: str, reason: str | None = None) -> MarkedDead:
-    """Declare an instance dead: remove it and revoke every lease it holds. Raises `InvalidWorker`, `InvalidBody`."""
+    """Declare an instance dead: remove it and revoke every lease it holds.
+
+    Raises `InvalidWorker`, `InvalidBody`.
+    """
     answer = await call.row(
         conn,
         "mark_dead",

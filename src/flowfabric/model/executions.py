@@ -234,3 +234,5 @@ class Unheld(msgspec.Struct, frozen=True, kw_only=True):
 
     outcome: HoldChange
     public_state: PublicState
+    lane: str | None = None
+    """The lane to wake, if it was held."""

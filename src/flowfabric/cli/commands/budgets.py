@@ -12,8 +12,6 @@ from flowfabric.cli import formatting, resolve, tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import F, by_option, decorated, duration, execution_argument, given, namespace_option, paged
 from flowfabric.cli.output import page_table, prints
-from flowfabric.engine import budgets as engine
-from flowfabric.engine.clock import clock
 from flowfabric.ids import shown
 from flowfabric.model import Budget, Page
 
@@ -100,9 +98,8 @@ async def list_budgets(app: App, namespace: str, limit: int, cursor: str | None)
     Example:
       ff budgets list
     """
-    async with app.database.connection() as conn:
-        now = await clock(conn)
-        page = await engine.list_budgets(conn, namespace=namespace, limit=limit, cursor=cursor)
+    now = await app.now()
+    page = await app.budgets.list(namespace=namespace, limit=limit, cursor=cursor)
     return Page([_now(budget, now) for budget in page.items], page.next_cursor)
 
 
@@ -117,9 +114,8 @@ async def describe_budget(app: App, budget: str, namespace: str) -> BudgetNow:
     Example:
       ff budgets describe team-a
     """
-    async with app.database.connection() as conn:
-        now = await clock(conn)
-        return _now(await engine.describe_budget(conn, budget, namespace=namespace), now)
+    now = await app.now()
+    return _now(await app.budgets.describe(budget, namespace=namespace), now)
 
 
 @budgets.command("create")
@@ -143,9 +139,7 @@ async def create_budget(app: App, budget: str, namespace: str, by: str, **option
         wanted[field] = _changed({}, wanted.get(field, {}))
     if not wanted.get("reset_interval"):
         wanted.pop("reset_interval", None)
-    partitions = app.config.budget_partitions
-    async with app.database.connection() as conn:
-        made = await engine.create_budget(conn, budget, namespace=namespace, by=by, partitions=partitions, **wanted)
+    made = await app.budgets.create(budget, namespace=namespace, by=by, **wanted)
     return {"budget": budget, "outcome": made.outcome, "budget_id": made.budget_id}
 
 
@@ -168,12 +162,10 @@ async def change_budget(app: App, budget: str, namespace: str, by: str, **option
     wanted = given(options)
     if not wanted:
         raise click.UsageError("nothing to change; use at least one option, such as --hard-limit tokens=2000000")
-    async with app.database.connection() as conn:
-        current = await engine.describe_budget(conn, budget, namespace=namespace)
-        for field in {"hard_limits", "soft_limits"} & wanted.keys():
-            wanted[field] = _changed(getattr(current, field), wanted[field])
-        changed = await engine.change_budget(conn, budget, namespace=namespace, by=by, **wanted)
-    app.notifier.send(lanes=changed.lanes)
+    current = await app.budgets.describe(budget, namespace=namespace)
+    for field in {"hard_limits", "soft_limits"} & wanted.keys():
+        wanted[field] = _changed(getattr(current, field), wanted[field])
+    changed = await app.budgets.change(budget, namespace=namespace, by=by, **wanted)
     return {"budget": budget, "outcome": changed.outcome, "lanes": changed.lanes}
 
 
@@ -189,9 +181,7 @@ async def reset_budget(app: App, budget: str, namespace: str, by: str) -> dict[s
     Example:
       ff budgets reset team-a
     """
-    async with app.database.connection() as conn:
-        done = await engine.reset_budget(conn, budget, namespace=namespace, by=by)
-    app.notifier.send(lanes=done.lanes)
+    done = await app.budgets.reset(budget, namespace=namespace, by=by)
     return {"budget": budget, "outcome": done.outcome, "next_reset_at": done.next_reset_at, "lanes": done.lanes}
 
 
@@ -209,9 +199,7 @@ async def release_usage(app: App, budget: str, execution: str, namespace: str, b
       ff budgets release team-a 019df237
     """
     execution_id = await resolve.execution_id(app, execution)
-    async with app.database.connection() as conn:
-        done = await engine.release_usage(conn, budget, execution_id, namespace=namespace, by=by)
-    app.notifier.send(lanes=done.lanes)
+    done = await app.budgets.release_usage(budget, execution_id, namespace=namespace, by=by)
     return {"budget": budget, "outcome": done.outcome, "amounts": done.amounts, "lanes": done.lanes}
 
 

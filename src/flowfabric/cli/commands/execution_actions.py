@@ -23,8 +23,6 @@ from flowfabric.cli.options import (
 )
 from flowfabric.cli.output import prints
 from flowfabric.cli.tables import progress
-from flowfabric.engine import executions as engine
-from flowfabric.engine import holds, waits
 from flowfabric.errors import FlowFabricError
 from flowfabric.model import Page, PriorityChange
 
@@ -139,18 +137,14 @@ async def replay(
         raise click.UsageError("--from and --from-scratch exclude each other; use one of them")
 
     async def act(execution: Execution[object]) -> Done:
-        moved = await app.database.run(
-            lambda conn: engine.replay(
-                conn,
-                execution.execution_id,
-                by=by,
-                deadline=deadline,
-                from_step=from_step,
-                from_occurrence=occurrence,
-                from_scratch=from_scratch,
-            )
+        moved = await app.executions.replay(
+            execution.execution_id,
+            by=by,
+            deadline=deadline,
+            from_step=from_step,
+            from_occurrence=occurrence,
+            from_scratch=from_scratch,
         )
-        app.notify(lanes=moved.lanes)
         return {"state": moved.public_state}
 
     return await _each(app, executions, "replaying", act)
@@ -172,8 +166,7 @@ async def hold(app: App, executions: Sequence[str], reason: str | None, by: str)
     """
 
     async def act(execution: Execution[object]) -> Done:
-        async with app.database.connection() as conn:
-            return {"outcome": await holds.hold(conn, execution.execution_id, by=by, reason=reason)}
+        return {"outcome": await app.executions.hold(execution.execution_id, by=by, reason=reason)}
 
     return await _each(app, executions, "holding", act)
 
@@ -194,9 +187,7 @@ async def unhold(app: App, executions: Sequence[str], reason: str | None, by: st
     """
 
     async def act(execution: Execution[object]) -> Done:
-        async with app.database.connection() as conn:
-            done = await holds.unhold(conn, execution.execution_id, by=by, reason=reason)
-        await app.wake((await execution.describe()).lane)
+        done = await app.executions.unhold(execution.execution_id, by=by, reason=reason)
         return {"outcome": done.outcome, "state": done.public_state}
 
     return await _each(app, executions, "releasing", act)
@@ -221,9 +212,7 @@ async def resume(
     """
 
     async def act(execution: Execution[object]) -> Done:
-        async with app.database.connection() as conn:
-            moved = await waits.resume(conn, execution.execution_id, by=by, note=reason, delay=delay)
-        app.notify(lanes=moved.lanes)
+        moved = await app.executions.resume(execution.execution_id, by=by, note=reason, delay=delay)
         return {"state": moved.public_state}
 
     return await _each(app, executions, "resuming", act)
@@ -242,8 +231,7 @@ async def change_priority(app: App, execution: str, priority: int, by: str) -> P
       ff executions change-priority 019df237-3e80-8a31-800c-3f9b71e5d004 100
     """
     execution_id = await resolve.execution_id(app, execution)
-    async with app.database.connection() as conn:
-        return await engine.change_priority(conn, execution_id, priority, by=by)
+    return await app.executions.change_priority(execution_id, priority, by=by)
 
 
 @click.command("set-tag")
@@ -259,5 +247,4 @@ async def set_tag(app: App, execution: str, tag: tuple[str, str], by: str) -> Do
       ff executions set-tag 019df237-3e80-8a31-800c-3f9b71e5d004 billing.customer=4711
     """
     execution_id = await resolve.execution_id(app, execution)
-    async with app.database.connection() as conn:
-        return {"tag": tag[0], "outcome": await engine.set_tag(conn, execution_id, tag[0], tag[1] or None, by=by)}
+    return {"tag": tag[0], "outcome": await app.executions.set_tag(execution_id, tag[0], tag[1] or None, by=by)}

@@ -21,12 +21,7 @@ from flowfabric.cli.options import (
     tag,
 )
 from flowfabric.cli.output import page_table, prints
-from flowfabric.engine import attempts as attempt_engine
-from flowfabric.engine import clock
 from flowfabric.engine import events as event_engine
-from flowfabric.engine import executions as engine
-from flowfabric.engine import steps as step_engine
-from flowfabric.engine import workers as worker_engine
 from flowfabric.model import Attempt, Description, Event, Page, PublicState, StepSummary, Summary
 
 CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
@@ -126,17 +121,15 @@ async def list_executions(
     """
     of_flow = None if flow is None else await resolve.flow_id(app, flow)
     of_parent = None if parent is None else await resolve.execution_id(app, parent)
-    async with app.database.connection() as conn:
-        now = await clock.clock(conn)
-        page = await engine.list_executions(
-            conn,
-            states=states or None,
-            flow=of_flow,
-            parent=of_parent,
-            created_after=at_moment(since, now),
-            created_before=at_moment(until, now),
-            **wanted,
-        )
+    now = await app.now()
+    page = await app.executions.list(
+        states=states or None,
+        flow=of_flow,
+        parent=of_parent,
+        created_after=at_moment(since, now),
+        created_before=at_moment(until, now),
+        **wanted,
+    )
     if not only_ids:
         return page
     found = [str(each.execution_id) for each in page.items]
@@ -160,8 +153,7 @@ async def describe(app: App, execution: str) -> Description:
       ff executions describe 019df237-3e80-8a31-800c-3f9b71e5d004
     """
     execution_id = await resolve.execution_id(app, execution)
-    async with app.database.connection() as conn:
-        return await engine.describe(conn, execution_id, payload=True, result=True, last_failure=True)
+    return await app.executions.describe(execution_id, payload=True, result=True, last_failure=True)
 
 
 @executions.command("explain")
@@ -175,8 +167,7 @@ async def explain(app: App, execution: str) -> remedies.Explanation:
       ff executions explain 019df237-3e80-8a31-800c-3f9b71e5d004
     """
     found = await (await resolve.execution(app, execution)).describe()
-    async with app.database.connection() as conn:
-        live = await worker_engine.list_workers(conn, lane=found.lane, limit=1)
+    live = await app.workers.list(lane=found.lane, limit=1)
     return remedies.explain(found, served=bool(live.items))
 
 
@@ -222,8 +213,7 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
       ff executions attempts 019df237-3e80-8a31-800c-3f9b71e5d004
     """
     execution_id = await resolve.execution_id(app, execution)
-    async with app.database.connection() as conn:
-        return await attempt_engine.list_attempts(conn, execution_id, limit=limit, cursor=cursor)
+    return await app.executions.list_attempts(execution_id, limit=limit, cursor=cursor)
 
 
 @executions.command("steps")
@@ -243,8 +233,7 @@ async def list_steps(app: App, execution: str, results: bool, limit: int, cursor
       ff executions steps 019df237-3e80-8a31-800c-3f9b71e5d004 --results
     """
     execution_id = await resolve.execution_id(app, execution)
-    async with app.database.connection() as conn:
-        return await step_engine.list_steps(conn, execution_id, results=results, limit=limit, cursor=cursor)
+    return await app.executions.list_steps(execution_id, results=results, limit=limit, cursor=cursor)
 
 
 for action in (actions.cancel, actions.override, actions.replay, actions.hold, actions.unhold, actions.resume,

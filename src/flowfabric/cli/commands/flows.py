@@ -10,7 +10,6 @@ from flowfabric.cli import resolve, tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import by_option, namespace_filter, paged, reason_option
 from flowfabric.cli.output import next_page, prints
-from flowfabric.engine import flows as engine
 from flowfabric.model import CancelledFlow, CancelPolicy, FlowDescription, FlowState, FlowSummary, Page
 
 CARD = ("flow=flow_id", "kind", "state", "counts", "namespace", "tags", "members=node_count", "edges=edge_count",
@@ -70,8 +69,7 @@ async def list_flows(app: App, **wanted: Any) -> Page[FlowSummary]:
     Example:
       ff flows list --state failed
     """
-    async with app.database.connection() as conn:
-        return await engine.list_flows(conn, **wanted)
+    return await app.flows.list(**wanted)
 
 
 @flows.command("describe")
@@ -86,8 +84,7 @@ async def describe_flow(app: App, flow: str, limit: int, cursor: str | None) -> 
       ff flows describe 019df237-3e80-8a31-800c-3f9b71e5d004
     """
     flow_id = await resolve.flow_id(app, flow)
-    async with app.database.connection() as conn:
-        return await engine.describe_flow(conn, flow_id, limit=limit, cursor=cursor)
+    return await app.flows.describe(flow_id, limit=limit, cursor=cursor)
 
 
 @flows.command("cancel")
@@ -110,7 +107,4 @@ async def cancel_flow(app: App, flow: str, policy: str, reason: str | None, by: 
       ff flows cancel 019df237-3e80-8a31-800c-3f9b71e5d004 --reason "wrong input" --policy cancel_pending
     """
     flow_id = await resolve.flow_id(app, flow)
-    async with app.database.connection() as conn:
-        done = await engine.cancel_flow(conn, flow_id, reason=reason, by=by, policy=policy)
-    app.notify(ended=done.members)
-    return done
+    return await app.flows.cancel(flow_id, reason=reason, by=by, policy=policy)

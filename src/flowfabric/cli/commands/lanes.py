@@ -8,9 +8,6 @@ from flowfabric.app import App
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import by_option, paged, reason_option
 from flowfabric.cli.output import prints
-from flowfabric.engine import lanes as engine
-from flowfabric.errors import LaneNotFound
-from flowfabric.ids import shown
 from flowfabric.model import Lane, Page
 
 COLUMNS = ("lane=name", "state", "waiting=waiting_count", "delayed=delayed_count", "active=active_count",
@@ -45,8 +42,7 @@ async def list_lanes(app: App, limit: int, cursor: str | None) -> Page[Lane]:
     Example:
       ff lanes list
     """
-    async with app.database.connection() as conn:
-        return await engine.list_lanes(conn, limit=limit, cursor=cursor)
+    return await app.lanes.list(limit=limit, cursor=cursor)
 
 
 @lanes.command("describe")
@@ -59,14 +55,7 @@ async def describe_lane(app: App, lane: str) -> Lane:
     Example:
       ff lanes describe reports
     """
-    cursor: str | None = lane[:-1]  # sorts shortly before the lane, so that it is on the first pages
-    async with app.database.connection() as conn:
-        while cursor is not None:
-            page = await engine.list_lanes(conn, cursor=cursor)
-            if found := next((each for each in page.items if each.name == lane), None):
-                return found
-            cursor = page.next_cursor
-    raise LaneNotFound(f"lane {shown(lane)} does not exist; check the name")
+    return await app.lanes.describe(lane)
 
 
 @lanes.command("configure")
@@ -81,8 +70,7 @@ async def configure_lane(app: App, lane: str, keep_renewals: bool | None) -> dic
     Example:
       ff lanes configure reports --keep-renewals
     """
-    async with app.database.connection() as conn:
-        return {"lane": lane, "outcome": await engine.configure_lane(conn, lane, keep_renewals=keep_renewals)}
+    return {"lane": lane, "outcome": await app.lanes.configure(lane, keep_renewals=keep_renewals)}
 
 
 @lanes.command("pause")
@@ -97,8 +85,7 @@ async def pause_lane(app: App, lane: str, by: str, reason: str | None) -> dict[s
     Example:
       ff lanes pause reports --reason "the printer is down"
     """
-    async with app.database.connection() as conn:
-        return {"lane": lane, "outcome": await engine.pause_lane(conn, lane, by=by, reason=reason)}
+    return {"lane": lane, "outcome": await app.lanes.pause(lane, by=by, reason=reason)}
 
 
 @lanes.command("drain")
@@ -113,9 +100,8 @@ async def drain_lane(app: App, lane: str, by: str, reason: str | None) -> dict[s
     Example:
       ff lanes drain reports --reason "moving to the new cluster"
     """
-    async with app.database.connection() as conn:
-        drained = await engine.drain_lane(conn, lane, by=by, reason=reason)
-        return {"lane": lane, "outcome": drained.outcome, "left_count": drained.left_count}
+    drained = await app.lanes.drain(lane, by=by, reason=reason)
+    return {"lane": lane, "outcome": drained.outcome, "left_count": drained.left_count}
 
 
 @lanes.command("resume")
@@ -130,7 +116,5 @@ async def resume_lane(app: App, lane: str, by: str, reason: str | None) -> dict[
     Example:
       ff lanes resume reports
     """
-    async with app.database.connection() as conn:
-        outcome = await engine.resume_lane(conn, lane, by=by, reason=reason)
-    await app.wake(lane)
+    outcome = await app.lanes.resume(lane, by=by, reason=reason)
     return {"lane": lane, "outcome": outcome}

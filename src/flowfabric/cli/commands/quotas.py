@@ -12,8 +12,6 @@ from flowfabric.cli import formatting, tables
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import F, by_option, decorated, default_of, given, namespace_option, paged
 from flowfabric.cli.output import page_table, prints
-from flowfabric.engine import quotas as engine
-from flowfabric.engine.clock import clock
 from flowfabric.model import Page, Quota
 
 LIMITS = ("started in window=window_bar", "started", "max per window=window_limit", "window",
@@ -62,9 +60,8 @@ async def list_quotas(app: App, namespace: str, limit: int, cursor: str | None) 
     Example:
       ff quotas list
     """
-    async with app.database.connection() as conn:
-        now = await clock(conn)
-        page = await engine.list_quotas(conn, namespace=namespace, limit=limit, cursor=cursor)
+    now = await app.now()
+    page = await app.quotas.list(namespace=namespace, limit=limit, cursor=cursor)
     return Page([_now(quota, now) for quota in page.items], page.next_cursor)
 
 
@@ -79,9 +76,8 @@ async def describe_quota(app: App, quota: str, namespace: str) -> QuotaNow:
     Example:
       ff quotas describe model
     """
-    async with app.database.connection() as conn:
-        now = await clock(conn)
-        return _now(await engine.describe_quota(conn, quota, namespace=namespace), now)
+    now = await app.now()
+    return _now(await app.quotas.describe(quota, namespace=namespace), now)
 
 
 @quotas.command("create")
@@ -97,11 +93,7 @@ async def create_quota(app: App, quota: str, namespace: str, by: str, **options:
     Example:
       ff quotas create model --max-requests-per-window 500 --window-seconds 60 --max-concurrent 20
     """
-    partitions = app.config.quota_partitions
-    async with app.database.connection() as conn:
-        made = await engine.create_quota(
-            conn, quota, namespace=namespace, by=by, partitions=partitions, **given(options)
-        )
+    made = await app.quotas.create(quota, namespace=namespace, by=by, **given(options))
     return {"quota": quota, "outcome": made.outcome, "quota_id": made.quota_id}
 
 
@@ -123,9 +115,7 @@ async def change_quota(app: App, quota: str, namespace: str, by: str, **options:
     limits = given(options)
     if not limits:
         raise click.UsageError("nothing to change; use at least one option, such as --max-concurrent 5")
-    async with app.database.connection() as conn:
-        changed = await engine.change_quota(conn, quota, namespace=namespace, by=by, **limits)
-    app.notifier.send(lanes=changed.lanes)
+    changed = await app.quotas.change(quota, namespace=namespace, by=by, **limits)
     return {"quota": quota, "outcome": changed.outcome, "lanes": changed.lanes}
 
 

@@ -111,8 +111,7 @@ async def list_schedules(app: App, namespace: str | None, limit: int, cursor: st
     Example:
       ff schedules list
     """
-    async with app.database.connection() as conn:
-        return await engine.list_schedules(conn, namespace=namespace, limit=limit, cursor=cursor)
+    return await app.schedules.list(namespace=namespace, limit=limit, cursor=cursor)
 
 
 @schedules.command("describe")
@@ -126,8 +125,7 @@ async def describe_schedule(app: App, schedule: str, namespace: str) -> Schedule
     Example:
       ff schedules describe nightly
     """
-    async with app.database.connection() as conn:
-        return await engine.describe_schedule(conn, schedule, namespace=namespace)
+    return await app.schedules.describe(schedule, namespace=namespace)
 
 
 @schedules.command("create")
@@ -231,8 +229,7 @@ async def pause_schedule(app: App, schedule: str, namespace: str, by: str, reaso
     Example:
       ff schedules pause nightly --reason "the printer is down"
     """
-    async with app.database.connection() as conn:
-        outcome = await engine.pause_schedule(conn, schedule, namespace=namespace, by=by, reason=reason)
+    outcome = await app.schedules.pause(schedule, namespace=namespace, by=by, reason=reason)
     return {"schedule": schedule, "outcome": outcome}
 
 
@@ -245,8 +242,7 @@ async def resume_schedule(app: App, schedule: str, namespace: str, by: str, reas
     Example:
       ff schedules resume nightly
     """
-    async with app.database.connection() as conn:
-        outcome = await engine.resume_schedule(conn, schedule, namespace=namespace, by=by, reason=reason)
+    outcome = await app.schedules.resume(schedule, namespace=namespace, by=by, reason=reason)
     return {"schedule": schedule, "outcome": outcome}
 
 
@@ -259,8 +255,7 @@ async def delete_schedule(app: App, schedule: str, namespace: str, by: str, reas
     Example:
       ff schedules delete nightly
     """
-    async with app.database.connection() as conn:
-        outcome = await engine.delete_schedule(conn, schedule, namespace=namespace, by=by, reason=reason)
+    outcome = await app.schedules.delete(schedule, namespace=namespace, by=by, reason=reason)
     return {"schedule": schedule, "outcome": outcome}
 
 
@@ -276,10 +271,7 @@ async def fire_schedule(app: App, schedule: str, namespace: str, by: str) -> Fir
     Example:
       ff schedules fire nightly
     """
-    async with app.database.connection() as conn:
-        fired = await engine.fire_schedule(conn, schedule, namespace=namespace, by=by)
-    app.notify(lanes=[fired.lane], ended=fired.ended)
-    return fired
+    return await app.schedules.fire(schedule, namespace=namespace, by=by)
 
 
 def _submission(app: App, task: str, arguments: Mapping[str, Any]) -> Submission:

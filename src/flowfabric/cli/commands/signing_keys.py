@@ -10,7 +10,6 @@ from flowfabric.app import App
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import ReadFile, by_option, duration
 from flowfabric.cli.output import prints
-from flowfabric.engine import signing_keys as engine
 from flowfabric.model import Key, Page, Rotated, Seeded
 
 SEEDED = {
@@ -45,8 +44,7 @@ async def list_keys(app: App) -> Page[Key]:
     Example:
       ff signing-keys list
     """
-    async with app.database.connection() as conn:
-        return Page(await engine.list_keys(conn))
+    return Page(await app.signing_keys.list())
 
 
 @signing_keys.command("seed")
@@ -60,8 +58,7 @@ async def seed_key(app: App, kid: str, secret: str) -> Seeded:
     Example:
       ff signing-keys seed k1 --secret-file - < k1.secret
     """
-    async with app.database.connection() as conn:
-        return await engine.seed_key(conn, kid, secret)
+    return await app.signing_keys.seed(kid, secret)
 
 
 @signing_keys.command("rotate")
@@ -78,5 +75,4 @@ async def rotate_key(app: App, kid: str, secret: str, grace: timedelta, by: str)
     Example:
       ff signing-keys rotate k2 --grace 2d
     """
-    async with app.database.connection() as conn:
-        return await engine.rotate_key(conn, kid, secret, grace=grace, by=by)
+    return await app.signing_keys.rotate(kid, secret, grace=grace, by=by)

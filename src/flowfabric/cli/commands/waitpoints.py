@@ -112,10 +112,9 @@ async def list_suspended(
     Example:
       ff waitpoints list --reason-code waiting_for_approval
     """
-    async with app.database.connection() as conn:
-        return await engine.list_suspended(
-            conn, lane=lane, namespace=namespace, reason_code=reason_code, limit=limit, cursor=cursor
-        )
+    return await app.waitpoints.list_suspended(
+        lane=lane, namespace=namespace, reason_code=reason_code, limit=limit, cursor=cursor
+    )
 
 
 def _waits(found: Waits) -> str:

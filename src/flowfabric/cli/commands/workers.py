@@ -11,10 +11,8 @@ from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.errors import CommandError
 from flowfabric.cli.options import by_option, paged, reason_option
 from flowfabric.cli.output import prints
-from flowfabric.engine import workers as engine
 from flowfabric.ids import shown
 from flowfabric.model import Page, Worker, WorkerDescription
-from flowfabric.postgres.driver import Connection
 
 CARD = ("worker", "instance", "lanes", "capabilities", "namespace", "running=active_count",
         "registered=registered_at", "last heartbeat=beat_at")  # fmt: skip
@@ -59,10 +57,7 @@ async def list_workers(
     Example:
       ff workers list --lane reports
     """
-    async with app.database.connection() as conn:
-        return await engine.list_workers(
-            conn, lane=lane, namespace=namespace, expired=expired, limit=limit, cursor=cursor
-        )
+    return await app.workers.list(lane=lane, namespace=namespace, expired=expired, limit=limit, cursor=cursor)
 
 
 @workers.command("describe")
@@ -75,11 +70,10 @@ async def describe(app: App, instance: str) -> WorkerDescription:
     Example:
       ff workers describe worker@web-1:4711:9f2c
     """
-    async with app.database.connection() as conn:
-        found = await engine.describe_worker(conn, instance)
-        if found is None:
-            raise await _unknown(conn, instance)
-        return found
+    found = await app.workers.describe(instance)
+    if found is None:
+        raise await _unknown(app, instance)
+    return found
 
 
 @workers.command("mark-dead")
@@ -97,15 +91,14 @@ async def mark_dead(app: App, instance: str, reason: str | None, by: str) -> dic
     Example:
       ff workers mark-dead worker:4711:9f2c --reason "the machine is gone"
     """
-    async with app.database.connection() as conn:
-        marked = await engine.mark_dead(conn, instance, by=by, reason=reason)
-        if marked.outcome == "not_registered":
-            raise await _unknown(conn, instance)
-        return {"instance": instance, "outcome": marked.outcome, "revoked": marked.revoked}
+    marked = await app.workers.mark_dead(instance, by=by, reason=reason)
+    if marked.outcome == "not_registered":
+        raise await _unknown(app, instance)
+    return {"instance": instance, "outcome": marked.outcome, "revoked": marked.revoked}
 
 
-async def _unknown(conn: Connection, instance: str) -> CommandError:
-    there = [worker.instance for worker in (await engine.list_workers(conn, expired=True, limit=20)).items]
+async def _unknown(app: App, instance: str) -> CommandError:
+    there = [worker.instance for worker in (await app.workers.list(expired=True, limit=20)).items]
     return CommandError(
         "no_such_worker",
         f"instance {shown(instance)} is not registered; registered instances: {', '.join(there) or 'none'}",

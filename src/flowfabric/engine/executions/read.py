@@ -89,7 +89,7 @@ async def list_executions(
     namespace: str | None = None,
     lane: str | None = None,
     task: str | None = None,
-    states: Collection[PublicState] | None = None,
+    states: Collection[PublicState | str] | None = None,
     flow: FlowId | None = None,
     parent: ExecutionId | None = None,
     key: str | None = None,
