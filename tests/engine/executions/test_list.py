@@ -340,7 +340,7 @@ async def test_partitions_beyond_the_usual_count_are_listed_too(conn: Connection
 async def test_an_unknown_public_state_is_refused(conn: Connection, state: str) -> None:
     for states in ([state], [PublicState.ACTIVE, state]):
         with pytest.raises(InvalidBody) as refused:
-            await executions.list_executions(conn, states=states)  # type: ignore[arg-type]
+            await executions.list_executions(conn, states=states)
         assert refused.value.fields == {"field": "state"}
 
 
@@ -410,4 +410,4 @@ async def test_only_active_executions_have_leases_that_expire(conn: Connection, 
         page = await executions.list_executions(conn, lease_expired=True, states=states)
         assert len(page.items) == count
     with pytest.raises(InvalidBody):
-        await executions.list_executions(conn, lease_expired=True, states=["bogus"])  # type: ignore[list-item]
+        await executions.list_executions(conn, lease_expired=True, states=["bogus"])
