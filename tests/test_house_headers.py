@@ -12,6 +12,7 @@ CHOSEN_BY_ARGUMENT = {
     "_end_leases": "how the lease ended",
     "_settle_failures": "the outcome of executions that are not retried",
     "_note_groups": "the state of the group",
+    "_set_lane_state": "the new state",
 }
 
 OF_FLOWS = ["flow_not_found", "flow_already_terminal", "flow_too_large", "wrong_partition", "flow_member_added"]

@@ -6,7 +6,7 @@
 --   returns  a row per sweep with overdue rows: the due time of the oldest, and the delay that is still normal
 create or replace function flowfabric._overdue(now timestamptz)
 returns table (sweep text, oldest_at timestamptz, allowed interval)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     select x.* from (
         select 'promote_due', min(d.due_at), interval '1 min' from flowfabric.lanes l cross join lateral (
             select t.due_at from flowfabric.tickets t
@@ -64,25 +64,13 @@ language sql stable as $$
     select t.since from flowfabric.turns t where t.sweep = 'remove_ended' and t.ends_at > _removing_since.now
 $$;
 
--- The named log consumers that are furthest behind.
---
---   returns  a list of at most 100
-create or replace function flowfabric._consumer_facts(last_id bigint)
-returns jsonb
-language sql stable as $$
-    select coalesce(jsonb_agg(jsonb_build_object(
-        'name', c.name, 'behind_count', greatest(_consumer_facts.last_id - c.event_id, 0),
-        'acknowledged_at', c.acknowledged_at, 'is_cut_off', c.event_id < h.oldest - 1) order by c.event_id), '[]')
-    from (select c.* from flowfabric.consumers c order by c.event_id limit 100) c cross join flowfabric.horizon h
-$$;
-
--- Collect the engine's facts for the doctor: its clock, the signing key, the log, overdue sweeps, and stuck executions
--- in the first 100 lanes.
+-- Collect the engine's facts for the doctor: its clock, the signing key, the log, overdue sweeps, stuck executions in
+-- the first 100 lanes, and the 100 named log consumers that are furthest behind.
 --
 --   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, removing_since, stuck, consumers}
 create or replace function flowfabric.diagnose()
 returns text
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
@@ -118,5 +106,10 @@ begin
                           union all
                           select s.* from flowfabric._stuck_holds(l.name) s where s.reason = 'code_changed') s
                       order by s.since limit 100) s),
-        'consumers', flowfabric._consumer_facts(last_id));
+        'consumers', (select coalesce(jsonb_agg(jsonb_build_object(
+                          'name', c.name, 'behind_count', greatest(last_id - c.event_id, 0),
+                          'acknowledged_at', c.acknowledged_at, 'is_cut_off', c.event_id < h.oldest - 1)
+                          order by c.event_id), '[]')
+                      from (select c.* from flowfabric.consumers c order by c.event_id limit 100) c
+                      cross join flowfabric.horizon h));
 end $$;

@@ -38,24 +38,31 @@ end $$;
 --
 --   moves    lane any → the state given
 --   locks    the lane
---   returns  false if it is in this state already
+--   emits    lane_paused, lane_drain_started, lane_resumed
+--   returns  the state, or 'noop' if it is in this state already
 create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
-returns boolean
+returns text
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    lane flowfabric.lanes;
+    kept text := flowfabric._kept_text(_set_lane_state.reason);
 begin
     perform flowfabric._check_by(_set_lane_state.by);
-    select l.* into lane from flowfabric.lanes l where l.name = _set_lane_state.name for update;
-    if lane.name is null then
+    perform from flowfabric.lanes l where l.name = _set_lane_state.name for update;
+    if not found then
         perform flowfabric._refuse_missing_lane(_set_lane_state.name);
     end if;
     update flowfabric.lanes l
-    set state = _set_lane_state.state, by = _set_lane_state.by, reason = flowfabric._kept_text(_set_lane_state.reason),
-        since = flowfabric.clock()
+    set state = _set_lane_state.state, by = _set_lane_state.by, reason = kept, since = flowfabric.clock()
     where l.name = _set_lane_state.name and l.state <> _set_lane_state.state;
-    return found;
+    if not found then
+        return 'noop';
+    end if;
+    perform flowfabric._append(
+        case _set_lane_state.state when 'paused' then 'lane_paused' when 'draining' then 'lane_drain_started'
+                                   else 'lane_resumed' end,
+        _set_lane_state.name, _set_lane_state.by, jsonb_build_object('reason', kept));
+    return _set_lane_state.state;
 end $$;
 
 -- Create a lane or change its options. An option that is null keeps its value.
@@ -89,16 +96,9 @@ end $$;
 --   returns  'paused', or 'noop' if the lane was already paused
 create or replace function flowfabric.pause_lane(name text, by text, reason text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
-begin
-    if not flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason) then
-        return 'noop';
-    end if;
-    perform flowfabric._append('lane_paused', pause_lane.name, pause_lane.by,
-                               jsonb_build_object('reason', flowfabric._kept_text(pause_lane.reason)));
-    return 'paused';
-end $$;
+language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    select flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason)
+$$;
 
 -- Drain a lane: refuse new submissions. Its existing executions are still claimed, retried and ended.
 --
@@ -110,15 +110,10 @@ end $$;
 --            10,001
 create or replace function flowfabric.drain_lane(
     name text, by text, reason text default null, out outcome text, out left_count int)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
-    outcome := 'noop';
-    if flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason) then
-        perform flowfabric._append('lane_drain_started', drain_lane.name, drain_lane.by,
-                                   jsonb_build_object('reason', flowfabric._kept_text(drain_lane.reason)));
-        outcome := 'draining';
-    end if;
+    outcome := flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason);
     select least(c.waiting + c.delayed + c.held + c.blocked + c.active + c.suspended, 10001) into left_count
     from flowfabric._lane_depth(drain_lane.name, flowfabric.clock()) c;
 end $$;
@@ -132,16 +127,9 @@ end $$;
 --   returns  'active', or 'noop' if the lane was already active
 create or replace function flowfabric.resume_lane(name text, by text, reason text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
-begin
-    if not flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason) then
-        return 'noop';
-    end if;
-    perform flowfabric._append('lane_resumed', resume_lane.name, resume_lane.by,
-                               jsonb_build_object('reason', flowfabric._kept_text(resume_lane.reason)));
-    return 'active';
-end $$;
+language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+    select flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason)
+$$;
 
 -- Count the executions of a lane by state. Each count stops at 10,001, which bounds the cost for a huge backlog. A due
 -- execution counts as waiting even if no sweep has promoted it yet.
@@ -150,7 +138,7 @@ end $$;
 create or replace function flowfabric._lane_depth(
     lane text, now timestamptz, out waiting bigint, out delayed bigint, out held bigint, out blocked bigint,
     out active bigint, out suspended bigint)
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable as $$
     select (select count(*) from (
                (select from flowfabric.tickets t
                 where t.lane = _lane_depth.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now' limit 10001)
@@ -188,7 +176,7 @@ $$;
 --   returns  the time, or null if no execution is claimable
 create or replace function flowfabric._oldest_waiting(lane text, now timestamptz)
 returns timestamptz
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable as $$
     select min(x.oldest_at) from (
         select r.oldest_at from flowfabric._ready_routes(_oldest_waiting.lane, 10001) r
         union all
@@ -229,7 +217,7 @@ create or replace function flowfabric.list_lanes(after text default null, take i
 returns table (name text, state text, since timestamptz, by text, reason text, keep_renewals boolean,
                waiting_count bigint, delayed_count bigint, active_count bigint, suspended_count bigint,
                oldest_at timestamptz)
-language plpgsql stable as $$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();

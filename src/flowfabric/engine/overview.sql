@@ -5,7 +5,7 @@
 --   returns  the lanes
 create or replace function flowfabric._busy_lanes(take int)
 returns setof flowfabric.lanes
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     with running as (
         -- One scan: active tickets are few, and no index finds them by lane.
         select array_agg(distinct x.lane) as lanes from (
@@ -39,7 +39,7 @@ $$;
 --   returns  a row per priority and route, at most `most`
 create or replace function flowfabric._ready_routes(lane text, most int)
 returns table (priority smallint, route int, oldest_at timestamptz)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     with recursive heads as (
         (select t.priority, t.route, t.created_at from flowfabric.tickets t
          where t.lane = _ready_routes.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
@@ -60,49 +60,32 @@ language sql stable set enable_bitmapscan = off as $$
     select h.priority, h.route, h.created_at from heads h limit _ready_routes.most
 $$;
 
--- Whether an unregistered worker serves a lane: it holds a lease there. Reads the first 10,001 active tickets.
---
---   returns  true or false
-create or replace function flowfabric._has_unregistered_worker(lane text, now timestamptz)
-returns boolean
-language sql stable set enable_bitmapscan = off as $$
-    select exists (
-        select from (select t.lane, t.instance, t.expires_at from flowfabric.tickets t where t.phase = 'active'
-                     limit 10001) x
-        where x.lane = _has_unregistered_worker.lane and x.expires_at > _has_unregistered_worker.now
-          and not exists (select from flowfabric.workers w where w.instance = x.instance))
-$$;
-
--- Whether a worker can claim the ready tickets of a route, and if not, why.
---
---   returns  'eligible_now', 'no_worker', or the state that blocks the route
-create or replace function flowfabric._claim_prospect(route flowfabric.routes, is_served boolean, now timestamptz)
-returns text
-language sql stable as $$
-    select case when a.admission <> 'eligible_now' or _claim_prospect.is_served
-                     or flowfabric._is_covered(_claim_prospect.route, _claim_prospect.now)
-                then a.admission else 'no_worker' end
-    from flowfabric._admission((_claim_prospect.route).id, _claim_prospect.now) a (admission)
-$$;
-
--- Ready executions of a lane that no worker can claim now, grouped by the reason. Reads the first 200 (priority, route)
+-- Ready executions of a lane that no worker can claim now, grouped by the reason: `no_worker`, or the state that blocks
+-- their route. Reads the first 200 (priority, route)
 -- pairs.
 --
 --   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1,001,
 --            since when, when it resolves automatically, and why
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language plpgsql stable set enable_bitmapscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 declare
-    is_served boolean := flowfabric._has_unregistered_worker(_stuck_routes.lane, _stuck_routes.now);
+    -- By an unregistered worker, which has a lease there. Reads the first 10,001 active tickets.
+    is_served boolean := exists (
+        select from (select t.lane, t.instance, t.expires_at from flowfabric.tickets t where t.phase = 'active'
+                     limit 10001) x
+        where x.lane = _stuck_routes.lane and x.expires_at > _stuck_routes.now
+          and not exists (select from flowfabric.workers w where w.instance = x.instance));
 begin
     return query
     with judged as materialized (
-        select r, flowfabric._claim_prospect(r, is_served, _stuck_routes.now) as prospect, h.priorities, h.oldest_at
+        select r, case when a.admission <> 'eligible_now' or is_served or flowfabric._is_covered(r, _stuck_routes.now)
+                       then a.admission else 'no_worker' end as prospect, h.priorities, h.oldest_at
         from (select h.route, array_agg(h.priority) as priorities, min(h.oldest_at) as oldest_at
               from flowfabric._ready_routes(_stuck_routes.lane, 200) h group by h.route) h
         cross join lateral (select r from flowfabric.routes r where r.id = h.route) x
+        cross join lateral flowfabric._admission(h.route, _stuck_routes.now) a (admission)
     )
     select g.prospect, nullif(array_to_string((g.first_one).needs, ', '), ''), g.amount, g.oldest_at,
            (w.words ->> 'releases_at')::timestamptz, w.words ->> 'sentence'
@@ -145,35 +128,13 @@ begin
                     replace(_stuck_words.prospect, '_', ' ')) end);
 end $$;
 
--- The oldest ready executions of a lane, 20 for each (priority, route) pair, and those due within ten seconds
--- because a worker has delayed them; 200 of each at most.
---
---   returns  their keys, in no order
-create or replace function flowfabric._oldest_ready(lane text, now timestamptz)
-returns table (partition smallint, id uuid, route int, created_at timestamptz)
-language sql stable set enable_bitmapscan = off as $$
-    (select x.* from flowfabric._ready_routes(_oldest_ready.lane, 50) h
-     cross join lateral (
-         select t.partition, t.id, t.route, t.created_at from flowfabric.tickets t
-         where t.lane = _oldest_ready.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-           and t.priority = h.priority and t.route = h.route
-         order by t.created_at limit 20) x
-     limit 200)
-    union all
-    select d.partition, d.id, d.route, d.created_at
-    from (select t.partition, t.id, t.route, t.created_at, t.reason, t.attempt_state from flowfabric.tickets t
-          where t.lane = _oldest_ready.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
-            and t.due_at <= _oldest_ready.now + interval '10 s'
-          order by t.due_at limit 200) d
-    where d.reason = 'waiting_for_delay' and d.attempt_state = 'attempt_interrupted'
-$$;
-
--- Executions of a lane that workers serve, whose task none of them has registered, among those of _oldest_ready.
+-- Executions of a lane that workers serve, whose task none of them has registered: among the oldest ready ones, 20 for
+-- each (priority, route) pair, and those due within ten seconds because a worker has delayed them; 200 of each at most.
 --
 --   returns  a row per route and task, at most ten, as _stuck_routes; the subject is the task
 create or replace function flowfabric._stuck_tasks(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language plpgsql stable set enable_bitmapscan = off as $$
+language plpgsql stable as $$
 #variable_conflict use_column
 begin
     if not exists (select from flowfabric._live_workers(_stuck_tasks.lane, null, _stuck_tasks.now) w
@@ -181,9 +142,24 @@ begin
         return;
     end if;
     return query
-    with waiting as materialized (
+    with oldest as (
+        (select x.* from flowfabric._ready_routes(_stuck_tasks.lane, 50) h
+         cross join lateral (
+             select t.partition, t.id, t.route, t.created_at from flowfabric.tickets t
+             where t.lane = _stuck_tasks.lane and t.phase = 'runnable' and t.eligibility = 'eligible_now'
+               and t.priority = h.priority and t.route = h.route
+             order by t.created_at limit 20) x
+         limit 200)
+        union all
+        select d.partition, d.id, d.route, d.created_at
+        from (select t.* from flowfabric.tickets t
+              where t.lane = _stuck_tasks.lane and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+                and t.due_at <= _stuck_tasks.now + interval '10 s'
+              order by t.due_at limit 200) d
+        where d.reason = 'waiting_for_delay' and d.attempt_state = 'attempt_interrupted'
+    ), waiting as materialized (
         select o.route, e.task, count(*) as amount, min(o.created_at) as since
-        from flowfabric._oldest_ready(_stuck_tasks.lane, _stuck_tasks.now) o
+        from oldest o
         cross join lateral (
             select e.task from flowfabric.executions e where e.partition = o.partition and e.id = o.id offset 0) e
         group by o.route, e.task
@@ -202,7 +178,7 @@ end $$;
 --   returns  a row per reason, as _stuck_routes; the subject is the execution due first
 create or replace function flowfabric._stuck_delays(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     select g.reason, g.id, g.amount, case when g.reason = 'due' then g.due_at else g.created_at end,
            case when g.reason <> 'due' then g.due_at end,
            case when g.reason = 'due' then format('due since %s and not claimed yet: ', flowfabric._moment(g.due_at))
@@ -224,7 +200,7 @@ $$;
 --   returns  a row for each of the two, if there are any, as _stuck_routes; the subject is the execution held longest
 create or replace function flowfabric._stuck_holds(lane text)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     select x.reason, (array_agg(x.id order by x.since))[1], count(*), min(x.since), null::timestamptz,
            flowfabric._held_words((array_agg(x.hold order by x.since))[1])
     from (select t.hold, (t.hold ->> 'since')::timestamptz as since, flowfabric._id(t.partition, t.id) as id,
@@ -241,7 +217,7 @@ $$;
 create or replace function flowfabric._stuck_waits()
 returns table (
     lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     select (g.first_one).lane, (g.first_one).reason::text, flowfabric._id((g.first_one).partition, (g.first_one).id),
            g.amount, g.since, g.timeout_at, flowfabric._explain_suspended(g.first_one) ->> 'sentence'
     from (
@@ -264,7 +240,7 @@ $$;
 create or replace function flowfabric._stuck_leases(now timestamptz)
 returns table (
     lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     select g.lane, v.reason, g.instance, case when v.reason = 'worker_lost' then g.amount else g.expired end,
            coalesce(w.beat_at, g.expires_at), g.expires_at,
            case when v.reason = 'worker_lost'
@@ -357,55 +333,20 @@ begin
         'failed', round(seen.failed / span, 1), 'attempts_failed', round(seen.attempts_failed / span, 1));
 end $$;
 
--- The start of the longest-running execution (among the first 10,001), the start of the longest suspension, and the
--- next due time.
---
---   returns  {running_since, suspended_since, next_due_at}
-create or replace function flowfabric._oldest_work(lanes text[], now timestamptz)
-returns jsonb
-language sql stable set enable_bitmapscan = off as $$
-    select jsonb_build_object(
-        'running_since', (select min(x.attempt_started_at) from (
-            select t.attempt_started_at from flowfabric.tickets t where t.phase = 'active' limit 10001) x),
-        'suspended_since', (select min(s.suspended_at) from flowfabric.lanes l cross join lateral (
-            select t.suspended_at from flowfabric.tickets t where t.lane = l.name and t.phase = 'suspended'
-            order by t.lane, t.suspended_at limit 1) s),
-        'next_due_at', (select min(d.due_at) from unnest(_oldest_work.lanes) l (name) cross join lateral (
-            select t.due_at from flowfabric.tickets t
-            where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
-              and t.due_at > _oldest_work.now
-            order by t.due_at limit 1) d))
-$$;
-
--- The registered instances, lost ones first, each with the number of executions it runs (counted up to 1,001).
---
---   returns  a list of them
-create or replace function flowfabric._instances(take int, now timestamptz)
-returns jsonb
-language sql stable set enable_bitmapscan = off as $$
-    select coalesce(jsonb_agg(jsonb_build_object(
-        'instance', (w).instance, 'worker', (w).worker, 'namespace', (w).namespace, 'lanes', (w).lanes,
-        'capabilities', (w).capabilities, 'beat_at', (w).beat_at, 'is_lost', flowfabric._is_lost(w, _instances.now),
-        'running_count', (
-            select count(*) from (
-                select from flowfabric.tickets t where t.phase = 'active' and t.instance = (w).instance limit 1001) y))
-        order by not flowfabric._is_lost(w, _instances.now), (w).instance), '[]')
-    from (select w from flowfabric.workers w order by not flowfabric._is_lost(w, _instances.now), w.instance
-          limit _instances.take) x
-$$;
-
 -- One snapshot of waiting, running and stuck executions, for a screen that refreshes every second.
 --
---   returns  {at, lanes, lane_count, workers, worker_count, rates, ages, stuck}; at most `take` lanes and workers
+--   returns  {at, lanes, lane_count, workers, worker_count, rates, ages, stuck}; at most `take` lanes and workers, lost
+--            workers first; `running_since` is found among the first 10,001 running executions
 create or replace function flowfabric.overview(take int default 20)
 returns text
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     most int := least(greatest(overview.take, 1), 100);
     names text[];
     shown jsonb;
+    instances jsonb;
 begin
     select array_agg(l.name), jsonb_agg(jsonb_build_object(
         'name', l.name, 'state', l.state, 'by', l.by, 'reason', l.reason, 'since', l.since, 'waiting_count', d.waiting,
@@ -414,9 +355,28 @@ begin
     into names, shown
     from flowfabric._busy_lanes(most) l
     cross join lateral flowfabric._lane_depth(l.name, now) d;
+    select jsonb_agg(jsonb_build_object(
+        'instance', w.instance, 'worker', w.worker, 'namespace', w.namespace, 'lanes', w.lanes,
+        'capabilities', w.capabilities, 'beat_at', w.beat_at, 'is_lost', w.is_lost, 'running_count', (
+            select count(*) from (
+                select from flowfabric.tickets t where t.phase = 'active' and t.instance = w.instance limit 1001) y))
+        order by not w.is_lost, w.instance)
+    into instances
+    from (select w.*, flowfabric._is_lost(w, now) as is_lost from flowfabric.workers w
+          order by not flowfabric._is_lost(w, now), w.instance limit most) w;
     return jsonb_build_object(
         'at', now, 'lanes', coalesce(shown, '[]'), 'lane_count', (select count(*) from flowfabric.lanes),
-        'workers', flowfabric._instances(most, now), 'worker_count', (select count(*) from flowfabric.workers),
-        'rates', flowfabric._rates(now), 'ages', flowfabric._oldest_work(names, now),
+        'workers', coalesce(instances, '[]'), 'worker_count', (select count(*) from flowfabric.workers),
+        'rates', flowfabric._rates(now), 'ages', jsonb_build_object(
+            'running_since', (select min(x.attempt_started_at) from (
+                select t.attempt_started_at from flowfabric.tickets t where t.phase = 'active' limit 10001) x),
+            'suspended_since', (select min(s.suspended_at) from flowfabric.lanes l cross join lateral (
+                select t.suspended_at from flowfabric.tickets t where t.lane = l.name and t.phase = 'suspended'
+                order by t.lane, t.suspended_at limit 1) s),
+            'next_due_at', (select min(d.due_at) from unnest(names) l (name) cross join lateral (
+                select t.due_at from flowfabric.tickets t
+                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'not_eligible_until_time'
+                  and t.due_at > now
+                order by t.due_at limit 1) d)),
         'stuck', (select coalesce(jsonb_agg(s), '[]') from flowfabric._stuck(names, now) s));
 end $$;

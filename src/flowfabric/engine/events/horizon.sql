@@ -12,22 +12,6 @@ language sql volatile as $$
       and l.database = (select d.oid from pg_database d where d.datname = current_database())
 $$;
 
--- Which of some earlier writers may still be running. A transaction prepared for two-phase commit gets another id when
--- Postgres restarts, so a missing writer may be any of the prepared transactions.
---
---   returns  their virtual transaction ids
-create or replace function flowfabric._still_writing(holders text[])
-returns text[]
-language plpgsql volatile as $$
-declare
-    writers text[] := flowfabric._event_writers();
-    is_renamed boolean := exists (select from unnest(_still_writing.holders) h
-                                  where h not like '-1/%' and h <> all (writers));
-begin
-    return array(
-        select w from unnest(writers) w where w = any (_still_writing.holders) or is_renamed and w like '-1/%');
-end $$;
-
 -- The highest event id taken so far, whether or not its transaction committed. A writer holds the log's lock when it
 -- takes an id.
 --
@@ -37,24 +21,6 @@ returns bigint
 language sql volatile as $$
     select case when s.is_called then s.last_value else s.last_value - 1 end from flowfabric.event_ids s
 $$;
-
--- The end of the unbroken run of event ids that starts after `behind`, searched up to `last_id`.
---
---   returns  the last id of the run; `behind` when there is no run
-create or replace function flowfabric._run_end(behind bigint, last_id bigint)
-returns bigint
-language plpgsql volatile as $$
-declare
-    run_end bigint;
-begin
-    -- The bounds are literals in the query, so that the planner opens only the partitions between them.
-    execute format(
-        'select max(x.id) from (
-             select e.id, row_number() over (order by e.id) as place from flowfabric.events e
-             where e.id > %1$s and e.id <= %2$s) x
-         where x.id = %1$s + x.place', _run_end.behind, _run_end.last_id) into run_end;
-    return coalesce(run_end, _run_end.behind);
-end $$;
 
 -- Move the horizon as far as possible. One process does it at a time; the others use the current value. This is correct
 -- because a transaction takes the log's lock before its first event id and releases it after its commit is visible.
@@ -67,6 +33,8 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     known flowfabric.horizon;
+    writers text[];
+    is_renamed boolean;
     last_taken bigint;
     look_end bigint;
 begin
@@ -83,7 +51,12 @@ begin
     select h.* into known from flowfabric.horizon h;
 
     if known.mark is not null then
-        known.holders := flowfabric._still_writing(known.holders);
+        -- A transaction prepared for two-phase commit gets another id when Postgres restarts: a missing writer may be
+        -- any of the prepared transactions.
+        writers := flowfabric._event_writers();
+        is_renamed := exists (select from unnest(known.holders) h where h not like '-1/%' and h <> all (writers));
+        known.holders := array(
+            select w from unnest(writers) w where w = any (known.holders) or is_renamed and w like '-1/%');
         if known.holders = '{}' then
             -- The writers of that time have ended: events still missing up to the mark will never appear.
             known.id := greatest(known.id, known.mark);
@@ -92,7 +65,13 @@ begin
     last_taken := flowfabric._last_taken_id();
     loop
         look_end := least(known.id + 20000, last_taken);
-        known.id := flowfabric._run_end(known.id, look_end);
+        -- The end of the unbroken run of ids. The bounds are literals, so that the planner opens only the partitions
+        -- between them.
+        execute format(
+            'select coalesce(max(x.id), %1$s) from (
+                 select e.id, row_number() over (order by e.id) as place from flowfabric.events e
+                 where e.id > %1$s and e.id <= %2$s) x
+             where x.id = %1$s + x.place', known.id, look_end) into known.id;
         exit when known.id < look_end or known.id >= last_taken;
     end loop;
     if known.mark <= known.id then

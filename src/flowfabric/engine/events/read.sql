@@ -44,6 +44,7 @@ language plpgsql as $$
 declare
     known flowfabric.horizon;
     amount int := flowfabric._page(read_events.take) - 1;
+    start bigint;
     log_end bigint;
     look_end bigint;
     last_id bigint;
@@ -52,8 +53,11 @@ begin
     select h.* into known from flowfabric.horizon h;
     log_end := case when read_events.execution is null then known.id
                     else greatest(known.id, flowfabric._last_taken_id()) end;
-    look_end := flowfabric._look_end(greatest(least(read_events.after, known.id), known.oldest - 1), known.id, log_end,
-                                     read_events.execution is not null);
+    start := greatest(least(read_events.after, known.id), known.oldest - 1);
+    -- Beyond the horizon the scan of one execution reads all: a position there is only safe after an event it found.
+    look_end := case when read_events.execution is null then least(start + 5000, known.id)
+                     when start + 16000000 < known.id then start + 16000000
+                     else log_end end;
     if read_events.after < log_end and amount > 0 then
         for id, at, kind, partition, execution_uuid, flow_uuid, subject, namespace_name, lane_name, tags, actor, detail
         in
@@ -84,19 +88,6 @@ begin
     namespace_name := null; lane_name := null; tags := null; actor := null; detail := null;
     return next;
 end $$;
-
--- How far one call scans the log. Below the horizon the scan of one execution stops after 16 partitions. Beyond it, the
--- scan reads all, because a position there is only safe after an event that was found.
---
---   returns  the last id to scan
-create or replace function flowfabric._look_end(start bigint, horizon_id bigint, log_end bigint, of_one boolean)
-returns bigint
-language sql immutable as $$
-    select case
-        when not _look_end.of_one then least(_look_end.start + 5000, _look_end.horizon_id)
-        when _look_end.start + 16000000 < _look_end.horizon_id then _look_end.start + 16000000
-        else _look_end.log_end end
-$$;
 
 -- Build the query that scans the log. The bounds are literals in it, so that the planner opens only the partitions
 -- between them.
