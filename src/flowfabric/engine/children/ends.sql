@@ -203,9 +203,11 @@ begin
         limit _other_child_ends.take) x;
 end $$;
 
--- Notify locked parents of the ends of their children, and delete these ends and those whose parent has ended.
+-- Notify locked parents of the ends of their children, and delete these ends and those whose parent has ended. Waits
+-- for such a child end, and a parent with no open wait left resumes. A child that was replayed in between will end
+-- again, and its parent waits for that.
 --
---   moves    suspended → runnable, if a parent has no open wait left
+--   moves    suspended → runnable, if a parent has no open wait left; waitpoint active → pending, of an alternative
 --   locks    the ends, skipping locked ones
 --   returns  how many were deleted, and the lanes to wake
 create or replace function flowfabric._close_child_ends(
@@ -213,13 +215,23 @@ create or replace function flowfabric._close_child_ends(
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    notified record;
+    over record;
 begin
+    select null::uuid[] as waits into over;
     if _close_child_ends.held is not null then
-        select array_agg(n.partition) as partitions, array_agg(n.execution) as ids, array_agg(n.parent) as parents
-        into notified
-        from unnest(_close_child_ends.held) n;
-        lanes := flowfabric._notify_parents(notified.partitions, notified.ids, notified.parents);
+        select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as waits
+        into over
+        from unnest(_close_child_ends.held) n
+        cross join lateral (
+            select w.* from flowfabric.waits w
+            where w.child = n.execution and w.child_partition = n.partition offset 0) w
+        where w.execution = n.parent and w.ended_at is null
+          and not exists (select from flowfabric.executions e
+                          where e.partition = n.partition and e.id = n.execution and e.outcome is null offset 0);
+    end if;
+    if over.waits is not null then
+        perform flowfabric._answer_children(over.partitions, over.executions, over.waits, flowfabric.clock());
+        lanes := flowfabric._resume_finished(over.partitions, over.executions, 'signal');
     end if;
     with closed as (
         delete from flowfabric.child_ends c
@@ -231,33 +243,6 @@ begin
         returning 1
     )
     select count(*) into moved from closed;
-end $$;
-
--- Notify parents of the ends of children: waits for such a child end, and a parent with no open wait left resumes. A
--- child that was replayed in between will end again, and its parent waits for that. The caller has locked the parents.
---
---   moves    suspended → runnable: eligible_now; waitpoint active → pending, of an alternative
---   returns  the lanes to wake
-create or replace function flowfabric._notify_parents(partitions smallint[], ids uuid[], parents uuid[])
-returns text[]
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    over record;
-begin
-    select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as waits
-    into over
-    from unnest(_notify_parents.partitions, _notify_parents.ids, _notify_parents.parents) as x (partition, id, parent)
-    cross join lateral (
-        select w.* from flowfabric.waits w where w.child = x.id and w.child_partition = x.partition offset 0) w
-    where w.execution = x.parent and w.ended_at is null
-      and not exists (select from flowfabric.executions e
-                      where e.partition = x.partition and e.id = x.id and e.outcome is null offset 0);
-    if over.waits is null then
-        return null;
-    end if;
-    perform flowfabric._answer_children(over.partitions, over.executions, over.waits, flowfabric.clock());
-    return flowfabric._resume_finished(over.partitions, over.executions, 'signal');
 end $$;
 
 -- Cancel children of an execution that has ended, with keyset pagination: at most `take` children after the given one.

@@ -36,7 +36,8 @@ begin
         from flowfabric.tickets t where t.partition = replay.partition and t.id = replay.id;
         return;
     end if;
-    perform flowfabric._lock_flows_of(array[replay.partition::smallint], array[replay.id]);
+    perform flowfabric._lock_flows(array[e.partition], array[e.flow]) from flowfabric.executions e
+    where e.partition = replay.partition and e.id = replay.id and e.flow is not null;
     select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.route, e.flow into ended
     from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane
     where e.partition = replay.partition and e.id = replay.id for update of e;
@@ -73,7 +74,9 @@ begin
     set outcome = null, result = null, result_encoding = null, failure = null, overridden = null, ended_at = null,
         attempt_epoch = null, traceback = null, replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
-    perform flowfabric._forget_open_waits(replay.partition, replay.id);
+    -- The waits in which it ended are requested again.
+    delete from flowfabric.waits w
+    where w.partition = replay.partition and w.execution = replay.id and w.ended_by = 'ended';
     perform flowfabric._forget_orphans(replay.partition, replay.id, ended.ended_at);
     forgotten := flowfabric._forget_from(replay.partition, replay.id, replay.from_step, replay.from_occurrence,
                                          replay.from_scratch);

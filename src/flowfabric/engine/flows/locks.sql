@@ -105,23 +105,6 @@ begin
     cross join lateral (select from flowfabric.flows f where f.partition = x.partition and f.id = x.flow for update) f;
 end $$;
 
--- Lock the flows of executions, whether or not the executions have ended.
-create or replace function flowfabric._lock_flows_of(partitions smallint[], ids uuid[])
-returns void
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare
-    held record;
-begin
-    select array_agg(e.partition) as partitions, array_agg(e.flow) as flows into held
-    from unnest(_lock_flows_of.partitions, _lock_flows_of.ids) as x (partition, id)
-    cross join lateral (
-        select e.partition, e.flow from flowfabric.executions e
-        where e.partition = x.partition and e.id = x.id offset 0) e
-    where e.flow is not null;
-    perform flowfabric._lock_flows(held.partitions, held.flows);
-end $$;
-
 -- Lock the flows of executions whose tickets or records the caller has already locked. The caller has locked these
 -- flows before, unless an execution joined one after the caller had looked for them. Such a flow is taken only if it is
 -- free: another transaction that has locked it may be waiting for the caller.

@@ -16,7 +16,8 @@ $$;
 -- and carries the same digest; `assumed` is the digest of a decision that carries none.
 --
 --   returns  its id, or null if there is none
-create or replace function flowfabric._first_delivery(given flowfabric.signals, assumed bytea, now timestamptz)
+create or replace function flowfabric._first_delivery(
+    given flowfabric.given_signal, question bytea, assumed bytea, now timestamptz)
 returns uuid
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -25,13 +26,13 @@ declare
 begin
     select s.id into first_id from flowfabric.signals s
     where s.partition = given.partition and s.execution = given.execution and s.id = given.id;
-    if first_id is null and given.idempotency_key is not null then
+    if first_id is null and given.idempotency_key <> '' then
         select s.id into first_id from flowfabric.signals s
         where s.waitpoint = given.waitpoint and s.idempotency_key = given.idempotency_key
           and s.at > _first_delivery.now - interval '24 hours'
           and (s.source_type = 'operator') = (given.source_type = 'operator')
           and (given.source_type <> 'operator'
-               or (s.question is null or s.question = given.question)
+               or (s.question is null or s.question = _first_delivery.question)
                   and coalesce(s.digest, _first_delivery.assumed)
                       is not distinct from coalesce(given.digest, _first_delivery.assumed))
         order by s.number limit 1;
@@ -39,13 +40,14 @@ begin
     return first_id;
 end $$;
 
--- Check whether a signal from an authorised sender can be accepted now. `most` is the signal limit of the execution.
+-- Check whether a signal from an authorised sender can be accepted now, as number `number` of its execution. `most` is
+-- the signal limit of the execution.
 --
 --   refuses  target_not_signalable, waitpoint_closed, signal_limit_exceeded, approval_digest_mismatch, as a value
 --   returns  the fault, or null if it can be accepted
 create or replace function flowfabric._delivery_fault(
-    given flowfabric.signals, has_ended boolean, point flowfabric.waitpoints, wait flowfabric.waits, most int,
-    now timestamptz)
+    given flowfabric.given_signal, number int, has_ended boolean, point flowfabric.waitpoints, wait flowfabric.waits,
+    most int, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -66,7 +68,7 @@ begin
             'waitpoint %s is closed and accepts no more signals; use an open waitpoint', flowfabric._shown(point.key)));
     end if;
     -- Signals of the engine itself (ends of children, timeouts) do not count.
-    if given.number > _delivery_fault.most and given.number - 1 - _delivery_fault.most >= (
+    if _delivery_fault.number > _delivery_fault.most and _delivery_fault.number - 1 - _delivery_fault.most >= (
         select count(*) from flowfabric.signals s
         where s.partition = given.partition and s.execution = given.execution and s.source_type = 'system') then
         return flowfabric._fault(
@@ -74,7 +76,7 @@ begin
             format('the execution has reached its limit of %s signals (policy max_signals); submit a new one',
                    flowfabric._number(_delivery_fault.most)));
     end if;
-    if point.state = 'pending' and given.number > 1000 and 1000 <= (
+    if point.state = 'pending' and _delivery_fault.number > 1000 and 1000 <= (
         select count(*) from (select from flowfabric.signals s where s.waitpoint = given.waitpoint limit 1000) s) then
         return flowfabric._fault(
             'signal_limit_exceeded',
@@ -88,32 +90,15 @@ begin
     return null;
 end $$;
 
--- Whether the execution resumes when this wait ends: it is in the suspension of this wait, and has no other open wait
--- but alternatives.
---
---   returns  true or false
-create or replace function flowfabric._is_last(wait flowfabric.waits)
-returns boolean
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    -- Cast to text, so that the planner uses the primary key and no index on the phase.
-    return exists (select from flowfabric.tickets t where t.partition = wait.partition and t.id = wait.execution
-                   and t.phase::text = 'suspended' and t.suspension = wait.suspension)
-       and not exists (
-           select from flowfabric.waits w
-           where w.partition = wait.partition and w.execution = wait.execution and w.ended_at is null
-             and w.id <> wait.id and w.choice is distinct from coalesce(wait.choice, -1));
-end $$;
-
--- Find the effect of a signal, for any kind of wait. `given.number` is the number that the signal would get. `tallies`
--- holds, by wait, what earlier signals of this call have counted, and `sources` the sources of all of them. The caller
--- has locked the ticket and checked the token.
+-- Find the effect of a signal, for any kind of wait. `number` is the number that the signal would get. `tallies` holds,
+-- by wait, what earlier signals of this call have counted, and `sources` the sources of all of them. The caller has
+-- locked the ticket and checked the token.
 --
 --   returns  the id of the signal that it duplicates; or the fault; or its effect, with the signals that satisfied the
 --            condition if it now holds, and the wait that then ends unless it is the only one; the tally with it
 create or replace function flowfabric._find_effect(
-    given flowfabric.signals, has_ended boolean, most int, now timestamptz, tallies jsonb, sources text[],
+    given flowfabric.given_signal, number int, question bytea, has_ended boolean, most int, now timestamptz,
+    tallies jsonb, sources text[],
     out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid, out tally jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
@@ -126,15 +111,17 @@ begin
     select p.* into point from flowfabric.waitpoints p where p.id = given.waitpoint;
     select w.* into wait from flowfabric.waits w
     where w.partition = given.partition and w.execution = given.execution and w.id = point.wait;
-    if given.number > 1 then
+    if _find_effect.number > 1 then
         first_id := flowfabric._first_delivery(
-            _find_effect.given, case when wait.bind is not true then given.question end, _find_effect.now);
+            _find_effect.given, _find_effect.question, case when wait.bind is not true then _find_effect.question end,
+            _find_effect.now);
     end if;
     if first_id is not null then
         return;
     end if;
     fault := flowfabric._delivery_fault(
-        _find_effect.given, _find_effect.has_ended, point, wait, _find_effect.most, _find_effect.now);
+        _find_effect.given, _find_effect.number, _find_effect.has_ended, point, wait, _find_effect.most,
+        _find_effect.now);
     if fault is not null then
         return;
     end if;
@@ -155,7 +142,15 @@ begin
         point.key, given.name, given.source_type, given.source_identity);
     tally := counted.tally;
     if flowfabric._is_satisfied(wait.condition, tally) then
-        is_last := flowfabric._is_last(wait);
+        -- It resumes if this is the only open wait of its suspension but for alternatives. The cast to text makes the
+        -- planner use the primary key and no index on the phase.
+        is_last := exists (
+                select from flowfabric.tickets t where t.partition = wait.partition and t.id = wait.execution
+                and t.phase::text = 'suspended' and t.suspension = wait.suspension)
+            and not exists (
+                select from flowfabric.waits w
+                where w.partition = wait.partition and w.execution = wait.execution and w.ended_at is null
+                  and w.id <> wait.id and w.choice is distinct from coalesce(wait.choice, -1));
         satisfiers := (flowfabric._judge(wait.condition, flowfabric._signals_to_judge(wait) ||
             flowfabric._signal_to_judge(
                 given.id, point.key, given.name, given.source_type, given.source_identity))).satisfiers::uuid[];
@@ -165,8 +160,8 @@ begin
     part := case when not is_last or wait.choice is not null then wait.id end;
 end $$;
 
--- Record signals from authorised senders and apply them, as if one after the other. `items` selects the signals from
--- the arrays. A signal and a suspension of the same execution both lock its ticket: neither can miss the other.
+-- Record signals from authorised senders and apply them, as if one after the other. A signal and a suspension of the
+-- same execution both lock its ticket: neither can miss the other.
 --
 --   moves    suspended → runnable, if the condition now holds
 --   locks    the tickets, in key order
@@ -174,40 +169,33 @@ end $$;
 --   returns  per item its signal with its effect and the lane to wake; without an effect, the signal that it duplicates
 --            or the fault
 create or replace function flowfabric._accept_signals(
-    items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[],
-    source_identities text[], categories text[], payloads bytea[], encodings text[], correlation_ids text[],
-    idempotency_keys text[], digests bytea[], now timestamptz, by text default null, note text default null,
+    given flowfabric.given_signal[], now timestamptz, by text default null, note text default null,
     out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    sources constant text[] := array(select g.source_identity from unnest(_accept_signals.given) g);
     rounds int[] := '{1}';
-    turn int[] := _accept_signals.items;
+    turn flowfabric.given_signal[] := _accept_signals.given;
     tallies jsonb := '{}';
-    missing int;
+    missing record;
     done record;
 begin
-    perform t.id from (select _accept_signals.partitions[i.item] as partition, _accept_signals.executions[i.item] as id
-                       from unnest(_accept_signals.items) as i (item) order by 1, 2) x
+    perform t.id from (select g.partition, g.execution as id from unnest(_accept_signals.given) g order by 1, 2) x
     cross join lateral (
         select t.id from flowfabric.tickets t where t.partition = x.partition and t.id = x.id for update) t;
-    if cardinality(_accept_signals.items) > 1 then
-        rounds := flowfabric._rounds(
-            array(select _accept_signals.partitions[i.item] from unnest(_accept_signals.items) as i (item)),
-            array(select _accept_signals.executions[i.item] from unnest(_accept_signals.items) as i (item)));
+    if cardinality(sources) > 1 then
+        rounds := flowfabric._rounds(array(select g.partition::int from unnest(_accept_signals.given) g),
+                                     array(select g.execution from unnest(_accept_signals.given) g));
     end if;
-    for round in 1 .. cardinality(_accept_signals.items) loop
+    for round in 1 .. cardinality(sources) loop
         exit when round <> all (rounds);
         if 2 = any (rounds) then
-            turn := array(select i.item from unnest(_accept_signals.items, rounds) as i (item, its_round)
-                          where i.its_round = round);
+            turn := array(select _accept_signals.given[i] from generate_series(1, cardinality(rounds)) i
+                          where rounds[i] = round);
         end if;
         done := flowfabric._accept_round(
-            turn, _accept_signals.partitions, _accept_signals.executions, _accept_signals.waitpoints,
-            _accept_signals.names, _accept_signals.ids, _accept_signals.source_types, _accept_signals.source_identities,
-            _accept_signals.categories, _accept_signals.payloads, _accept_signals.encodings,
-            _accept_signals.correlation_ids, _accept_signals.idempotency_keys, _accept_signals.digests,
-            _accept_signals.now, _accept_signals.by, _accept_signals.note, tallies);
+            turn, sources, _accept_signals.now, _accept_signals.by, _accept_signals.note, tallies);
         tallies := done.tallies;
         places := places || done.places;
         signals := signals || done.signals;
@@ -216,49 +204,45 @@ begin
         faults := faults || done.faults;
     end loop;
     -- The execution may have ended and been removed after the caller found its waitpoint.
-    if coalesce(cardinality(places), 0) < cardinality(_accept_signals.items) then
-        for missing in select i.item from unnest(_accept_signals.items) as i (item)
-                       where i.item <> all (coalesce(places, '{}')) loop
-            places := array_append(places, missing);
+    if coalesce(cardinality(places), 0) < cardinality(sources) then
+        for missing in select g.item, g.partition, g.execution from unnest(_accept_signals.given) g
+                       where g.item <> all (coalesce(places, '{}')) loop
+            places := array_append(places, missing.item);
             signals := array_append(signals, null);
             effects := array_append(effects, null);
             lanes := array_append(lanes, null);
             faults := array_append(faults, flowfabric._fault('target_not_signalable', format(
                 'execution %s has ended and was removed; it accepts no more signals',
-                flowfabric._id(_accept_signals.partitions[missing], _accept_signals.executions[missing]))));
+                flowfabric._id(missing.partition, missing.execution))));
         end loop;
     end if;
 end $$;
 
--- Find the effects of signals, at most one per execution. `tallies` as in `_find_effect`. The caller has locked the
--- tickets and checked the tokens.
+-- Find the effects of signals, at most one per execution. `tallies` and `sources` as in `_find_effect`. The caller has
+-- locked the tickets and checked the tokens.
 -- Fast path: a plain wait that this signal alone satisfies (`_is_met`). `_find_effect` handles all other signals.
 --
---   returns  per item its execution, the number it gets, and its effect with the signals that satisfied the condition
+--   returns  per signal its execution, the number it gets, and its effect with the signals that satisfied the condition
 --            if it now holds; or the id of the signal that it duplicates; or the fault
 create or replace function flowfabric._find_effects(
-    items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[],
-    source_identities text[], idempotency_keys text[], digests bytea[], now timestamptz, tallies jsonb)
+    given flowfabric.given_signal[], sources text[], now timestamptz, tallies jsonb)
 returns table (
-    item int, partition smallint, execution uuid, route int, tags jsonb, flow uuid, lane text, kid text, number int,
-    first_id uuid, fault jsonb, part uuid, digest bytea, question bytea, effect text, satisfiers text, wait uuid,
-    tally jsonb)
+    signal flowfabric.given_signal, route int, tags jsonb, flow uuid, lane text, kid text, number int, first_id uuid,
+    fault jsonb, part uuid, digest bytea, question bytea, effect text, satisfiers text, wait uuid, tally jsonb)
 language sql stable as $$
-    select i.item, e.partition, e.id as execution, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id,
-           f.fault, f.part, coalesce(_find_effects.digests[i.item], s.about_digest) as digest, q.question,
+    select g, e.route, e.tags, e.flow, t.lane, w.kid, l.number, f.first_id, f.fault, f.part,
+           coalesce(g.digest, s.about_digest) as digest, q.question,
            case when f.first_id is null and f.fault is null
                 then coalesce(f.effect, 'resume_condition_satisfied') end as effect,
-           case when f.effect is not null then f.satisfiers::text
-                else '{' || _find_effects.ids[i.item]::text || '}' end as satisfiers,
+           case when f.effect is not null then f.satisfiers::text else '{' || g.id::text || '}' end as satisfiers,
            w.wait, f.tally
-    from unnest(_find_effects.items) as i (item)
+    from unnest(_find_effects.given) g
     cross join lateral (
         select e.partition, e.id, e.route, e.tags, e.flow, coalesce((e.policy ->> 'max_signals')::int, 10000) as most
-        from flowfabric.executions e
-        where e.partition = _find_effects.partitions[i.item] and e.id = _find_effects.executions[i.item] offset 0) e
+        from flowfabric.executions e where e.partition = g.partition and e.id = g.execution offset 0) e
     cross join lateral (
         select p.kid, p.key, p.wait, p.question, p.state = 'active' and p.expires_at is null as is_plain
-        from flowfabric.waitpoints p where p.id = _find_effects.waitpoints[i.item] offset 0) w
+        from flowfabric.waitpoints p where p.id = g.waitpoint offset 0) w
     left join lateral (
         select t.lane, t.suspension from flowfabric.tickets t
         where t.partition = e.partition and t.id = e.id offset 0) t on true
@@ -267,41 +251,32 @@ language sql stable as $$
         select s.condition, s.about_digest, s.id = t.suspension and not s.bind and s.choice is null as is_plain
         from flowfabric.waits s
         where s.partition = e.partition and s.execution = e.id and s.id = w.wait offset 0) s on true
-    cross join lateral (select coalesce(max(g.number), 0) + 1 as number from flowfabric.signals g
-                        where g.partition = e.partition and g.execution = e.id) l
+    cross join lateral (select coalesce(max(r.number), 0) + 1 as number from flowfabric.signals r
+                        where r.partition = e.partition and r.execution = e.id) l
     cross join lateral (
-        select case when _find_effects.source_types[i.item] <> 'operator' then null
+        select case when g.source_type <> 'operator' then null
                     when w.wait is null then w.question
                     else flowfabric._question(w.wait, s.about_digest) end as question) q
-    cross join lateral (
-        select row(e.partition, l.number, _find_effects.now, e.id, _find_effects.ids[i.item],
-                   _find_effects.waitpoints[i.item], _find_effects.names[i.item], '',
-                   _find_effects.source_types[i.item], _find_effects.source_identities[i.item], '', null,
-                   nullif(_find_effects.idempotency_keys[i.item], ''), _find_effects.digests[i.item], null, null,
-                   q.question)::flowfabric.signals as signal) g
     left join lateral (
         select f.* from flowfabric._find_effect(
-            g.signal, t.lane is null, e.most, _find_effects.now, _find_effects.tallies,
-            _find_effects.source_identities) f
+            g, l.number, q.question, t.lane is null, e.most, _find_effects.now, _find_effects.tallies,
+            _find_effects.sources) f
         where not (t.lane is not null and w.is_plain and s.is_plain and l.number <= e.most
-                   and flowfabric._is_met(s.condition, w.key, _find_effects.names[i.item],
-                                          _find_effects.source_types[i.item])
+                   and flowfabric._is_met(s.condition, w.key, g.name, g.source_type)
                    and (l.number = 1
-                        or flowfabric._first_delivery(g.signal, q.question, _find_effects.now) is null)) is true
+                        or flowfabric._first_delivery(g, q.question, q.question, _find_effects.now) is null)) is true
         offset 0) f on true -- called only if the fast path does not apply
 $$;
 
--- Record signals, at most one per execution, and apply them. `tallies` as in `_find_effect`. The caller has locked the
--- tickets.
+-- Record signals, at most one per execution, and apply them. `tallies` and `sources` as in `_find_effect`. The caller
+-- has locked the tickets.
 --
 --   moves    suspended → runnable, if the condition now holds
 --   emits    signal_delivered
 --   returns  per item its signal with its effect and the lane to wake; without an effect, the signal that it duplicates
 --            or the fault. The tallies with these signals
 create or replace function flowfabric._accept_round(
-    items int[], partitions int[], executions uuid[], waitpoints uuid[], names text[], ids uuid[], source_types text[],
-    source_identities text[], categories text[], payloads bytea[], encodings text[], correlation_ids text[],
-    idempotency_keys text[], digests bytea[], now timestamptz, by text, note text, inout tallies jsonb,
+    given flowfabric.given_signal[], sources text[], now timestamptz, by text, note text, inout tallies jsonb,
     out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
 language plpgsql as $$
 #variable_conflict use_column
@@ -311,31 +286,30 @@ declare
 begin
     perform flowfabric._lock_log();
     with weighed as materialized (
-        select w.* from flowfabric._find_effects(
-            _accept_round.items, _accept_round.partitions, _accept_round.executions, _accept_round.waitpoints,
-            _accept_round.names, _accept_round.ids, _accept_round.source_types, _accept_round.source_identities,
-            _accept_round.idempotency_keys, _accept_round.digests, _accept_round.now, _accept_round.tallies) w
+        select (w.signal).*, w.route, w.tags, w.flow, w.lane, w.kid, w.number, w.first_id, w.fault, w.part, w.question,
+               w.effect, w.satisfiers, w.wait, w.tally, w.digest as shown_digest
+        from flowfabric._find_effects(
+            _accept_round.given, _accept_round.sources, _accept_round.now, _accept_round.tallies) w
     ), written as (
         insert into flowfabric.signals (
             partition, execution, id, number, at, waitpoint, name, category, source_type, source_identity, effect,
             correlation_id, idempotency_key, digest, encoding, payload, question)
-        select x.partition, x.execution, _accept_round.ids[x.item], x.number, _accept_round.now,
-               _accept_round.waitpoints[x.item], _accept_round.names[x.item],
-               coalesce(_accept_round.categories[x.item], 'signal'), _accept_round.source_types[x.item],
-               _accept_round.source_identities[x.item], x.effect, _accept_round.correlation_ids[x.item],
-               nullif(_accept_round.idempotency_keys[x.item], ''), _accept_round.digests[x.item],
-               _accept_round.encodings[x.item], _accept_round.payloads[x.item], x.question
+        select x.partition, x.execution, x.id, x.number, _accept_round.now, x.waitpoint, x.name,
+               coalesce(x.category, 'signal'), x.source_type, x.source_identity, x.effect, x.correlation_id,
+               nullif(x.idempotency_key, ''), x.digest, x.encoding, x.payload, x.question
         from weighed x where x.effect is not null
     ), noted as (
         insert into flowfabric.events (at, kind, by, partition, execution, route, tags, flow, detail)
         select _accept_round.now, 'signal_delivered', _accept_round.by, x.partition, x.execution, x.route, x.tags,
-               x.flow, flowfabric._signal_note(
-                   _accept_round.ids[x.item], _accept_round.waitpoints[x.item], _accept_round.names[x.item],
-                   _accept_round.source_types[x.item], _accept_round.source_identities[x.item], x.effect, x.kid,
-                   x.digest, kept)
+               x.flow, jsonb_object(
+                   array['signal_id', x.id::text, 'waitpoint_id', x.waitpoint::text, 'name', x.name,
+                         'source_type', x.source_type, 'source_identity', x.source_identity, 'effect', x.effect,
+                         'kid', x.kid])
+               || case when x.shown_digest is null and kept is null then '{}' else jsonb_strip_nulls(
+                      jsonb_build_object('digest', encode(x.shown_digest, 'hex'), 'note', kept)) end
         from weighed x where x.effect is not null
     )
-    select array_agg(x.item) as items, array_agg(coalesce(x.first_id, _accept_round.ids[x.item])) as signals,
+    select array_agg(x.item) as items, array_agg(coalesce(x.first_id, x.id)) as signals,
            array_agg(x.effect) as effects,
            array_agg(case when x.effect = 'resume_condition_satisfied' then x.lane end) as lanes,
            array_agg(x.fault) as faults,

@@ -1,37 +1,27 @@
 -- Ends of waits: a wait completes, times out or is released, or its execution ends.
 
--- Describe the open waits of a suspension as one: the reason code and the subject that they share, and the timeout that
--- comes first. A suspension by a budget has none.
+-- Describe the open waits of a suspension as one: the reason code and the subject that they share, the timeout that
+-- comes first, and the keys of their waitpoints, sorted. A suspension by a budget has none.
 --
 --   returns  one row
 create or replace function flowfabric._open_waits(partition int, execution uuid, suspension uuid)
-returns table (reason_code text, about bytea, about_digest bytea, timeout_at timestamptz, timeout_behavior text)
+returns table (
+    reason_code text, about bytea, about_digest bytea, timeout_at timestamptz, timeout_behavior text, keys text[])
 language sql stable as $$
     select case when min(w.reason_code) <> max(w.reason_code) then 'waiting_for_signal'
                 else coalesce(min(w.reason_code), 'paused_by_budget') end,
            case when count(*) = 1 then (array_agg(w.about))[1] end,
            case when count(*) = 1 then (array_agg(w.about_digest))[1] end, min(w.timeout_at),
-           coalesce((array_agg(w.timeout_behavior order by w.timeout_at nulls last, w.id))[1], 'fail')
+           coalesce((array_agg(w.timeout_behavior order by w.timeout_at nulls last, w.id))[1], 'fail'),
+           array(select p.key from flowfabric.waits k cross join unnest(k.waitpoints) as g (id)
+                 cross join lateral (select p.key from flowfabric.waitpoints p where p.id = g.id offset 0) p
+                 where k.partition = _open_waits.partition and k.execution = _open_waits.execution
+                   and k.ended_at is null and k.suspension = _open_waits.suspension
+                 order by p.key)
     from flowfabric.waits w
     where w.partition = _open_waits.partition and w.execution = _open_waits.execution and w.ended_at is null
       and w.suspension = _open_waits.suspension
 $$;
-
--- List the keys of the waitpoints of the open waits of a suspension.
---
---   returns  the keys, sorted
-create or replace function flowfabric._open_keys(partition int, execution uuid, suspension uuid)
-returns text[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return array(
-        select p.key from flowfabric.waits w cross join unnest(w.waitpoints) as g (id)
-        cross join lateral (select p.key from flowfabric.waitpoints p where p.id = g.id offset 0) p
-        where w.partition = _open_keys.partition and w.execution = _open_keys.execution and w.ended_at is null
-          and w.suspension = _open_keys.suspension
-        order by p.key);
-end $$;
 
 -- End waits: close their waitpoints, and release the alternatives of those that belong to a choice. If several waits of
 -- one choice are given, only the first ends. `satisfiers` holds a list of signal ids per wait, as the text of a uuid[].
@@ -180,14 +170,4 @@ begin
         perform flowfabric._close_waitpoints(
             open_ones, case _close_waits.outcome when 'cancelled' then 'cancelled' else 'ended' end);
     end if;
-end $$;
-
--- Forget the waits that an execution was in when it ended, so that a replay requests them again.
-create or replace function flowfabric._forget_open_waits(partition int, id uuid)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    delete from flowfabric.waits w
-    where w.partition = _forget_open_waits.partition and w.execution = _forget_open_waits.id and w.ended_by = 'ended';
 end $$;

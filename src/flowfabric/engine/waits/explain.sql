@@ -1,36 +1,13 @@
 -- Explain waits: what would satisfy a wait, what has arrived so far, and what happens at its timeout.
 
--- Describe what a condition waits for.
---
---   returns  part of a sentence
-create or replace function flowfabric._condition_words(condition jsonb)
-returns text
-language plpgsql immutable as $$
-declare
-    keys text := array_to_string(flowfabric._named_keys(_condition_words.condition), ', ');
-begin
-    return case _condition_words.condition ->> 'kind'
-        when 'operator_only' then 'waits for an operator'
-        when 'timeout_only' then 'waits for its timeout'
-        when 'single' then format(
-            'waits for %s on waitpoint %s', coalesce('signal ' || (_condition_words.condition ->> 'name'), 'a signal'),
-            keys)
-        when 'count' then format(
-            'waits for %s %s on waitpoint %s', _condition_words.condition ->> 'n',
-            replace(_condition_words.condition ->> 'of', '_', ' '), keys)
-        else format(
-            'waits for %s of %s conditions on waitpoints %s',
-            case _condition_words.condition ->> 'kind' when 'any_of' then 'one' else 'all' end,
-            jsonb_array_length(_condition_words.condition -> 'members'), keys)
-    end;
-end $$;
-
--- Describe the condition of a wait, and the approvals that have arrived so far.
+-- Describe what a wait waits for, and the approvals that have arrived so far.
 --
 --   returns  part of a sentence
 create or replace function flowfabric._wait_words(wait flowfabric.waits)
 returns text
 language plpgsql stable as $$
+declare
+    keys text := array_to_string(flowfabric._named_keys(wait.condition), ', ');
 begin
     return case
         when wait.is_sleep then format('sleeps until %s', flowfabric._moment(wait.timeout_at))
@@ -38,31 +15,21 @@ begin
             format('has %s of %s approvals on waitpoint %s',
                    cardinality((flowfabric._judge(
                        wait.condition #> '{members,0}', flowfabric._signals_to_judge(_wait_words.wait))).counted),
-                   wait.condition #>> '{members,0,n}', array_to_string(flowfabric._named_keys(wait.condition), ', '))
-        else flowfabric._condition_words(wait.condition) end;
+                   wait.condition #>> '{members,0,n}', keys)
+        when wait.condition ->> 'kind' = 'operator_only' then 'waits for an operator'
+        when wait.condition ->> 'kind' = 'timeout_only' then 'waits for its timeout'
+        when wait.condition ->> 'kind' = 'single' then format(
+            'waits for %s on waitpoint %s', coalesce('signal ' || (wait.condition ->> 'name'), 'a signal'), keys)
+        when wait.condition ->> 'kind' = 'count' then format(
+            'waits for %s %s on waitpoint %s', wait.condition ->> 'n', replace(wait.condition ->> 'of', '_', ' '), keys)
+        else format(
+            'waits for %s of %s conditions on waitpoints %s',
+            case wait.condition ->> 'kind' when 'any_of' then 'one' else 'all' end,
+            jsonb_array_length(wait.condition -> 'members'), keys) end;
 end $$;
 
--- Describe what several waits of a suspension wait for: the number of children, and the first three of the others.
---
---   returns  part of a sentence
-create or replace function flowfabric._waits_words(waits flowfabric.waits[])
-returns text
-language sql stable as $$
-    select concat_ws(', ',
-        case w.children when 0 then null when 1 then 'waits for its child ' || w.child
-                        else format('waits for %s children', w.children) end,
-        array_to_string(w.words, ', '),
-        case when w.others > 3 then format('and %s more waits', w.others - 3) end)
-    from (
-        select count(*) filter (where w.child is not null) as children,
-               min(flowfabric._id(w.child_partition, w.child)) as child,
-               count(*) filter (where w.child is null) as others,
-               (array_agg(flowfabric._wait_words(w) order by w.name, w.occurrence)
-                    filter (where w.child is null))[:3] as words
-        from unnest(_waits_words.waits) w) w
-$$;
-
--- Explain what a suspended execution waits for.
+-- Explain what a suspended execution waits for: of several waits, the number of children and the first three of the
+-- others.
 --
 --   returns  the explanation
 create or replace function flowfabric._explain_suspended(ticket flowfabric.tickets)
@@ -86,7 +53,18 @@ begin
     end if;
     kind := case when cardinality(waits) = 1 then (waits[1]).condition ->> 'kind' end;
     words := case
-        when cardinality(waits) > 1 or (waits[1]).child is not null then flowfabric._waits_words(waits)
+        when cardinality(waits) > 1 or (waits[1]).child is not null then (
+            select concat_ws(', ',
+                case w.children when 0 then null when 1 then 'waits for its child ' || w.child
+                                else format('waits for %s children', w.children) end,
+                array_to_string(w.words, ', '),
+                case when w.others > 3 then format('and %s more waits', w.others - 3) end)
+            from (select count(*) filter (where w.child is not null) as children,
+                         min(flowfabric._id(w.child_partition, w.child)) as child,
+                         count(*) filter (where w.child is null) as others,
+                         (array_agg(flowfabric._wait_words(w) order by w.name, w.occurrence)
+                              filter (where w.child is null))[:3] as words
+                  from unnest(waits) w) w)
         when ticket.reason = 'paused_by_operator' and summary.reason_code <> 'waiting_for_approval'
             then 'waits for an operator; resume releases it'
         else flowfabric._wait_words(waits[1]) end;
@@ -115,9 +93,7 @@ language sql stable as $$
         'suspension_id', (_suspension_summary.ticket).suspension, 'reason_code', w.reason_code,
         'suspended_at', (_suspension_summary.ticket).suspended_at, 'timeout_at', w.timeout_at,
         'timeout_behavior', w.timeout_behavior, 'about_digest', encode(w.about_digest, 'hex'),
-        'waitpoint_keys', flowfabric._open_keys(
-            (_suspension_summary.ticket).partition, (_suspension_summary.ticket).id,
-            (_suspension_summary.ticket).suspension)))
+        'waitpoint_keys', w.keys))
     from flowfabric._open_waits((_suspension_summary.ticket).partition, (_suspension_summary.ticket).id,
                                 (_suspension_summary.ticket).suspension) w
     where (_suspension_summary.ticket).phase = 'suspended'

@@ -17,7 +17,7 @@ declare
 begin
     return query
     select t.partition::int, t.id, t.suspension, t.suspended_at, w.reason_code, w.about, encode(w.about_digest, 'hex'),
-           flowfabric._open_keys(t.partition, t.id, t.suspension), w.timeout_at, w.timeout_behavior
+           w.keys, w.timeout_at, w.timeout_behavior
     from (
         select t.* from flowfabric.lanes l
         cross join lateral (

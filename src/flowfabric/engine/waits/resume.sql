@@ -164,12 +164,12 @@ begin
                    flowfabric._shown(deliver_approval.waitpoint),
                    flowfabric._id(deliver_approval.partition, deliver_approval.id))) end));
     done := flowfabric._accept_signals(
-        '{1}', array[deliver_approval.partition], array[deliver_approval.id], array[point_id],
-        array[deliver_approval.signal_name], array[deliver_approval.signal_id], '{operator}',
-        array[deliver_approval.by], '{approval}', array[deliver_approval.payload], array[deliver_approval.encoding],
-        null, array['approval:' || deliver_approval.signal_name || ':'
-            || coalesce(nullif(deliver_approval.suffix, ''), deliver_approval.by)],
-        array[deliver_approval.digest], now, deliver_approval.by, deliver_approval.note);
+        array[row(1, deliver_approval.partition, deliver_approval.id, point_id, deliver_approval.signal_name,
+                  deliver_approval.signal_id, 'operator', deliver_approval.by, 'approval', deliver_approval.payload,
+                  deliver_approval.encoding, null, 'approval:' || deliver_approval.signal_name || ':'
+                      || coalesce(nullif(deliver_approval.suffix, ''), deliver_approval.by),
+                  deliver_approval.digest)::flowfabric.given_signal],
+        now, deliver_approval.by, deliver_approval.note);
     perform flowfabric._raise(done.faults[1]);
     outcome := case when done.effects[1] is null then 'duplicate' else 'accepted' end;
     accepted_id := done.signals[1];

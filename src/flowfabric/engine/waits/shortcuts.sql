@@ -12,9 +12,7 @@ declare
 begin
     if _is_met.condition ->> 'kind' = 'single'
        or _is_met.condition ->> 'kind' = 'count' and _is_met.condition -> 'n' = '1' then
-        return coalesce(_is_met.condition -> 'waitpoints', _is_met.condition -> 'waitpoint') ? _is_met.key
-           and coalesce(_is_met.condition ->> 'name' = _is_met.name, true)
-           and coalesce(_is_met.condition ->> 'source_type' = _is_met.source_type, true);
+        return flowfabric._matches(_is_met.condition, _is_met.key, _is_met.name, _is_met.source_type);
     end if;
     if _is_met.condition ->> 'kind' is distinct from 'any_of' then
         return null;

@@ -241,39 +241,9 @@ begin
     return null;
 end $$;
 
--- The detail of the event for a delivered signal.
---
---   returns  the detail as jsonb
-create or replace function flowfabric._signal_note(
-    signal uuid, waitpoint uuid, name text, source_type text, source_identity text, effect text, kid text, digest bytea,
-    note text)
-returns jsonb
-language sql stable as $$
-    select jsonb_object(
-        array['signal_id', _signal_note.signal::text, 'waitpoint_id', _signal_note.waitpoint::text,
-              'name', _signal_note.name, 'source_type', _signal_note.source_type,
-              'source_identity', _signal_note.source_identity, 'effect', _signal_note.effect, 'kid', _signal_note.kid])
-        || case when _signal_note.digest is null and _signal_note.note is null then '{}'
-                else jsonb_strip_nulls(
-                    jsonb_build_object('digest', encode(_signal_note.digest, 'hex'), 'note', _signal_note.note)) end
-$$;
-
--- Find the waitpoints that signals name by their keys: the newest of each key, the only one that can be open.
---
---   returns  the waitpoints in the order given; null if there is none with the key
-create or replace function flowfabric._waitpoints_of_keys(
-    partitions int[], executions uuid[], waitpoints uuid[], keys text[])
-returns uuid[]
-language sql stable as $$
-    select array_agg(coalesce(x.waitpoint, flowfabric._newest_waitpoint(x.partition, x.execution, x.key))
-                     order by x.item)
-    from unnest(_waitpoints_of_keys.partitions, _waitpoints_of_keys.executions, _waitpoints_of_keys.waitpoints,
-                _waitpoints_of_keys.keys) with ordinality as x (partition, execution, waitpoint, key, item)
-$$;
-
 -- Deliver signals to waitpoints, each with the token of its waitpoint, as if one after the other. A signal names its
--- waitpoint by its id, or if that is null, by its key. A refused signal does not affect the others. Without a valid
--- token nothing is written and nothing is revealed.
+-- waitpoint by its id, or if that is null, by its key: the newest one, the only one that can be open. A refused signal
+-- does not affect the others. Without a valid token nothing is written and nothing is revealed.
 --
 --   moves    suspended → runnable, if the condition now holds
 --   locks    the tickets, in key order
@@ -297,8 +267,11 @@ declare
 begin
     perform flowfabric._limit_waits(deliver_signal.wait);
     if deliver_signal.keys is not null then
-        deliver_signal.waitpoints := flowfabric._waitpoints_of_keys(
-            deliver_signal.partitions, deliver_signal.executions, deliver_signal.waitpoints, deliver_signal.keys);
+        deliver_signal.waitpoints := array(
+            select coalesce(x.waitpoint, flowfabric._newest_waitpoint(x.partition, x.execution, x.key))
+            from unnest(deliver_signal.partitions, deliver_signal.executions, deliver_signal.waitpoints,
+                        deliver_signal.keys) with ordinality as x (partition, execution, waitpoint, key, item)
+            order by x.item);
     end if;
     select array_agg(x.item) filter (where x.fault is null) as good,
            array_agg(x.item) filter (where x.fault is not null) as bad,
@@ -333,11 +306,13 @@ begin
         from unnest(judged.bad, judged.faults) as f (item, fault);
     end if;
     if judged.good is not null then
-        done := flowfabric._accept_signals(
-            judged.good, deliver_signal.partitions, deliver_signal.executions, deliver_signal.waitpoints,
-            deliver_signal.names, deliver_signal.ids, deliver_signal.source_types, deliver_signal.source_identities,
-            deliver_signal.categories, deliver_signal.payloads, deliver_signal.encodings,
-            deliver_signal.correlation_ids, deliver_signal.idempotency_keys, deliver_signal.digests, now);
+        done := flowfabric._accept_signals(array(
+            select row(i, deliver_signal.partitions[i], deliver_signal.executions[i], deliver_signal.waitpoints[i],
+                       deliver_signal.names[i], deliver_signal.ids[i], deliver_signal.source_types[i],
+                       deliver_signal.source_identities[i], deliver_signal.categories[i], deliver_signal.payloads[i],
+                       deliver_signal.encodings[i], deliver_signal.correlation_ids[i],
+                       deliver_signal.idempotency_keys[i], deliver_signal.digests[i])::flowfabric.given_signal
+            from unnest(judged.good) i), now);
         if done.effects[1] is not null and cardinality(done.places) = 1 then
             item := done.places[1];
             outcome := 'accepted';

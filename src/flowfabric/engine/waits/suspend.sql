@@ -192,22 +192,6 @@ begin
     from found f;
 end $$;
 
--- The id of a suspension with an idempotency key. It is fixed until the execution is replayed, so that a repeated call
--- finds it without an index.
---
---   returns  the id
-create or replace function flowfabric._suspension_id(partition int, execution uuid, idempotency_key text)
-returns uuid
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return (
-        select left(encode(sha256(convert_to(
-                   e.id || ':' || e.replays || ':' || _suspension_id.idempotency_key, 'UTF8')), 'hex'), 32)::uuid
-        from flowfabric.executions e
-        where e.partition = _suspension_id.partition and e.id = _suspension_id.execution);
-end $$;
-
 -- Rebuild the answer of a suspension. It did not suspend if a wait timed out, or all of them ended, when it was
 -- requested.
 --
@@ -407,9 +391,14 @@ begin
                    a.outcome is null and o.fault is null as is_good
             from unnest(held.items, held.faults) as h (item, fault)
             cross join lateral (
-                select case when suspend.idempotency_keys[h.item] <> '' then flowfabric._suspension_id(
-                                suspend.partitions[h.item], suspend.ids[h.item], suspend.idempotency_keys[h.item])
-                            else gen_random_uuid() end as id
+                -- With an idempotency key, the id is fixed until the execution is replayed, so that a repeated call
+                -- finds the suspension without an index.
+                select case when suspend.idempotency_keys[h.item] <> '' then (
+                           select left(encode(sha256(convert_to(e.id || ':' || e.replays || ':'
+                                      || suspend.idempotency_keys[h.item], 'UTF8')), 'hex'), 32)::uuid
+                           from flowfabric.executions e
+                           where e.partition = suspend.partitions[h.item] and e.id = suspend.ids[h.item])
+                       else gen_random_uuid() end as id
                 offset 0) s
             left join lateral (
                 select a.* from (select where suspend.idempotency_keys[h.item] <> '' offset 0) k

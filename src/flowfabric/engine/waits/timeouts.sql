@@ -40,47 +40,11 @@ begin
         'timed_out_auto_resume');
 end $$;
 
--- Escalate waits to an operator: their executions stay suspended, and they have no timeout any more. The caller has
--- locked the tickets and checked that each is in its suspension.
---
---   emits    suspension_escalated
-create or replace function flowfabric._escalate(partitions smallint[], ids uuid[], waits uuid[])
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    escalated record;
-begin
-    update flowfabric.waits w set reason_code = 'waiting_for_operator_review', timeout_at = null
-    from (
-        select w.place
-        from unnest(_escalate.partitions, _escalate.ids, _escalate.waits) as x (partition, id, wait)
-        cross join lateral (
-            select w.ctid as place from flowfabric.waits w
-            where w.partition = x.partition and w.execution = x.id and w.id = x.wait offset 0) w
-        limit cardinality(_escalate.ids)) x
-    where w.ctid = x.place;
-    with moved as (
-        update flowfabric.tickets t set reason = 'paused_by_operator'
-        from (
-            select t.place from unnest(_escalate.partitions, _escalate.ids) as x (partition, id)
-            cross join lateral (
-                select t.ctid as place from flowfabric.tickets t
-                where t.partition = x.partition and t.id = x.id offset 0) t
-            limit cardinality(_escalate.ids)) x
-        where t.ctid = x.place
-        returning t.partition, t.id, t.suspension
-    )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids,
-           array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
-    into escalated from moved m;
-    perform flowfabric._append_all('suspension_escalated', escalated.partitions, escalated.ids, escalated.details);
-end $$;
-
--- Apply one timeout behavior to waits. The caller has locked the tickets and checked that each execution still waits.
+-- Apply one timeout behavior to waits. A wait that is escalated to an operator has no timeout any more. The caller has
+-- locked the tickets and checked that each execution still waits.
 --
 --   moves    suspended → ended: failed, cancelled, expired; or → runnable; or stays suspended, for an operator
---   emits    execution_failed, execution_cancelled, execution_expired
+--   emits    execution_failed, execution_cancelled, execution_expired, suspension_escalated
 --   returns  the executions that ended
 create or replace function flowfabric._time_out(
     behavior text, partitions smallint[], ids uuid[], waits uuid[], now timestamptz)
@@ -88,6 +52,7 @@ returns text[]
 language plpgsql as $$
 #variable_conflict use_column
 declare
+    escalated record;
     others text[];
 begin
     case _time_out.behavior
@@ -95,7 +60,31 @@ begin
             perform flowfabric._time_out_waits(_time_out.partitions, _time_out.ids, _time_out.waits, _time_out.now);
             perform flowfabric._resume_finished(_time_out.partitions, _time_out.ids, 'timeout');
         when 'escalate' then
-            perform flowfabric._escalate(_time_out.partitions, _time_out.ids, _time_out.waits);
+            update flowfabric.waits w set reason_code = 'waiting_for_operator_review', timeout_at = null
+            from (
+                select w.place
+                from unnest(_time_out.partitions, _time_out.ids, _time_out.waits) as x (partition, id, wait)
+                cross join lateral (
+                    select w.ctid as place from flowfabric.waits w
+                    where w.partition = x.partition and w.execution = x.id and w.id = x.wait offset 0) w
+                limit cardinality(_time_out.ids)) x
+            where w.ctid = x.place;
+            with moved as (
+                update flowfabric.tickets t set reason = 'paused_by_operator'
+                from (
+                    select t.place from unnest(_time_out.partitions, _time_out.ids) as x (partition, id)
+                    cross join lateral (
+                        select t.ctid as place from flowfabric.tickets t
+                        where t.partition = x.partition and t.id = x.id offset 0) t
+                    limit cardinality(_time_out.ids)) x
+                where t.ctid = x.place
+                returning t.partition, t.id, t.suspension
+            )
+            select array_agg(m.partition) as partitions, array_agg(m.id) as ids,
+                   array_agg(jsonb_build_object('suspension_id', m.suspension)) as details
+            into escalated from moved m;
+            perform flowfabric._append_all(
+                'suspension_escalated', escalated.partitions, escalated.ids, escalated.details);
         else
             perform flowfabric._close_waitpoints(array(
                 select unnest(w.waitpoints)

@@ -404,6 +404,13 @@ create unique index signals_in_order on flowfabric.signals (partition, execution
 -- index that begins with the partition.
 create index signals_by_waitpoint on flowfabric.signals (waitpoint, idempotency_key);
 
+-- A signal of an authorised sender, as a call gives it; `item` is its position in the call.
+create type flowfabric.given_signal as (
+    item int, partition smallint, execution uuid, waitpoint uuid, name text, id uuid, source_type text,
+    source_identity text, category text, payload bytea, encoding text, correlation_id text, idempotency_key text,
+    digest bytea
+);
+
 -- Children.
 
 -- Ends that affect another execution: of a child, whose parent may wait for it, and of a parent, whose children may
