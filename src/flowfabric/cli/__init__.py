@@ -11,6 +11,8 @@
 | `connection`, `load_app` | the database a command uses; the app behind `file.py:app` |
 | `submissions` | what `ff submit` and `ff schedules create` submit |
 | `processes` | the worker processes of `ff worker --processes` |
+| `logs` | the log of `ff worker` and `ff dev` |
+| `run_lines`, `reloading` | what `ff dev` prints about each run; `ff dev --reload` |
 | `top_screen` | the screen of `ff top` |
 """
 
@@ -22,7 +24,7 @@ def main() -> None:
     try:
         from flowfabric.cli.group import ff
     except ModuleNotFoundError as missing:
-        if missing.name not in ("click", "rich"):
+        if missing.name not in ("click", "rich", "watchfiles"):
             raise
         sys.exit(f"ff needs the package {missing.name}: pip install 'flowfabric[cli]'")
     ff(prog_name="ff")

@@ -51,6 +51,7 @@ from flowfabric.postgres.driver import Connection
 from flowfabric.worker.budgets import Budgets
 from flowfabric.worker.children import Children
 from flowfabric.worker.leased import PAUSE, LeasedCalls
+from flowfabric.worker.observer import Observer
 from flowfabric.worker.run import Changed, Completed, Failed, Lost, Outcome, Postponed, Suspended
 from flowfabric.worker.running import Running
 from flowfabric.worker.threads import Threads
@@ -72,11 +73,19 @@ class Reports:
     """The calls a worker makes under its leases. If the database is unavailable, they retry while the lease lasts."""
 
     def __init__(
-        self, app: App, leased: LeasedCalls, *, threads: Threads, running: Running, due: Callable[[datetime], None]
+        self,
+        app: App,
+        leased: LeasedCalls,
+        *,
+        threads: Threads,
+        running: Running,
+        observer: Observer,
+        due: Callable[[datetime], None],
     ) -> None:
         self._app = app
         self._threads = threads
         self._running = running
+        self._observer = observer
         self._due = due
         limit = app.config.payload_limit
         # No batch waits for a lock; only the report of the execution that is locked is sent again.
@@ -203,6 +212,7 @@ class Reports:
         """Report a failure; the retry policy decides whether the execution is retried."""
         failure = FailureReport(fence=claim.fence, class_=class_, reason=reason, traceback=traceback)
         answer = await self._leased.persist(claim, lambda: self._fail(failure))
+        self._observer.failed(claim, reason, answer.due_at)
         if answer.outcome == "failed":
             self._notify_ended(claim, ended=answer.ended)
         elif answer.due_at is not None:

@@ -28,6 +28,7 @@ from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.isolation import Isolation
 from flowfabric.worker.leased import LeasedCalls
 from flowfabric.worker.limits import Limits, time_left, within
+from flowfabric.worker.observer import Nobody, Observer
 from flowfabric.worker.registered import registered_tasks
 from flowfabric.worker.reports import Reports
 from flowfabric.worker.run import Lost, Outcome, Postponed, run
@@ -80,6 +81,7 @@ class Worker:
         self.lease = durations.read_duration(lease)
         self._drain_time = durations.read_duration(drain).total_seconds()
         self.sweeps = sweeps
+        self._observer: Observer = Nobody()
         self._prefetched = Prefetched(4 * concurrency if prefetch is None else prefetch)
         self._running: dict[UUID, tuple[Claim, asyncio.Task[None]]] = {}
         self._names: set[str] = set()
@@ -102,6 +104,10 @@ class Worker:
         """Stop claiming, let running handlers finish within the drain time, then cancel and requeue the rest."""
         self._stopping.set()
         self._pauses.wake()
+
+    def _observed_by(self, observer: Observer) -> None:
+        """Tell this observer about every run; called before `run`, by `ff dev`."""
+        self._observer = observer
 
     @property
     def busy(self) -> bool:
@@ -130,7 +136,12 @@ class Worker:
         lease = self.lease.total_seconds()
         self._leased = LeasedCalls(self._app, self._heartbeat, lease=lease, lose=self._lose)
         self._reports = Reports(
-            self._app, self._leased, threads=self._threads, running=self._steps, due=self._pauses.due
+            self._app,
+            self._leased,
+            threads=self._threads,
+            running=self._steps,
+            observer=self._observer,
+            due=self._pauses.due,
         )
         stop_listening = self._app.notifier.listen(self._notified)
         self._warn_of_lanes_without_tasks()
@@ -319,6 +330,7 @@ class Worker:
         self._running[claim.fence.lease_id] = claim, running
         self._names.add(name)
         self._isolation.start(claim)
+        self._observer.started(claim)
         outcome: Outcome = Lost()
         try:
             with suppress(Fenced, asyncio.CancelledError):  # before the handler was called
@@ -327,6 +339,7 @@ class Worker:
             del self._running[claim.fence.lease_id]
             self._names.discard(name)
             self._prefetched.ended()
+            self._observer.ended(claim, outcome)
             self._report(claim, outcome)
 
     def _report(self, claim: Claim, outcome: Outcome) -> None:

@@ -4,41 +4,93 @@ import asyncio
 import inspect
 import json
 import shlex
+import sys
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from flowfabric import durations
 from flowfabric.app import App
-from flowfabric.cli.commands.worker import new_worker, opened, run, stop_on_signals, worker_options
+from flowfabric.cli import tables
+from flowfabric.cli.commands.worker import (
+    new_worker,
+    opened,
+    run,
+    stop_on_signals,
+    stop_with_parent,
+    worker_options,
+)
 from flowfabric.cli.connection import app_at
 from flowfabric.cli.load_app import load_app
 from flowfabric.cli.options import json_option, url_option
 from flowfabric.cli.output import print_result
+from flowfabric.cli.reloading import code_directory, reload_on_change
+from flowfabric.cli.run_lines import RunLines
 from flowfabric.worker import Worker
+
+RELOAD_DRAIN = timedelta(seconds=5)
 
 
 @click.command()
 @click.argument("app")
 @worker_options
+@click.option("--reload", is_flag=True,
+              help="Start the worker again when a Python file below the directory of APP changes. What runs then "
+                   "has --drain to end, by default 5s here, or runs again after its last saved step.")  # fmt: skip
+@click.option("--reload-dir", "directories", multiple=True, metavar="DIRECTORY",
+              type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Watch this directory instead of the one of APP. Repeatable; implies --reload.")  # fmt: skip
+@click.option("--reloaded", is_flag=True, hidden=True, help="Run as the child of --reload.")
 @url_option
 @json_option
-def dev(app: str, url: str | None, as_json: bool, **options: Any) -> None:
+def dev(
+    app: str,
+    reload: bool,
+    directories: tuple[Path, ...],
+    reloaded: bool,
+    url: str | None,
+    as_json: bool,
+    drain: timedelta,
+    **options: Any,
+) -> None:
     """Run APP with everything it needs in one process: Postgres, a worker and the sweeps.
 
     APP is file.py:app or package.module:app. Without FLOWFABRIC_URL, ff starts an embedded Postgres with its data in
     ./.flowfabric and migrates it to this version.
 
+    It prints a line when a run starts, completes, fails or begins to wait, with its result; at most 50 per second.
+
     \b
     Example:
-      ff dev reports.py:app
+      ff dev reports.py:app --reload
     """
-    run(_develop(app_at(url, load_app(app)), app, as_json=as_json, **options))
+    if (reload or directories) and not reloaded:
+        if click.get_current_context().get_parameter_source("drain") is ParameterSource.DEFAULT:
+            drain = RELOAD_DRAIN
+        arguments = [*sys.argv[1:], "--drain", durations.format_duration(drain), "--reloaded"]
+        sys.exit(reload_on_change(directories or [code_directory(app)], arguments, drain=drain.total_seconds()))
+    loaded = app_at(url, load_app(app))
+    run(_develop(loaded, app, as_json=as_json, with_parent=reloaded, drain=drain, **options))
 
 
-async def _develop(app: App, place: str, *, as_json: bool, **options: Any) -> None:
+def _run_lines(*, as_json: bool) -> RunLines:
+    screen = tables.console()
+    return RunLines(
+        lambda line: screen.print(line, soft_wrap=True),
+        (lambda document: print_result("", document, as_json=True)) if as_json else None,
+    )
+
+
+async def _develop(app: App, place: str, *, as_json: bool, with_parent: bool, **options: Any) -> None:
     async with opened(app):
         worker = new_worker(app, **options)
+        worker._observed_by(_run_lines(as_json=as_json))
         stop_on_signals(worker.stop)
+        if with_parent:
+            stop_with_parent(worker.stop)
         working = asyncio.create_task(worker.run())
         ready = asyncio.create_task(worker.ready.wait())
         await asyncio.wait((working, ready), return_when=asyncio.FIRST_COMPLETED)

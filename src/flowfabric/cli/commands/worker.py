@@ -99,7 +99,7 @@ async def work(app: App, *, as_json: bool, with_parent: bool = False, **options:
         worker = new_worker(app, **options)
         stop_on_signals(worker.stop)
         if with_parent:
-            _stop_with_parent(worker.stop)
+            stop_with_parent(worker.stop)
         working = asyncio.create_task(worker.run())
         announcing = asyncio.create_task(_announce(app, worker, as_json=as_json))
         try:
@@ -153,7 +153,7 @@ async def _announce(app: App, worker: Worker, *, as_json: bool) -> None:
     print_result(text, about, as_json=as_json)
 
 
-def _stop_with_parent(stop: Callable[[], None]) -> None:
+def stop_with_parent(stop: Callable[[], None]) -> None:
     """Stop when standard input ends: it is a pipe from the parent process, which never writes to it."""
     loop = asyncio.get_running_loop()
 
