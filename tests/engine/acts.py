@@ -95,6 +95,7 @@ def acts_on_executions(it: Scene) -> Iterator[tuple[str, Act]]:
     yield "set_tag", lambda conn: executions.set_tag(conn, ready, "colour", "red")
     yield "set_tag", lambda conn: executions.set_tag(conn, it.ended, "colour", "red")
     yield "hold", lambda conn: holds.hold(conn, ready, by="ops")
+    yield "hold_changed", lambda conn: holds.hold_changed(conn, fence, "an earlier run saved 'b'", steps=["b"])
     yield "unhold", lambda conn: holds.unhold(conn, it.held, by="ops")
     yield "complete", lambda conn: attempts.complete(conn, fence)
     yield "fail", lambda conn: attempts.fail(conn, fence, "it broke")

@@ -43,7 +43,7 @@ def the_attempts_of_an_execution_are_numbered_without_a_gap() -> str:
                coalesce(bool_and(a.follows), true) as in_order from (
             select a.number, a.first_epoch <= a.last_epoch and a.first_epoch > coalesce(
                        lag(a.last_epoch) over (order by a.number), 0) as follows
-            from {ENDED_ATTEMPTS} a where a.partition = e.partition and a.execution = e.id) a) a
+            from {ENDED_ATTEMPTS} where a.partition = e.partition and a.execution = e.id) a) a
     where a.ended <> a.last or not a.in_order
        or a.ended + coalesce(t.attempt_state in ('running_attempt', 'attempt_interrupted'), false)::int
           <> coalesce(t.attempt, e.attempt, 0)"""

@@ -26,7 +26,8 @@ PROMOTE_DUE = Sweep("promote_due", OFTEN, executions.promote_due)
 
 BROKEN = """
 create or replace function flowfabric.promote_due(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+    take int default 500, passing int default 0, among text[] default null, out moved int, out lanes text[],
+    out ended text[])
 language plpgsql as $$ begin raise exception 'out of order'; end $$
 """
 

@@ -141,6 +141,8 @@ class Engine:
         if found.ended_at is not None:
             return
         due = await self.run(lambda conn: clock.next_due(conn, waits=False))
+        if due is None and await self._act():
+            return  # a retry became due after `settle`, in real time
         if due is None:
             raise StillWaiting(
                 f"{found.task} {found.explanation.sentence}; to answer it, submit it while an app_worker runs, then "
