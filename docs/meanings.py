@@ -35,6 +35,7 @@ PARAMETERS = {
     "aside": "use one of the connections that are reserved for sweeps",
     "backoff": "the pause before the first retry; it doubles with each further one",
     "begun": "the part of the journal that the claim brought: `claim.journal`",
+    "begins": "the fence of each claim, and the version that runs if the task has versions",
     "bind": "count only decisions on exactly this `subject`",
     "budget": "the name of the budget, or its id",
     "budgets": 'budgets that exist while the app is open: `{"team-a": {"tokens": 1_000_000}}`, or the options of '
@@ -176,6 +177,7 @@ PARAMETERS = {
     "window_seconds": "the length of the window",
     "wish": "the request: the condition, its waitpoints and the timeout",
     "retired": "names of steps and waits that the handler no longer has",
+    "version": "the number of this version of the handler; none by default, which counts as 1",
     "was": "earlier names, under which earlier versions of the code have saved it",
     "worker": "the name of the worker, the same for all its processes",
     # where the same name means something else

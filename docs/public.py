@@ -36,6 +36,8 @@ TESTING = {"Engine": Engine, "StillWaiting": StillWaiting, "SyncClock": SyncCloc
 INTERNAL = {
     "App.client",
     "App.declare_schedules",
+    "App.every_task",
+    "App.find_task",
     "App.loop",
     "App.notifier",
     "App.notify",

@@ -37,6 +37,7 @@ from flowfabric.engine import (
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import FlowId
 from flowfabric.model import (
+    Begin,
     ChildToSubmit,
     Claim,
     Completion,
@@ -151,7 +152,7 @@ async def of_claims(conn: asyncpg.Connection, claim: Claim, running_id: Executio
     # claims.renew_many
     await claims.renew_many(conn, [claim.fence])
     # claims.mark_begun_many
-    await claims.mark_begun_many(conn, [claim.fence])
+    await claims.mark_begun_many(conn, [Begin(fence=claim.fence)])
     # claims.revoke
     revoked = await claims.revoke(conn, running_id, by="ops", reason="the host is gone")
     # claims.issue_grant

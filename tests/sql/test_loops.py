@@ -11,7 +11,7 @@ ENDS = {
     "_first_kept_range": "at most `ranges` partitions",
     "_kept_text": "the text gets shorter with every pass",
     "_lock_stripes": "a pass locks one stripe more, or is the last",
-    "_make_route": "routes are never deleted, so the second pass finds it",
+    "_add_route": "routes are never deleted, so the second pass finds it",
     "_next_level": "the pair of priority and route falls with every pass",
     "_open_turns": "every pass starts behind the last route of the pass before it",
     "_serve": "a pass that takes no tickets leaves no routes",

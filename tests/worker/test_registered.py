@@ -119,7 +119,7 @@ async def test_the_worker_of_an_app_without_tasks_registers_none(app: App, given
         [RegisteredTask(name="x", version=2**40)],
         [RegisteredTask(name="x", lane="")],
         [RegisteredTask(name="x", lane="é")],
-        [RegisteredTask(name="x"), RegisteredTask(name="x", version=2)],
+        [RegisteredTask(name="x", version=2), RegisteredTask(name="x", version=2)],
         [RegisteredTask(name="x", schema={"description": "x" * MOST_BYTES})],
         [RegisteredTask(name=str(number)) for number in range(1_001)],
     ],

@@ -46,7 +46,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-OWN_OPTIONS = ("non_retryable", "priority", "limit", "retired")
+OWN_OPTIONS = ("non_retryable", "priority", "limit", "retired", "version")
 """The options of a task that the worker uses, and that no submission carries."""
 
 
@@ -82,6 +82,9 @@ class App:
         self.config = Config.read(**settings)
         self._declared = declarations.read(budgets, quotas)
         self.tasks: dict[str, Task[..., Any]] = {}
+        """The newest version of each task, by name."""
+        self.versions: dict[str, dict[int, Task[..., Any]]] = {}
+        """All versions of each task, by name and version."""
         self.scheduled: dict[tuple[str, str], Declaration] = {}
         self.opening = threading.Lock()  # held by a thread that opens the app for sync code
         self.kept_open: ExitStack | None = None  # closes what `app.sync().open()` has opened
@@ -99,6 +102,9 @@ class App:
         are unfinished. `timeout` is for one attempt. `non_retryable` lists exceptions that fail the execution without
         a retry. `limit` is how many runs of the task one worker runs at once; quotas limit all workers together.
         `retired` names steps that the handler no longer has: executions that have saved them complete without them.
+        With a `version`, an execution stays with the version under which it first started, and only workers that have
+        this version run it. Several versions of a task may be in one app, as functions with the same name for the task:
+        the newest one is submitted and starts new executions.
         """
         return cast(TaskDecorator, self._task)
 
@@ -107,15 +113,15 @@ class App:
 
     def _add(self, handler: Callable[..., Any], **options: Any) -> Task[..., Any]:
         name = options.pop("name", None) or getattr(handler, "__name__", "")
-        if name in self.tasks:
-            there = self.tasks[name].handler.__qualname__
-            raise ValueError(f"task {name!r} already exists: {there}; use another name for one of them")
         own = {option: options.pop(option) for option in OWN_OPTIONS if option in options}
         policy = read_policy(options)
         task: Task[..., Any] = TaskFunction(self, handler, Options(task=name, policy=policy, **options), **own)
         if not name.isprintable() or "<" in name:
             raise ValueError(f"task name {name!r} is invalid; use another one: @app.task(name=...)")
-        self.tasks[name] = task
+        versions = self.versions.setdefault(name, {})
+        _check_version(task, versions)
+        versions[task.version] = task
+        self.tasks[name] = versions[max(versions)]
         return task
 
     @overload
@@ -166,7 +172,7 @@ class App:
         database = await opening.enter_async_context(open_database(self.config))
         async with database.connection() as conn:
             await self._prepare(database, conn)
-            options = [task.options for task in self.tasks.values()]
+            options = [task.options for task in self.every_task]
             lanes = await declarations.make(conn, self._declared, options, self.config)
             for each in options:
                 await routes.register_route(conn, each)
@@ -207,6 +213,15 @@ class App:
         `app.sync()(report).submit("tides")`.
         """
         return SyncApp(self)
+
+    @property
+    def every_task(self) -> list[Task[..., Any]]:
+        """All tasks, each in all its versions."""
+        return [task for versions in self.versions.values() for task in versions.values()]
+
+    def find_task(self, name: str, version: int | None = None) -> Task[..., Any] | None:
+        """Return a task in this version, by default in its newest one; `None` if this app does not have it."""
+        return self.tasks.get(name) if version is None else self.versions.get(name, {}).get(version)
 
     @property
     def is_open(self) -> bool:
@@ -368,3 +383,19 @@ class App:
 
 def _step(function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Step[..., Any]:
     return Step(function, name=name or function.__name__, **{"retries": 0, "backoff": "100ms", **options})
+
+
+def _check_version(task: Task[..., Any], others: Mapping[int, Task[..., Any]]) -> None:
+    """Check that a task differs from the tasks of the same name by its version. Raises `ValueError`."""
+    if not others:
+        return
+    if not task.is_versioned or not all(other.is_versioned for other in others.values()):
+        there = others[max(others)].handler.__qualname__
+        raise ValueError(
+            f"task {task.name!r} already exists: {there}; use another name for one of them, or give both a version="
+        )
+    if task.version in others:
+        there = others[task.version].handler.__qualname__
+        raise ValueError(
+            f"version {task.version} of task {task.name!r} already exists: {there}; use version={max(others) + 1}"
+        )

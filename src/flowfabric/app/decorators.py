@@ -73,6 +73,7 @@ class TaskDecorator(Protocol):
         non_retryable: Sequence[type[Exception]] = (),
         limit: int | None = None,
         retired: str | Collection[str] = (),
+        version: int | None = None,
         policy: Mapping[str, object] | None = None,
     ) -> Decorator: ...
 

@@ -75,8 +75,11 @@ class Task(Generic[P, R]):
         non_retryable: Sequence[type[Exception]] = (),
         limit: int | None = None,
         retired: str | Collection[str] = (),
+        version: int | None = None,
     ) -> None:
         _check_handler(handler)
+        if version is not None and (type(version) is not int or not 1 <= version < 1 << 31):
+            raise ValueError(f"version {version!r} is invalid; use a whole number from 1")
         if limit is not None and limit < 1:
             raise ValueError(
                 f"limit {limit} is invalid; use 1 or more, the number of runs of this task at once in one worker"
@@ -87,7 +90,8 @@ class Task(Generic[P, R]):
         self.priority = calls.priority(priority)
         self.non_retryable = tuple(non_retryable)
         self.limit = limit
-        self.version = 1
+        self.version = version or 1
+        self.is_versioned = version is not None
         self.retired = frozenset([retired] if isinstance(retired, str) else retired)
         self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)
@@ -110,7 +114,7 @@ class Task(Generic[P, R]):
         return self.handler(*args, **kwargs)
 
     def __repr__(self) -> str:
-        return f"<task {self.name}>"
+        return f"<task {self.name}{f' version {self.version}' if self.is_versioned else ''}>"
 
     def with_options(self, **options: Unpack[SubmitOptions]) -> Self:
         """Return the same task with other options for its submissions. Raises `TypeError` for an unknown option."""
@@ -223,12 +227,23 @@ class Task(Generic[P, R]):
     @functools.cached_property
     def _template(self) -> Submission:
         """A submission of the task without its payload."""
+        self._check_newest()
         return submission(self.options, b"", {"priority": self.priority, **self._overrides})
 
     def child_call(self, *args: P.args, **kwargs: P.kwargs) -> ChildCall:
         """Build the child that this call submits in a handler. Raises `InvalidBody` for an option not for children."""
+        self._check_newest()
         payload = self.arguments.encode(args, kwargs)
         return child_call(self.options, payload, {"priority": self.priority, **self._overrides}, self.returns)
+
+    def _check_newest(self) -> None:
+        """Refuse to submit an old version. Raises `ValueError`."""
+        newest = self.app.tasks.get(self.name, self)
+        if newest.version != self.version:
+            raise ValueError(
+                f"version {self.version} of task {self.name} only finishes executions that have started under it; "
+                f"submit version {newest.version}: {newest.__name__}"
+            )
 
 
 class TaskFunction(Task[P, R], Generic[P, R, Q, C]):

@@ -92,6 +92,11 @@ def remedy(found: Description, *, served: bool) -> str:
                 f"start a worker whose app has it: ff worker FILE.py:app --lanes {lane}; "
                 f"if the name is misspelt: ff executions cancel {execution}"
             )
+        case "register_worker" if why.waits_for == "worker_with_version":
+            return (
+                f"start a worker whose app has version {found.version}: ff worker FILE.py:app --lanes {lane}; or start "
+                f"it again under another version: ff executions replay {execution} --from-scratch"
+            )
         case "register_worker":
             return f"ff worker FILE.py:app --lanes {lane} --capabilities {shlex.quote(','.join(found.needs))}"
         case "claim" if not served:
@@ -195,6 +200,7 @@ def stuck_remedy(stuck: Stuck) -> str:
         case (
             "no_worker"
             | "no_task"
+            | "no_version"
             | "blocked_by_route"
             | "blocked_by_lane_state"
             | "blocked_by_budget"

@@ -17,6 +17,7 @@ LONG_REMOVAL = timedelta(days=1)
 BLOCKED = {
     "no_worker": ("lanes", Level.WRONG, "they wait until a worker for this lane starts"),
     "no_task": ("tasks", Level.WRONG, "they wait until a worker that has this task starts"),
+    "no_version": ("tasks", Level.WRONG, "they wait until a worker that has this version starts"),
     "blocked_by_route": ("routes", Level.WRONG, "they wait until a worker with these capabilities starts"),
     "code_changed": ("code", Level.WRONG, "they are held until an operator decides; what they have saved is kept"),
     "blocked_by_lane_state": ("lanes", Level.ADVICE, "executions submitted there wait; an operator wanted that"),
@@ -157,6 +158,13 @@ def route_remedy(stuck: Stuck) -> str:
             return (
                 f"start a worker whose app has it: ff worker FILE.py:app --lanes {lane}; if the name is misspelt: "
                 f"ff executions list --task {shlex.quote(stuck.subject or '')} --ids | ff executions cancel -"
+            )
+        case "no_version":
+            task, _, version = (stuck.subject or "").rpartition(" version ")
+            return (
+                f"start a worker whose app has version {version}: ff worker FILE.py:app --lanes {lane}; or start them "
+                f"again under another version: ff executions list --task {shlex.quote(task)}, then "
+                "ff executions replay EXECUTION --from-scratch"
             )
         case "blocked_by_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"

@@ -60,12 +60,11 @@ language sql stable as $$
     select h.priority, h.route, h.created_at from heads h limit _ready_routes.most
 $$;
 
--- Ready executions of a lane that no worker can claim now, grouped by the reason: `no_worker`, or the state that blocks
--- their route. Reads the first 200 (priority, route)
--- pairs.
+-- Ready executions of a lane that no worker can claim now, grouped by the reason: `no_worker`, `no_version`, or the
+-- state that blocks their route. Reads the first 200 (priority, route) pairs.
 --
---   returns  a row per reason and set of needs: the reason code, the needs as subject, an amount counted up to 1,001,
---            since when, when it resolves automatically, and why
+--   returns  a row per reason and set of needs: the reason code, the needs or the missing version as subject, an amount
+--            counted up to 1,001, since when, when it resolves automatically, and why
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language plpgsql stable as $$
@@ -80,14 +79,19 @@ declare
 begin
     return query
     with judged as materialized (
-        select r, case when a.admission <> 'eligible_now' or is_served or flowfabric._is_covered(r, _stuck_routes.now)
-                       then a.admission else 'no_worker' end as prospect, h.priorities, h.oldest_at
+        select r, h.priorities, h.oldest_at,
+               case when a.admission = 'blocked_by_route'
+                         and flowfabric._missing_version(r, _stuck_routes.now) is not null then 'no_version'
+                    when a.admission <> 'eligible_now' or is_served or flowfabric._is_covered(r, _stuck_routes.now)
+                    then a.admission else 'no_worker' end as prospect
         from (select h.route, array_agg(h.priority) as priorities, min(h.oldest_at) as oldest_at
               from flowfabric._ready_routes(_stuck_routes.lane, 200) h group by h.route) h
         cross join lateral (select r from flowfabric.routes r where r.id = h.route) x
         cross join lateral flowfabric._admission(h.route, _stuck_routes.now) a (admission)
     )
-    select g.prospect, nullif(array_to_string((g.first_one).needs, ', '), ''), g.amount, g.oldest_at,
+    select g.prospect, case g.prospect
+               when 'no_version' then flowfabric._version_word((g.first_one).task, (g.first_one).version)
+               else nullif(array_to_string((g.first_one).needs, ', '), '') end, g.amount, g.oldest_at,
            (w.words ->> 'releases_at')::timestamptz, w.words ->> 'sentence'
     from (
         select j.prospect, (array_agg(r order by j.oldest_at))[1] as first_one, min(j.oldest_at) as oldest_at,
@@ -120,6 +124,7 @@ begin
         when 'blocked_by_lane_state' then (
             select flowfabric._paused_words(l) from flowfabric.lanes l where l.name = route.lane)
         when 'blocked_by_route' then flowfabric._explain_uncovered(_stuck_words.route, _stuck_words.now)
+        when 'no_version' then flowfabric._missing_version(_stuck_words.route, _stuck_words.now)
         when 'no_worker' then format('no live worker serves lane %s', route.lane) || case when exists (
                 select from flowfabric.workers w
                 where w.expires_at > _stuck_words.now and route.lane = any (w.lanes))

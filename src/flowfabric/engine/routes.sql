@@ -39,18 +39,30 @@ create or replace function flowfabric._make_route(route flowfabric.routes)
 returns int
 language plpgsql as $$
 #variable_conflict use_column
+begin
+    perform flowfabric._add_lane(route.lane);
+    return flowfabric._add_route(_make_route.route);
+end $$;
+
+-- Find a route by its fields, or create it. Its lane exists.
+--
+--   returns  the route's id
+create or replace function flowfabric._add_route(route flowfabric.routes)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
 declare
     found_id int;
 begin
-    perform flowfabric._add_lane(route.lane);
     loop
         select r.id into found_id from flowfabric.routes r
         where r.lane = route.lane and r.namespace = route.namespace and r.digest = route.digest
           and r.budgets = route.budgets and r.quotas = route.quotas;
         exit when found;
 
-        insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas)
-        values (route.lane, route.namespace, route.needs, route.digest, route.budgets, route.quotas)
+        insert into flowfabric.routes (lane, namespace, needs, digest, budgets, quotas, task, version)
+        values (route.lane, route.namespace, route.needs, route.digest, route.budgets, route.quotas, route.task,
+                route.version)
         on conflict do nothing
         returning id into found_id;
         exit when found_id is not null;
@@ -186,4 +198,33 @@ begin
         register_route.quotas::jsonb);
     perform flowfabric._raise(read.fault);
     return flowfabric._make_route(read.route);
+end $$;
+
+-- The word among the needs of a route that only workers with this version of the task have. It contains spaces, so it
+-- is never a capability.
+--
+--   returns  the word
+create or replace function flowfabric._version_word(task text, version int)
+returns text
+language sql immutable as $$
+    select format('%s version %s', _version_word.task, _version_word.version)
+$$;
+
+-- The route of executions of another route that have started under a version of their task: admitted alike, but only
+-- to workers that have that version. Created if it does not exist, which may wait for another transaction.
+--
+--   returns  the route's id
+create or replace function flowfabric._version_route(route int, task text, version int)
+returns int
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    pinned flowfabric.routes;
+begin
+    select r.* into pinned from flowfabric.routes r where r.id = _version_route.route;
+    pinned.task := _version_route.task;
+    pinned.version := _version_route.version;
+    pinned.needs := pinned.needs || flowfabric._version_word(pinned.task, pinned.version);
+    pinned.digest := md5(format('%s %s %s', pinned.digest, pinned.version, pinned.task));
+    return flowfabric._add_route(pinned);
 end $$;

@@ -1,4 +1,4 @@
-"""Tasks: which of them the live workers have registered."""
+"""Tasks: which of them the live workers have registered, and in which versions."""
 
 import msgspec
 

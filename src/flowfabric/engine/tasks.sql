@@ -1,4 +1,5 @@
--- Tasks: which of them the live workers have registered. A task that no live worker has is usually misspelt.
+-- Tasks: which of them the live workers have registered, and in which versions. A task that no live worker has is
+-- usually misspelt.
 
 -- Compare two names by the pairs of neighbouring characters that they share (Dice coefficient).
 --
@@ -63,13 +64,39 @@ begin
     select bool_or(w.tasks is null or w.tasks @> jsonb_build_array(jsonb_build_object('name', _missing_task.task)))
     into is_possible
     from flowfabric._live_workers(route.lane, route.namespace, _missing_task.now) w
-    where route.needs <@ w.capabilities;
+    where route.needs <@ (w.capabilities || w.versions);
     if is_possible is distinct from false then
         return null;
     end if;
     return format('no running worker of lane %s has task %s', route.lane, flowfabric._shown(_missing_task.task))
            || coalesce('; did you mean ' || flowfabric._shown((flowfabric._similar_tasks(
                _missing_task.task, route.lane, route.namespace, _missing_task.now))[1]) || '?', '');
+end $$;
+
+-- Whether no live worker of a route has the version of the task under which the route's executions have started.
+--
+--   returns  the sentence that says so, with the versions that are served; null if a worker has it, or the route is not
+--            for a version
+create or replace function flowfabric._missing_version(route flowfabric.routes, now timestamptz)
+returns text
+language plpgsql stable as $$
+#variable_conflict use_column
+declare
+    served text[];
+begin
+    if route.version is null then
+        return null;
+    end if;
+    select array_agg(distinct (t.task -> 'version')::int order by (t.task -> 'version')::int) into served
+    from flowfabric._live_workers(route.lane, route.namespace, _missing_version.now) w
+    cross join lateral jsonb_array_elements(w.tasks) t (task)
+    where t.task ->> 'name' = route.task;
+    if route.version::text = any (served) then
+        return null;
+    end if;
+    return format('no running worker of lane %s has version %s of task %s', route.lane, route.version,
+                  flowfabric._shown(route.task))
+           || coalesce(' (served: version ' || array_to_string(served, ', ') || ')', '');
 end $$;
 
 -- Find out whether a live worker of any lane has registered a task.

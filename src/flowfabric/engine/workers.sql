@@ -67,12 +67,12 @@ begin
                 'task %s is invalid; use a name of 1 to 256 bytes, a version from 1, a lane, and an object as schema, '
                 'or none', flowfabric._shown(task::text)));
         end if;
-        seen := seen || (task ->> 'name');
+        seen := seen || flowfabric._version_word(task ->> 'name', (task ->> 'version')::int);
     end loop;
     return (
         select flowfabric._fault('invalid_tasks', format(
-            'task %s is listed twice; use every name once', flowfabric._shown(min(s.name))))
-        from unnest(seen) s (name) group by s.name having count(*) > 1 limit 1);
+            'task %s is listed twice; use every version of a name once', flowfabric._shown(s.word)))
+        from unnest(seen) s (word) group by s.word having count(*) > 1 limit 1);
 end $$;
 
 -- The advisory lock number that an instance holds while it lives.
@@ -135,8 +135,9 @@ begin
     end if;
     skills := flowfabric._sorted_set(register_worker.capabilities::jsonb);
     expires_at := now + lifetime;
-    select coalesce(jsonb_agg(t - 'schema' order by t ->> 'name'), '[]') as tasks,
-           coalesce(jsonb_agg(t -> 'schema' order by t ->> 'name'), '[]') as schemas
+    select coalesce(jsonb_agg(t - 'schema' order by t ->> 'name', (t -> 'version')::int), '[]') as tasks,
+           coalesce(jsonb_agg(t -> 'schema' order by t ->> 'name', (t -> 'version')::int), '[]') as schemas,
+           coalesce(array_agg(flowfabric._version_word(t ->> 'name', (t -> 'version')::int)), '{}') as versions
     into known from jsonb_array_elements(listed) t;
     perform flowfabric._limit_waits(register_worker.wait);
     -- Insert first: if two calls register one instance at the same time, the second finds the first one's row.
@@ -159,7 +160,7 @@ begin
     set namespace = register_worker.namespace, lanes = sorted_lanes, capabilities = skills, ttl = lifetime,
         beat_at = now, expires_at = register_worker.expires_at,
         tasks = case when listed is not null then known.tasks end,
-        schemas = case when listed is not null then known.schemas end,
+        schemas = case when listed is not null then known.schemas end, versions = known.versions,
         registered_at = case when outcome = 'registered' then now else w.registered_at end,
         lock_key = case when register_worker.holds_lock
                              and (w.lock_key is not null or key = any (flowfabric._held_locks())) then key end,

@@ -26,6 +26,7 @@ from flowfabric.model.budgets import (
 )
 from flowfabric.model.children import ChildToSubmit, FoundChild, OnParentEnd
 from flowfabric.model.claims import (
+    Begin,
     Begun,
     Claim,
     CurrentAttempt,
@@ -127,6 +128,7 @@ __all__ = [
     "Ages",
     "Attempt",
     "Beat",
+    "Begin",
     "Begun",
     "BoundWaitpoint",
     "Breach",

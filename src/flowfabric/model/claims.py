@@ -60,6 +60,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     created_at: datetime
     attempt: CurrentAttempt
     expires_at: datetime
+    version: int | None = None
+    """The version of the task under which it first started; run it with that one."""
     encoding: str = "json"
     payload: bytes | None = None
     tags: Mapping[str, str] = {}
@@ -76,7 +78,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     more_inputs: bool = False
     """The inputs do not fit into the answer: `inputs` is empty, and `read_inputs` returns all of them."""
     must_mark: bool = False
-    """Call `mark_begun_many` before the handler: an earlier lease expired, or the execution must not lose any."""
+    """Call `mark_begun_many` before the handler: an earlier lease expired, or the execution must not lose any.
+
+    For the first run of a task that has versions, call it in any case.
+    """
     alone: bool = False
     """It may have ended two workers before, so it should run when nothing else does."""
 
@@ -124,10 +129,19 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     """`locked`: another transaction has locked the execution, so the lease was not extended; ask again soon."""
 
 
+class Begin(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The begin of a run, and for the first run of a task that has versions, the version that runs."""
+
+    fence: Fence
+    version: int | None = None
+
+
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a recorded begin of a run."""
 
     outcome: Literal["begun"] = "begun"
+    version: int | None = None
+    """The version of its task that the execution keeps."""
 
 
 class Revoked(msgspec.Struct, frozen=True, kw_only=True):

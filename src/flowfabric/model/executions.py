@@ -139,6 +139,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
     created_at: datetime
     priority: int
+    version: int | None = None
+    """The version of its task under which it first started, if the task has versions."""
     needs: Sequence[str] = ()
     budgets: Sequence[UUID] = ()
     quotas: Sequence[UUID] = ()

@@ -58,10 +58,10 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     """Executions that do not continue, grouped by reason; `sentence` explains it. The amount stops at 1,001."""
 
     reason: str
-    """A code: `no_worker`, `no_task`, `blocked_by_route`, `waiting_for_signal`, `worker_lost`, …"""
+    """A code: `no_worker`, `no_task`, `no_version`, `blocked_by_route`, `waiting_for_signal`, `worker_lost`, …"""
     lane: str
     subject: str | None
-    """The needs of a route, the task, the first execution, or the worker instance, depending on the reason."""
+    """The needs of a route, the task, its version, the first execution, or the worker, depending on the reason."""
     amount: int
     since: datetime
     releases_at: datetime | None

@@ -19,23 +19,22 @@ class Limits:
     """Limits the concurrent runs of each task. As many again may wait in slots for their turn."""
 
     def __init__(self, tasks: Iterable[Task[..., Any]]) -> None:
-        self._most = {task.name: task.limit for task in tasks if task.limit is not None}
-        self._free = {name: asyncio.Semaphore(most) for name, most in self._most.items()}
-        self._inside: Counter[str] = Counter()
+        self._free = {task: asyncio.Semaphore(task.limit) for task in tasks if task.limit is not None}
+        self._inside: Counter[Task[..., Any]] = Counter()
 
-    def is_full(self, name: str) -> bool:
+    def is_full(self, task: Task[..., Any]) -> bool:
         """Whether so many run and wait that another run should be postponed."""
-        return name in self._most and self._inside[name] >= 2 * self._most[name]
+        return task.limit is not None and self._inside[task] >= 2 * task.limit
 
     @asynccontextmanager
-    async def turn(self, name: str) -> AsyncIterator[None]:
+    async def turn(self, task: Task[..., Any]) -> AsyncIterator[None]:
         """Wait until another run of a task with a limit may start."""
-        self._inside[name] += 1
+        self._inside[task] += 1
         try:
-            async with self._free[name]:
+            async with self._free[task]:
                 yield
         finally:
-            self._inside[name] -= 1
+            self._inside[task] -= 1
 
 
 def time_left(claim: Claim, lease: timedelta) -> timedelta | None:

@@ -17,15 +17,23 @@ def registered_tasks(tasks: Collection[Task[..., Any]]) -> list[RegisteredTask] 
 
     A schema of more than 16 KiB is left out. If all of them together are too large, so are the largest.
     """
-    found = {task.name: RegisteredTask(name=task.name, version=task.version, lane=task.options.lane) for task in tasks}
+    found = {_key(each): each for each in map(_without_schema, tasks)}
     left = MOST_BYTES - _size(list(found.values()))
-    described = [msgspec.structs.replace(found[task.name], schema=task.arguments.schema()) for task in tasks]
+    described = [msgspec.structs.replace(_without_schema(task), schema=task.arguments.schema()) for task in tasks]
     for size, entry in sorted(((_size(each), each) for each in described), key=lambda sized: sized[0]):
-        left -= size - _size(found[entry.name])
+        left -= size - _size(found[_key(entry)])
         if left < 0 or size > MOST_SCHEMA_BYTES:
             break
-        found[entry.name] = entry
+        found[_key(entry)] = entry
     return list(found.values()) or None
+
+
+def _without_schema(task: Task[..., Any]) -> RegisteredTask:
+    return RegisteredTask(name=task.name, version=task.version, lane=task.options.lane)
+
+
+def _key(task: RegisteredTask) -> tuple[str, int]:
+    return task.name, task.version
 
 
 def _size(value: object) -> int:

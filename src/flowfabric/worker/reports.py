@@ -25,6 +25,7 @@ from flowfabric.handler.journal import Place
 from flowfabric.handler.runtime import Amounts, RunningStep
 from flowfabric.ids import ExecutionId
 from flowfabric.model import (
+    Begin,
     ChangedCode,
     Claim,
     Completion,
@@ -326,9 +327,13 @@ class Reports:
         """Renew the lease of a claim. Raises `LeaseLost`."""
         await self._leased.run(claim, lambda conn: claims.renew(conn, claim.fence, lease=lease))
 
-    async def mark_begun(self, claim: Claim) -> None:
-        """Record that the run begins, so that it counts if it ends this worker. Raises `LeaseLost`."""
-        await self._leased.persist(claim, lambda: self._mark_begun(claim.fence))
+    async def mark_begun(self, claim: Claim, version: int | None) -> None:
+        """Record that the run begins, so that it counts if it ends this worker, and under which version of its task.
+
+        Raises `LeaseLost`.
+        """
+        begin = Begin(fence=claim.fence, version=version)
+        await self._leased.persist(claim, lambda: self._mark_begun(begin))
 
     async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
         """Read the journal of earlier runs; empty in the first run."""

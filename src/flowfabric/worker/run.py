@@ -17,7 +17,7 @@ from flowfabric.handler.logs import running
 from flowfabric.handler.retries import NEVER_RETRIED
 from flowfabric.handler.sync import SyncContext
 from flowfabric.handler.waits import Stop, Unwind
-from flowfabric.model import Claim, FailureClass, Wish
+from flowfabric.model import Claim, FailureClass, JournalEntry, Wish
 from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
@@ -107,6 +107,11 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
         return Completed(payloads.encode(result))
     except FlowFabricError as error:
         return Failed(FailureClass.PERMANENT, f"the result of {task.name} {error.message}")
+
+
+def started_without_version(task: Task[..., Any], claim: Claim, journal: Sequence[JournalEntry]) -> bool:
+    """Whether code without versions has saved steps of an execution of a task that has versions now."""
+    return task.is_versioned and claim.version is None and bool(journal)
 
 
 async def _call(

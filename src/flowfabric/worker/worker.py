@@ -31,7 +31,7 @@ from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.observer import Nobody, Observer
 from flowfabric.worker.registered import registered_tasks
 from flowfabric.worker.reports import Reports
-from flowfabric.worker.run import Lost, Outcome, Postponed, run
+from flowfabric.worker.run import Lost, Outcome, Postponed, run, started_without_version
 from flowfabric.worker.running import Running
 from flowfabric.worker.sharing import Shared
 from flowfabric.worker.threads import Threads
@@ -70,12 +70,12 @@ class Worker:
         if concurrency < 1 or (prefetch or 0) < 0:
             given = f"concurrency {concurrency} or prefetch {prefetch}"
             raise ValueError(f"{given} is invalid; use a concurrency of 1 or more and a prefetch of 0 or more")
-        needed = {need for task in app.tasks.values() for need in task.options.needs}
+        needed = {need for task in app.every_task for need in task.options.needs}
         self._app = app
         self.name = name
         self.instance = f"{name}@{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self.concurrency = concurrency
-        self.lanes = sorted(lanes or {task.options.lane for task in app.tasks.values()} or {"default"})
+        self.lanes = sorted(lanes or {task.options.lane for task in app.every_task} or {"default"})
         self.capabilities = sorted(needed if capabilities is None else capabilities)
         self.namespace = namespace
         self.lease = durations.read_duration(lease)
@@ -91,7 +91,7 @@ class Worker:
         self._context = copy_context()
         self._threads = Threads()
         self._steps = Running()
-        self._limits = Limits(app.tasks.values())
+        self._limits = Limits(app.every_task)
         self._isolation = Isolation()
         self._position = Position()
         self._pauses = Pauses()
@@ -129,7 +129,7 @@ class Worker:
             lanes=self.lanes,
             capabilities=self.capabilities,
             namespace=self.namespace,
-            tasks=registered_tasks(self._app.tasks.values()),
+            tasks=registered_tasks(self._app.every_task),
             lease=self.lease,
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._steps, self._lose)
@@ -158,7 +158,7 @@ class Worker:
             await self._leave()
 
     def _warn_of_lanes_without_tasks(self) -> None:
-        used = {task.options.lane for task in self._app.tasks.values()}
+        used = {task.options.lane for task in self._app.every_task}
         if idle := [lane for lane in self.lanes if used and lane not in used]:
             log.warning(
                 "no task of this app is in lane %s; the worker runs there only what is submitted with that lane as an "
@@ -361,30 +361,38 @@ class Worker:
             self._fill()
 
     async def _run(self, claim: Claim) -> Outcome:
-        task = self._app.tasks.get(claim.task)
+        task = self._app.find_task(claim.task, claim.version)
         if task is None:
+            what = f"task {claim.task}" if claim.version is None else f"version {claim.version} of task {claim.task}"
             log.warning(
-                "this worker has no task %s; execution %s is postponed, so that another worker can run it",
-                *(claim.task, claim.execution_id),
+                "this worker has no %s; execution %s is postponed, so that another worker can run it",
+                *(what, claim.execution_id),
             )
-            return Postponed(UNKNOWN_TASK_DELAY, f"worker {self.name} has no task {claim.task}; start one that has")
-        if self._limits.is_full(task.name):
+            return Postponed(UNKNOWN_TASK_DELAY, f"worker {self.name} has no {what}; start one that has")
+        if self._limits.is_full(task):
             return Postponed(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as its limit allows")
         left = time_left(claim, self.lease)
         running = self._run_now(task, claim) if task.limit is None else self._run_in_turn(task, claim)
         return await (running if left is None else within(left, claim, running))
 
     async def _run_in_turn(self, task: Task[..., Any], claim: Claim) -> Outcome:
-        async with self._limits.turn(task.name):
+        async with self._limits.turn(task):
             return await self._run_now(task, claim)
 
     async def _run_now(self, task: Task[..., Any], claim: Claim) -> Outcome:
         if self._heartbeat.left(claim.fence) < self.lease.total_seconds() / 2:
             await self._renew(claim)
         journal = await self._reports.read_journal(claim)
+        if started_without_version(task, claim, journal):
+            first = self._app.find_task(task.name, 1)
+            if first is None:
+                await self._reports.mark_begun(claim, 1)
+                return Postponed(timedelta(), f"worker {self.name} has no version 1 of task {claim.task}")
+            task = first
         complete = await self._reports.read_inputs(claim, task.arguments.names)
-        if claim.must_mark:
-            await self._reports.mark_begun(claim)
+        begins = task.version if task.is_versioned and claim.version is None else None
+        if claim.must_mark or begins is not None:
+            await self._reports.mark_begun(claim, begins)
         return await run(task, complete, Context(self._reports, claim, journal), self._threads)
 
     async def _renew(self, claim: Claim) -> None:

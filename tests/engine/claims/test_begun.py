@@ -7,7 +7,7 @@ import pytest
 from flowfabric.engine import attempts, claims, executions
 from flowfabric.errors import InvalidLimit, LeaseLost, RowLocked
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Begun, Claim
+from flowfabric.model import Begin, Begun, Claim
 from flowfabric.postgres.driver import Connection
 from tests.conftest import Connect
 from tests.given import Given
@@ -24,7 +24,7 @@ async def claim(given: Given, *, slots: int, take: int = 1, **options: object) -
 async def begun(given: Given, *, slots: int = 1) -> Claim:
     """A claim whose run has begun."""
     [taken] = await claim(given, slots=slots)
-    assert await claims.mark_begun_many(given.conn, [taken.fence]) == [Begun()]
+    assert await claims.mark_begun_many(given.conn, [Begin(fence=taken.fence)]) == [Begun()]
     return taken
 
 
@@ -171,7 +171,8 @@ async def test_a_mark_under_a_lost_lease_is_refused_and_its_neighbours_are_marke
     await given.submitted()
     kept, other = await claim(given, slots=2, take=2)
 
-    refused, *marked = await claims.mark_begun_many(given.conn, [lost.fence, kept.fence, other.fence, kept.fence])
+    begins = [Begin(fence=each.fence) for each in (lost, kept, other, kept)]
+    refused, *marked = await claims.mark_begun_many(given.conn, begins)
 
     assert isinstance(refused, LeaseLost)
     assert marked == [Begun()] * 3
@@ -188,7 +189,8 @@ async def test_a_mark_of_a_locked_execution_is_refused_without_waiting(
     async with other.transaction():
         await other.execute("select from flowfabric.tickets where id = $1 for update", locked.execution_id.uuid)
 
-        refused, marked = await claims.mark_begun_many(conn, [locked.fence, free.fence], wait=False)
+        begins = [Begin(fence=each.fence) for each in (locked, free)]
+        refused, marked = await claims.mark_begun_many(conn, begins, wait=False)
 
     assert isinstance(refused, RowLocked)
     assert marked == Begun()

@@ -85,6 +85,7 @@ def read_claim(row: Row) -> Claim:
         namespace=row["namespace"],
         lane=row["lane"],
         priority=row["priority"],
+        version=row["version"],
         route=row["route"],
         created_at=row["created_at"],
         attempt=CurrentAttempt(number=row["attempt"], type=row["attempt_type"], started_at=row["attempt_started_at"]),

@@ -84,10 +84,10 @@ begin
                 from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
             cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r offset 0) c
         where t.ctid = c.place
-        returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.lease_id, t.epoch, t.attempt,
-                  t.attempt_type::text, t.attempt_started_at, t.attempt_deadline, t.deadline_at, t.expires_at,
-                  t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding, c.policy, c.namespace, c.resumed,
-                  c.instance as previous_instance, c.must_mark, c.alone
+        returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.version, t.lease_id, t.epoch,
+                  t.attempt, t.attempt_type::text, t.attempt_started_at, t.attempt_deadline, t.deadline_at,
+                  t.expires_at, t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding, c.policy, c.namespace,
+                  c.resumed, c.instance as previous_instance, c.must_mark, c.alone
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
@@ -97,11 +97,11 @@ begin
                         then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end
         from leased l
     )
-    select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.tags::text, l.payload,
-           coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type, l.attempt_started_at,
-           l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route, l.created_at,
-           journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results, (inputs[l.number]).encodings,
-           coalesce((inputs[l.number]).more, false), l.must_mark, l.alone
+    select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.version, l.tags::text,
+           l.payload, coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type,
+           l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route,
+           l.created_at, journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results,
+           (inputs[l.number]).encodings, coalesce((inputs[l.number]).more, false), l.must_mark, l.alone
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
@@ -261,11 +261,11 @@ begin
         from held h where t.ctid = h.place
         returning t.*
     )
-    select x.partition::int, x.id, e.flow, e.task, r.namespace, x.lane, x.priority::int, e.tags::text, e.payload,
-           coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text, x.attempt_started_at,
-           x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at, e.policy::text, x.route,
-           x.created_at, null::text, null::text[], null::bytea[], null::text[], e.flow is not null,
-           x.begun is null and flowfabric._must_mark(x.crashes, e.policy),
+    select x.partition::int, x.id, e.flow, e.task, r.namespace, x.lane, x.priority::int, x.version, e.tags::text,
+           e.payload, coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text,
+           x.attempt_started_at, x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at,
+           e.policy::text, x.route, x.created_at, null::text, null::text[], null::bytea[], null::text[],
+           e.flow is not null, x.begun is null and flowfabric._must_mark(x.crashes, e.policy),
            x.crashes > 1 is true and x.attempt_type = 'reclaim' and x.attempt_epoch = x.epoch
     from extended x
     cross join lateral (
@@ -275,7 +275,8 @@ begin
     order by x.lease_id;
 end $$;
 
--- Choose and lock the tickets that a worker may be given now, and end those whose deadline has passed.
+-- Choose and lock the tickets that a worker may be given now, and end those whose deadline has passed. Executions that
+-- have started under a version of their task are for instances that have registered that version.
 --
 --   moves    not_eligible_until_time → eligible_now when due; granted → eligible_now when expired; past its deadline
 --            → ended
@@ -306,7 +307,9 @@ begin
                where t.lane = l.name and t.phase = 'runnable' and t.eligibility = 'granted'
                  and t.expires_at <= now)) as is_expired,
            exists (select from flowfabric.tickets t where t.deadline_at <= now) as is_late,
-           sum(cardinality(r.places)) as ready, max(r.places[1]) as first
+           sum(cardinality(r.places)) as ready, max(r.places[1]) as first,
+           case when exists (select from flowfabric.routes r where r.version is not null) then (
+               select w.versions from flowfabric.workers w where w.instance = _take_ready.instance) end as versions
     into seen from flowfabric.lanes l
     cross join lateral (select case when _take_ready.last_created is null then array(
         select t.ctid from flowfabric.tickets t
@@ -316,6 +319,7 @@ begin
     if seen.lanes is null then
         return;
     end if;
+    covered := covered || seen.versions;
     if not (seen.is_due or seen.is_expired or seen.is_late) then
         if seen.ready = 0 then
             return;

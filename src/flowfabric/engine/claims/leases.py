@@ -9,7 +9,7 @@ import msgspec
 from flowfabric import calls
 from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.ids import ExecutionId, check_text, kept_text
-from flowfabric.model import Begun, Fence, Renewed, ReportedStep, Revoked, Swept
+from flowfabric.model import Begin, Begun, Fence, Renewed, ReportedStep, Revoked, Swept
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
@@ -64,14 +64,23 @@ def _count(given: int, field: str) -> int:
 
 
 async def mark_begun_many(
-    conn: Connection, fences: Sequence[Fence], *, wait: bool = True
+    conn: Connection, begins: Sequence[Begin], *, wait: bool = True
 ) -> list[Begun | FlowFabricError]:
     """Record that these runs begin; if their leases expire, that counts as a reclaim. Safe to repeat.
 
-    Call this before the handlers of claims with `must_mark`. Without `wait`, executions that other transactions have
-    locked are refused with `RowLocked`. Per fence `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`.
+    Call this before the handlers of claims with `must_mark`, and with a `version` before the first run of a task that
+    has versions: the execution keeps this version, and only instances that have registered it can claim the execution
+    again. If it has a version already, it keeps that one. Without `wait`, executions that other transactions have
+    locked are refused with `RowLocked`. Per item `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidBody`.
     """
-    return await calls.each_fenced(conn, "mark_begun", fences, calls.Act, Begun, wait=wait)
+    return await calls.each_fenced(conn, "mark_begun", begins, _begin, Begun, wait=wait)
+
+
+def _begin(begin: Begin) -> calls.Act:
+    version = begin.version
+    if version is not None and (type(version) is not int or not 1 <= version < 1 << 31):
+        raise InvalidBody(f"version {version!r} is invalid; use a whole number from 1", field="version")
+    return calls.Act(begin.fence, {"versions": version})
 
 
 async def revoke(

@@ -81,44 +81,103 @@ begin
 end $$;
 
 -- Record that these runs begin: if their leases expire, that counts as a reclaim. A worker calls this before it calls a
--- handler, for what it claimed with `must_mark`. `wait` is as for complete.
+-- handler, for what it claimed with `must_mark`, and for the first run of a task that has versions: with the version,
+-- which the execution then keeps, and which routes it to workers that have the version. If an execution has a version
+-- already, that one is kept. `wait` is as for complete.
 --
 --   locks    the tickets, in key order; without `wait`, skips locked ones
---   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, row_locked
---   returns  per item 'begun', or its refusal
+--   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found, row_locked,
+--            invalid_body
+--   returns  per item 'begun' and its version, or its refusal
 create or replace function flowfabric.mark_begun(
-    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], wait boolean default true)
+    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], versions int[] default null,
+    wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     rounds int[] := flowfabric._rounds(mark_begun.partitions, mark_begun.ids);
     checked record;
+    routes int[];
 begin
     perform flowfabric._limit_waits(mark_begun.wait);
     for round in 1 .. cardinality(rounds) loop
         exit when round <> all (rounds);
-        select array_agg(f.item) filter (where f.fault is null) as items,
-               array_agg(f.place) filter (where f.fault is null) as places,
-               array_agg(f.item) filter (where f.fault is not null) as refused,
-               array_agg(f.fault) filter (where f.fault is not null) as faults
-        into checked
-        from flowfabric._fenced(mark_begun.partitions, mark_begun.ids, mark_begun.lease_ids, mark_begun.epochs,
-                                mark_begun.attempts, rounds, round, mark_begun.wait) f;
+        select array_agg(x.item) filter (where x.fault is null) as items,
+               array_agg(x.place) filter (where x.fault is null) as places,
+               array_agg(x.item) filter (where x.fault is not null) as refused,
+               array_agg(x.fault) filter (where x.fault is not null) as faults
+        into checked from (
+            select f.item, f.place, coalesce(f.fault, flowfabric._version_fault(mark_begun.versions[f.item])) as fault
+            from flowfabric._fenced(mark_begun.partitions, mark_begun.ids, mark_begun.lease_ids, mark_begun.epochs,
+                                    mark_begun.attempts, rounds, round, mark_begun.wait) f) x;
+        if array_remove(mark_begun.versions, null) <> '{}' then
+            routes := flowfabric._version_routes(checked.places, checked.items, mark_begun.versions);
+        end if;
 
         return query
         with marked as (
-            update flowfabric.tickets t set begun = true
-            from (select x.* from unnest(checked.items, checked.places) as x (item, place)
+            update flowfabric.tickets t
+            set begun = true, route = coalesce(x.route, t.route),
+                version = case when x.route is null then t.version else mark_begun.versions[x.item] end
+            from (select x.* from unnest(checked.items, checked.places, routes) as x (item, place, route)
                   limit cardinality(checked.items)) x
             where t.ctid = x.place
-            returning x.item
+            returning x.item, t.version
         )
-        select m.item, 'begun', null, null from marked m
+        select m.item, 'begun', null, jsonb_build_object('version', m.version)::text from marked m
         union all
         select x.item, null, x.fault ->> 'code', (x.fault - 'code')::text
         from unnest(checked.refused, checked.faults) as x (item, fault);
     end loop;
+end $$;
+
+-- Check the version of a task.
+--
+--   refuses  invalid_body, as a value
+--   returns  the fault, or null if it is valid or missing
+create or replace function flowfabric._version_fault(version int)
+returns jsonb
+language sql immutable as $$
+    select flowfabric._fault('invalid_body', format('version %s is invalid; use 1 or more', _version_fault.version),
+                             '{"field": "version"}')
+    where _version_fault.version < 1
+$$;
+
+-- The routes for executions whose first run begins under a version of their task. Missing ones are created in a fixed
+-- order, so that two calls cannot deadlock. The caller has locked the tickets.
+--
+--   returns  per ticket the id of its new route; null if it keeps its route
+create or replace function flowfabric._version_routes(places tid[], items int[], versions int[])
+returns int[]
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    found int[];
+    starting record;
+begin
+    for starting in
+        select x.route, x.task, x.version, array_agg(x.number) as numbers
+        from (
+            select p.number, t.route, e.task, _version_routes.versions[p.item] as version
+            from unnest(_version_routes.places, _version_routes.items) with ordinality as p (place, item, number)
+            cross join lateral (
+                select t.partition, t.id, t.route from flowfabric.tickets t
+                where t.ctid = p.place and t.version is null offset 0) t
+            cross join lateral (
+                select e.task from flowfabric.executions e
+                where e.partition = t.partition and e.id = t.id offset 0) e
+            where _version_routes.versions[p.item] is not null) x
+        group by x.route, x.task, x.version
+        order by x.route, x.task, x.version
+    loop
+        starting.route := flowfabric._version_route(starting.route, starting.task, starting.version);
+        found := coalesce(found, array_fill(null::int, array[cardinality(_version_routes.places)]));
+        for place in 1 .. cardinality(starting.numbers) loop
+            found[starting.numbers[place]] := starting.route;
+        end loop;
+    end loop;
+    return found;
 end $$;
 
 -- Whether an execution runs alone in its worker: for the second time, a lease of it has expired while its handler may

@@ -47,7 +47,7 @@ begin
             limit cardinality(_end.places)) x
         where t.ctid = x.place
         returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.worker, t.instance, t.epoch,
-                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.ties, x.result,
+                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.version, t.ties, x.result,
                   x.encoding, x.failure,
                   case when t.attempt_state in ('running_attempt', 'attempt_interrupted') then t.attempt_epoch
                       end as attempt_epoch,
@@ -59,7 +59,7 @@ begin
             started_at = g.started_at, ended_at = now, priority = g.priority, attempt = g.attempt, epoch = g.epoch,
             retries = g.retries, reclaims = g.reclaims, replays = g.replays, attempt_type = g.attempt_type,
             attempt_epoch = g.attempt_epoch, attempt_started_at = g.attempt_started_at, worker = g.worker,
-            instance = g.instance, traceback = g.failure -> 'traceback'
+            instance = g.instance, version = g.version, traceback = g.failure -> 'traceback'
         from gone g
         where e.partition = any (array[g.partition]) and e.id between g.id and g.id
         returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties,

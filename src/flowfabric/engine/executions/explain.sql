@@ -47,8 +47,8 @@ language sql stable as $$
         (select format('; nearest worker %s lacks {%s}', w.worker, array_to_string(m.missing, ', '))
          from flowfabric.workers w
          cross join lateral (
-             select array(select unnest((_explain_uncovered.route).needs) except select unnest(w.capabilities)
-                          order by 1) as missing) m
+             select array(select unnest((_explain_uncovered.route).needs)
+                          except select unnest(w.capabilities || w.versions) order by 1) as missing) m
          where w.expires_at > _explain_uncovered.now and (_explain_uncovered.route).lane = any (w.lanes)
            and coalesce(w.namespace, (_explain_uncovered.route).namespace) = (_explain_uncovered.route).namespace
          order by cardinality(m.missing), w.instance limit 1), '')
@@ -153,6 +153,12 @@ begin
             return flowfabric._explanation(flowfabric._paused_words(lane) || '; resume_lane releases it',
                                            'lane', lane.since, 'resume_lane');
         when 'blocked_by_route' then
+            missing := flowfabric._missing_version(route, _explain_runnable.now);
+            if missing is not null then
+                return flowfabric._explanation(
+                    missing || ', under which it has started; start a worker that has it, or replay the execution '
+                    'from scratch under another version', 'worker_with_version', since, 'register_worker');
+            end if;
             return flowfabric._explanation(
                 flowfabric._explain_uncovered(route, _explain_runnable.now) || '; start a worker that has them',
                 'capable_worker', since, 'register_worker');

@@ -32,7 +32,8 @@ declare
     asked record;
 begin
     select e.flow, e.parent_partition, e.parent, e.route, e.task, e.creator, e.created_at, e.started_at,
-           e.ended_at, e.outcome, e.priority, e.attempt, e.retries, e.reclaims, e.replays, e.failure, e.overridden
+           e.ended_at, e.outcome, e.priority, e.attempt, e.retries, e.reclaims, e.replays, e.version, e.failure,
+           e.overridden
     into asked from flowfabric.executions e where e.partition = _summary.partition and e.id = _summary.id;
     if not found then
         return null;
@@ -44,7 +45,8 @@ begin
         'execution_id', flowfabric._id_json(_summary.partition, _summary.id),
         'flow_id', flowfabric._id_json(_summary.partition, asked.flow),
         'parent_id', flowfabric._id_json(asked.parent_partition, asked.parent),
-        'namespace', route.namespace, 'lane', route.lane, 'task', asked.task, 'creator', asked.creator,
+        'namespace', route.namespace, 'lane', route.lane, 'task', asked.task,
+        'version', coalesce(ticket.version, asked.version), 'creator', asked.creator,
         'priority', coalesce(ticket.priority, asked.priority),
         'needs', route.needs, 'budgets', route.budgets, 'quotas', route.quotas,
         'state', flowfabric._state(ticket, asked.outcome, asked.attempt, _summary.now),

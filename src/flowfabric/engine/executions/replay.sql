@@ -2,9 +2,10 @@
 
 -- Run an ended execution again, with a new ticket. Epoch and attempt numbers continue, retries and reclaims restart at
 -- 0, the old deadline is dropped. The saved steps are kept; or those saved from a step on are deleted, so that they run
--- again; or, with `from_scratch`, all. A skipped member of a flow waits for its upstream members again. An execution
--- that is held because its code has changed continues in its attempt, so neither an attempt nor a replay is counted,
--- and it keeps its deadline unless another is given.
+-- again; or, with `from_scratch`, all: then it starts under the version of the next worker. A skipped member of a flow
+-- waits for its upstream members again. An execution that is held because its code has changed, or that waits for a
+-- version of its task that no live worker has, continues in its attempt, so neither an attempt nor a replay is counted,
+-- and it keeps its deadline unless another is given. In the second case only `from_scratch` helps.
 --
 --   moves    ended → runnable: eligible_now or blocked_by_dependencies, pending_replay_attempt; or blocked_by_operator
 --            / code_changed → eligible_now
@@ -28,8 +29,8 @@ begin
     perform flowfabric._raise(case when replay.from_scratch and replay.from_step is not null then
         flowfabric._fault('invalid_body', 'from_step and from_scratch exclude each other; use one of them',
                           '{"field": "from_step"}') end);
-    lane := flowfabric._replay_held(replay.partition, replay.id, replay.by, replay.deadline_ms, replay.deadline_at,
-                                    replay.from_step, replay.from_occurrence, replay.from_scratch, now);
+    lane := flowfabric._replay_waiting(replay.partition, replay.id, replay.by, replay.deadline_ms, replay.deadline_at,
+                                       replay.from_step, replay.from_occurrence, replay.from_scratch, now);
     if lane is not null then
         outcome := 'replayed';
         select flowfabric._public_state(t, flowfabric._eligibility_state(t, now)) into public_state
@@ -38,7 +39,8 @@ begin
     end if;
     perform flowfabric._lock_flows(array[e.partition], array[e.flow]) from flowfabric.executions e
     where e.partition = replay.partition and e.id = replay.id and e.flow is not null;
-    select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.route, e.flow into ended
+    select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.flow,
+           case when not replay.from_scratch then e.version end as version into ended
     from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane
     where e.partition = replay.partition and e.id = replay.id for update of e;
     if not found then
@@ -61,18 +63,20 @@ begin
         else flowfabric._deadline_fault(replay.deadline_ms, replay.deadline_at, now) end);
 
     insert into flowfabric.tickets (partition, id, route, lane, priority, created_at, deadline_at, eligibility, reason,
-                                    attempt_state, epoch, attempt, replays, started_at, bytes, flow)
-    select e.partition, e.id, e.route, ended.lane, e.priority, e.created_at,
+                                    attempt_state, epoch, attempt, replays, started_at, version, bytes, flow)
+    select e.partition, e.id, case when ended.version is null then e.route
+                                   else flowfabric._version_route(e.route, e.task, ended.version) end,
+           ended.lane, e.priority, e.created_at,
            coalesce(replay.deadline_at, now + replay.deadline_ms * interval '1 ms'), 'eligible_now',
            'waiting_for_worker', 'pending_replay_attempt', e.epoch, e.attempt, e.replays + 1, e.started_at,
-           flowfabric._large(octet_length(e.payload)), e.flow
+           ended.version, flowfabric._large(octet_length(e.payload)), e.flow
     from flowfabric.executions e where e.partition = replay.partition and e.id = replay.id;
     insert into flowfabric.attempts
     select a.* from flowfabric.executions e cross join lateral flowfabric._last_attempt(e) a
     where e.partition = replay.partition and e.id = replay.id;
     update flowfabric.executions e
     set outcome = null, result = null, result_encoding = null, failure = null, overridden = null, ended_at = null,
-        attempt_epoch = null, traceback = null, replays = e.replays + 1
+        attempt_epoch = null, traceback = null, version = null, replays = e.replays + 1
     where e.partition = replay.partition and e.id = replay.id;
     -- The waits in which it ended are requested again.
     delete from flowfabric.waits w
@@ -92,14 +96,15 @@ begin
     from flowfabric.tickets t where t.partition = replay.partition and t.id = replay.id;
 end $$;
 
--- Let an execution that is held because its code has changed run again, in the same attempt.
+-- Let an execution run again, in the same attempt, that is held because its code has changed, or whose version no live
+-- worker has.
 --
---   moves    blocked_by_operator / code_changed → eligible_now
+--   moves    blocked_by_operator / code_changed → eligible_now; not_eligible_until_time → eligible_now when due
 --   locks    the ticket
 --   emits    execution_replayed
---   refuses  execution_not_terminal, if nothing is to be forgotten
+--   refuses  execution_not_terminal, if what is to be forgotten is too little to help
 --   returns  its lane, or null if there is no such ticket
-create or replace function flowfabric._replay_held(
+create or replace function flowfabric._replay_waiting(
     partition int, id uuid, by text, deadline_ms bigint, deadline_at timestamptz, from_step text, from_occurrence int,
     from_scratch boolean, now timestamptz)
 returns text
@@ -107,28 +112,46 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     ticket flowfabric.tickets;
+    missing text;
 begin
     select t.* into ticket from flowfabric.tickets t
-    where t.partition = _replay_held.partition and t.id = _replay_held.id and t.reason = 'code_changed' for update;
+    where t.partition = _replay_waiting.partition and t.id = _replay_waiting.id and t.phase = 'runnable';
+    if ticket.reason <> 'code_changed' and ticket.version is not null
+       and flowfabric._eligibility_state(ticket, _replay_waiting.now) = 'blocked_by_route' then
+        select flowfabric._missing_version(r, _replay_waiting.now) into missing
+        from flowfabric.routes r where r.id = ticket.route;
+    end if;
+    select t.* into ticket from flowfabric.tickets t
+    where t.partition = _replay_waiting.partition and t.id = _replay_waiting.id and t.phase = 'runnable'
+      and (t.reason = 'code_changed' or missing is not null and t.route = ticket.route) for update;
     if not found then
         return null;
     end if;
     perform flowfabric._raise(case
-        when _replay_held.from_step is null and not _replay_held.from_scratch then flowfabric._fault(
+        when missing is not null and not _replay_waiting.from_scratch then flowfabric._fault(
+            'execution_not_terminal', format(
+                'execution %s has not ended, and %s; start a worker that has it, or replay the execution from scratch',
+                flowfabric._id(_replay_waiting.partition, _replay_waiting.id), missing))
+        when _replay_waiting.from_step is null and not _replay_waiting.from_scratch then flowfabric._fault(
             'execution_not_terminal', format(
                 'execution %s has not ended, it is held because its code has changed; replay it from a step or from '
                 'scratch, or use unhold to continue with what it has saved',
-                flowfabric._id(_replay_held.partition, _replay_held.id)))
-        else flowfabric._deadline_fault(_replay_held.deadline_ms, _replay_held.deadline_at, _replay_held.now) end);
+                flowfabric._id(_replay_waiting.partition, _replay_waiting.id)))
+        else flowfabric._deadline_fault(_replay_waiting.deadline_ms, _replay_waiting.deadline_at,
+                                        _replay_waiting.now) end);
     update flowfabric.tickets t
-    set eligibility = 'eligible_now', reason = 'waiting_for_worker', hold = null,
-        deadline_at = coalesce(_replay_held.deadline_at,
-                               _replay_held.now + _replay_held.deadline_ms * interval '1 ms', t.deadline_at)
+    set eligibility = 'eligible_now', reason = 'waiting_for_worker', hold = null, due_at = null,
+        version = case when not _replay_waiting.from_scratch then t.version end,
+        route = case when _replay_waiting.from_scratch and t.version is not null then (
+            select e.route from flowfabric.executions e where e.partition = t.partition and e.id = t.id)
+            else t.route end,
+        deadline_at = coalesce(_replay_waiting.deadline_at,
+                               _replay_waiting.now + _replay_waiting.deadline_ms * interval '1 ms', t.deadline_at)
     where t.partition = ticket.partition and t.id = ticket.id;
     perform flowfabric._append_about(
-        'execution_replayed', ticket.partition, ticket.id, _replay_held.by,
+        'execution_replayed', ticket.partition, ticket.id, _replay_waiting.by,
         jsonb_build_object('attempt', ticket.attempt) || flowfabric._forget_from(
-            ticket.partition, ticket.id, _replay_held.from_step, _replay_held.from_occurrence,
-            _replay_held.from_scratch));
+            ticket.partition, ticket.id, _replay_waiting.from_step, _replay_waiting.from_occurrence,
+            _replay_waiting.from_scratch));
     return ticket.lane;
 end $$;

@@ -1,7 +1,7 @@
 -- State: the state vector of an execution, derived from its ticket and its record.
 
 -- Check whether a live worker can claim from a route: it serves the lane and the namespace, and has every capability
--- the route needs.
+-- the route needs, and the version of its task.
 --
 --   returns  true or false
 create or replace function flowfabric._is_covered(route flowfabric.routes, now timestamptz)
@@ -11,7 +11,7 @@ language sql stable as $$
         select from flowfabric.workers w
         where w.expires_at > _is_covered.now and (_is_covered.route).lane = any (w.lanes)
           and coalesce(w.namespace, (_is_covered.route).namespace) = (_is_covered.route).namespace
-          and (_is_covered.route).needs <@ w.capabilities)
+          and (_is_covered.route).needs <@ (w.capabilities || w.versions))
 $$;
 
 -- Compute whether a route is open now. The answer is never stored on executions.

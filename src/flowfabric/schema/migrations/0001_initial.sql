@@ -39,11 +39,15 @@ create table flowfabric.lanes (
     keep_renewals boolean not null default false
 );
 
--- A class of executions with the same admission rules. Routes are never changed or removed; sets are sorted.
+-- A class of executions with the same admission rules. Routes are never changed or removed; sets are sorted. A route
+-- with a version is for executions that have started under that version of the task; its needs end with a word that
+-- only workers with that version have: see _version_word.
 create table flowfabric.routes (
     id        int generated always as identity primary key,
+    version   int,
     lane      text collate "C" not null,
     namespace text collate "C" not null,
+    task      text collate "C", -- with the version
     needs     text[] not null,
     digest    text not null, -- hash of the needs, which may be too large for an index entry
     budgets   uuid[] not null,
@@ -54,6 +58,8 @@ create table flowfabric.routes (
 create index routes_by_namespace on flowfabric.routes (namespace);
 -- Routes with budgets or quotas.
 create index routes_limited on flowfabric.routes (id) where budgets <> '{}' or quotas <> '{}';
+-- Routes of versions.
+create index routes_versioned on flowfabric.routes (task, version) where version is not null;
 
 -- The options that submissions share, or why they are refused. A route without an id does not exist yet.
 create type flowfabric.options as (
@@ -83,6 +89,7 @@ create table flowfabric.executions (
     retries            int,
     reclaims           int,
     replays            int not null default 0,
+    version            int, -- of its task, when it ended
     outcome            flowfabric.outcome,
     attempt_type       flowfabric.attempt_type,
     has_children       boolean not null default false,
@@ -156,6 +163,7 @@ create table flowfabric.tickets (
     retries            int not null default 0,
     reclaims           int not null default 0,
     replays            int not null default 0,
+    version            int, -- of its task, under which it has started; its route has the same
     bytes              int, -- the length of a payload above 16 KiB; 1,000 smaller ones stay below 16 MiB
     crashes            smallint, -- how many leases expired while its handler may have been running
     begun              boolean, -- whether the handler may have been called under the last lease; unknown when null
@@ -197,6 +205,9 @@ create index tickets_granted on flowfabric.tickets (lane) where phase = 'runnabl
 
 -- Not on the expiry, so that a renewal is a HOT update.
 create index tickets_active on flowfabric.tickets (instance, lane) where phase = 'active';
+
+-- What is left of each version of a task.
+create index tickets_versioned on flowfabric.tickets (route) where version is not null;
 
 -- The longest suspension of each lane first.
 create index tickets_suspended on flowfabric.tickets (lane, suspended_at, partition, id) where phase = 'suspended';
@@ -248,6 +259,7 @@ create table flowfabric.workers (
     lock_checked_at    timestamptz, -- when it was last found missing
     lock_retaken_at    timestamptz, -- when the instance took it again after it had lost it
     tasks              jsonb, -- name, version and lane of each task of the instance, by name; null if unknown
+    versions           text[] not null default '{}', -- what it has for routes of versions: see _version_word
     schemas            jsonb -- the JSON Schemas of their arguments, in the same order
 ) with (fillfactor = 50);
 
@@ -524,6 +536,7 @@ create type flowfabric.claimed as (
     namespace          text,
     lane               text,
     priority           int,
+    version            int,
     tags               text,
     payload            bytea,
     encoding           text,
