@@ -20,6 +20,7 @@ from docs.signatures import Signature, constructor, protocol, signature, signatu
 from docs.snippets import snippets
 from flowfabric.app.decorators import TaskDecorator
 from flowfabric.errors import FlowFabricError
+from flowfabric.ids import EntityId
 from flowfabric.model import EventKind
 
 GROUPS = {
@@ -170,7 +171,7 @@ def _thing(name: str, thing: Any, file: str, heading: str) -> Iterator[str]:
     elif not inspect.isclass(thing):
         yield f"`{thing!r}`: {CONSTANTS[name]}\n"
         yield from _example(name, file)
-    elif is_typeddict(thing) or issubclass(thing, msgspec.Struct | enum.Enum):
+    elif is_typeddict(thing) or issubclass(thing, msgspec.Struct | enum.Enum | EntityId):
         yield from _type(name, thing)
         yield from _example(name, file)
     else:
@@ -299,7 +300,7 @@ def source_fields(owner: type) -> Mapping[str, tuple[str, str]]:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=value):
                 default = "" if value is None else f" = {ast.unparse(value)}"
                 found[name] = (f"{ast.unparse(kind)}{default}".replace("'", '"'), said)
-            case ast.Assign(targets=[ast.Name(id=name)]):
+            case ast.Assign(targets=[ast.Name(id=name)]) if not name.startswith("__"):
                 found[name] = ("", said)
     return found
 

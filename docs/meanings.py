@@ -134,6 +134,7 @@ PARAMETERS = {
     "retention": "how long they are kept",
     "retries": "how often it is retried after an exception",
     "retry_after": "when to retry, instead of the backoff of the policy",
+    "returns": "the type of the result, where it is not known from an annotation, such as `list[str]`",
     "scope_id": "which one of `scope_type`, such as a customer number; shown in lists",
     "scope_type": "what the budget is for, such as `customer`; shown in lists",
     "secret": "64 hexadecimal digits (32 random bytes)",

@@ -20,6 +20,7 @@ from flowfabric.app.schedules import TimingOptions
 from flowfabric.app.subscriptions import EventLog, Subscription
 from flowfabric.blocking import Sync
 from flowfabric.errors import FlowFabricError
+from flowfabric.ids import EntityId
 from flowfabric.postgres.database import Database
 from flowfabric.testing.engine import Engine, StillWaiting
 from flowfabric.testing.sync import SyncClock, SyncEngine
@@ -155,7 +156,7 @@ def members(owner: str, thing: Any) -> dict[str, Any]:
     """The public methods and properties of a class, in the order of its source; the keys of a mapping."""
     if is_typeddict(thing):
         return dict(sorted(thing.__annotations__.items()))
-    if not inspect.isclass(thing) or issubclass(thing, msgspec.Struct | Exception):
+    if not inspect.isclass(thing) or issubclass(thing, msgspec.Struct | Exception | EntityId):
         return {}
     if issubclass(thing, Sync):
         return {name: inspect.getattr_static(thing, name) for name in OF_SYNC.get(owner, [])}

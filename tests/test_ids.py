@@ -231,7 +231,7 @@ def test_ids_are_values_in_the_order_of_the_tables() -> None:
     assert len({ExecutionId(2, low), ExecutionId(2, low)}) == 1
     assert len({ExecutionId(2, low), FlowId(2, low)}) == 2
     with pytest.raises(AttributeError):
-        ExecutionId(2, low).partition = 3  # type: ignore[misc]
+        ExecutionId(2, low).partition = 3
 
 
 @pytest.mark.parametrize("vector", VECTORS["partition_key_parsing"]["valid"])

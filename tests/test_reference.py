@@ -21,7 +21,7 @@ from docs.signatures import constructor, protocol, signatures
 from docs.snippets import snippets
 from flowfabric.app.decorators import TaskDecorator
 from flowfabric.engine import budgets, flows, quotas, schedules, waits
-from flowfabric.ids import mint_execution_id
+from flowfabric.ids import EntityId, mint_execution_id
 from flowfabric.model import EventKind, Options, Submission, Suspension, Timing
 from tests.given import Given
 
@@ -101,7 +101,9 @@ def test_every_field_is_explained() -> None:
     used = set[str]()
     for name, thing in (*public.model_names().items(), *APP.items()):
         if inspect.isclass(thing) and (
-            msgspec.inspect.is_struct_type(thing) or name in (*public.KEYWORDS, "SubmitOptions")
+            msgspec.inspect.is_struct_type(thing)
+            or issubclass(thing, EntityId)
+            or name in (*public.KEYWORDS, "SubmitOptions")
         ):
             for field, _, said in api.fields(thing):
                 assert said, f"{name}: say in docs/fields.py what {field} means"

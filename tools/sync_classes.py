@@ -104,28 +104,68 @@ UNWAITED = '''
 '''
 
 STEP = '''
+    @overload
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: type[T],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> T: ...
+    @overload
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: UnionType,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Any: ...
+    @overload
     def transaction_step(
         self,
         name: str,
         function: Callable[..., T],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
         **kwargs: object,
-    ) -> T:
+    ) -> T: ...
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        returns: Any = None,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Any:
         """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
 
         As `Context.transaction_step`, with a `SyncConnection` as the first argument of the function.
         """
 
         @functools.wraps(function)
-        def write(conn: Connection) -> T:
+        def write(conn: Connection) -> object:
             return function(SyncConnection(conn, self._loop), *args, **kwargs)
 
-        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff, was=was)
-        return answer
+        options = {"returns": returns, "retries": retries, "backoff": backoff, "was": was}
+        return self._wait(self._thing.transaction_step, name, write, **options)
 '''
 
 CALL = '''
@@ -165,6 +205,7 @@ A method does what the method of the async class does, and waits for the result.
 IMPORTS = """
 import builtins
 import functools
+from types import UnionType
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, TYPE_CHECKING, Unpack, overload
 from flowfabric.blocking import Sync

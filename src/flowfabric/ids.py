@@ -12,6 +12,7 @@ Every parser returns a value or raises a `FlowFabricError`, for any text. `str` 
 """
 
 import binascii
+import functools
 import hashlib
 import os
 import re
@@ -129,11 +130,39 @@ def idempotency_partition(namespace: str, key: str) -> int:
     return PER_CELL * CELL + crc16(hashed.encode()) % PER_CELL
 
 
-class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
+@functools.total_ordering
+class EntityId:
     """The id of an execution or a flow; ordered by partition, then UUID, like the tables."""
+
+    # Not a msgspec Struct: inside a payload an id is written as its text, and a Struct would be written as an object.
+    __slots__ = __match_args__ = ("partition", "uuid")
 
     partition: int
     uuid: UUID
+
+    def __init__(self, partition: int, uuid: UUID) -> None:
+        _set_partition(self, partition)
+        _set_uuid(self, uuid)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} of {type(self).__name__} cannot be changed; make another id")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.uuid == other.uuid and self.partition == other.partition
+
+    def __lt__(self, other: Self) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return (self.partition, self.uuid) < (other.partition, other.uuid)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.partition, self.uuid))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(partition={self.partition}, uuid={self.uuid!r})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, UUID]]:
+        return type(self), (self.partition, self.uuid)
 
     @classmethod
     def of(cls, uuid: UUID) -> Self:
@@ -166,12 +195,19 @@ class EntityId(msgspec.Struct, frozen=True, order=True, gc=False):
         return str(self.uuid) if partition_of(self.uuid) == self.partition else self.wire
 
 
-class ExecutionId(EntityId, frozen=True, order=True, gc=False):
+_set_partition, _set_uuid = (EntityId.__dict__[name].__set__ for name in EntityId.__slots__)
+
+
+class ExecutionId(EntityId):
     """The id of an execution. A member of a flow is in the partition of its flow."""
 
+    __slots__ = ()
 
-class FlowId(EntityId, frozen=True, order=True, gc=False):
+
+class FlowId(EntityId):
     """The id of a flow. Its partition is always the one that its UUID names."""
+
+    __slots__ = ()
 
 
 AnyId = TypeVar("AnyId", bound=EntityId)

@@ -122,7 +122,7 @@ async def test_a_task_is_submitted_by_its_name(app: App, given: Given) -> None:
         with pytest.raises(TypeError, match="topic"):
             await app.submit("report")
         with pytest.raises(TypeError, match="'prio'"):
-            await app.submit("elsewhere", {"lane": "far", "prio": 1})  # type: ignore[arg-type]
+            await app.submit("elsewhere", {"lane": "far", "prio": 1})  # type: ignore[call-overload]
 
 
 async def test_a_name_that_no_task_of_an_app_has_is_refused_with_the_most_similar_one(app: App, given: Given) -> None:

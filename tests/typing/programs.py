@@ -1,5 +1,6 @@
 """Typical programs, for type checkers only: mypy and basedpyright must report no error here. No test runs this code."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, assert_type
@@ -56,6 +57,13 @@ async def report(ctx: Context, topic: str, pages: int = 1) -> list[str]:
     assert_type(verdict, Verdict)
     assert_type(verdict.approved, bool)
     assert_type(await ctx.transaction_step("charge", charge, 5), int)
+    assert_type(await ctx.step("length", lambda: json.loads(topic), returns=list[int]), list[int])
+    assert_type(await ctx.step("length", count, topic, returns=float, retries=3, was="len"), float)
+    maybe: int | None = await ctx.step("length", count, topic, returns=int | None)
+    assert_type(await guessed(ctx, topic), list[str])
+    assert_type(await ctx.transaction_step("charge", charge_loosely, 5, returns=int), int)
+    assert_type(await ctx.submit("other", {"lane": "other"}, returns=list[str], topic=topic), Child[list[str]])
+    assert_type(await ctx.submit("other", {"lane": "other"}, topic=topic), Child[Any])
     child = await ctx.submit(plain, 3)
     assert_type(child, Child[float])
     assert_type(await child.result(), float)
@@ -90,6 +98,9 @@ def blocked(ctx: SyncContext, n: int) -> bytes:
     assert_type(ctx.step("count", count, "tides"), int)
     assert_type(ctx.step("length", len, "tides"), int)
     assert_type(ctx.transaction_step("charge", charge_in_sync_code, 5), int)
+    assert_type(ctx.step("length", lambda: json.loads("3"), returns=int), int)
+    assert_type(ctx.transaction_step("charge", lambda conn: conn.fetchval("select 1"), returns=int), int)
+    assert_type(ctx.submit("other", returns=list[str], topic="tides").result(), list[str])
     assert_type(ctx.approval("publish").approved, bool)
     assert_type(ctx.wait_for_signal("go"), Signal | None)
     child = ctx.submit(plain, 3)
@@ -100,6 +111,11 @@ def blocked(ctx: SyncContext, n: int) -> bytes:
     with ctx.reserve("team-a", tokens=5) as held:
         held.settle(tokens=3)
     return b""
+
+
+@app.step(retries=2, returns=list[str])
+def guessed(topic: str):  # type: ignore[no-untyped-def]
+    return json.loads(topic)
 
 
 @app.step(retries=2)
@@ -115,8 +131,20 @@ async def charge(conn: Connection, amount: int) -> int:
     return int(await conn.fetchval("insert into charges (amount) values ($1) returning id", amount))
 
 
+async def charge_loosely(conn: Connection, amount: int) -> Any:
+    return await conn.fetchval("insert into charges (amount) values ($1) returning id", amount)
+
+
 def charge_in_sync_code(conn: SyncConnection, amount: int) -> int:
     return int(conn.fetchval("insert into charges (amount) values ($1) returning id", amount))
+
+
+async def read_elsewhere(execution_id: str, sync: SyncApp) -> None:
+    assert_type(await app.execution(execution_id, returns=list[str]).result(), list[str])
+    assert_type(await app.execution(execution_id).result(), Any)
+    assert_type(await (await app.submit("other", returns=int, topic="tides")).result(), int)
+    assert_type(sync.execution(execution_id, returns=dict[str, int]).result(), dict[str, int])
+    assert_type(sync.submit("other", {"lane": "other"}, returns=int).result(), int)
 
 
 async def call_directly(ctx: Context) -> None:

@@ -2,6 +2,7 @@
 `# wrong: ...`; the rest of the comment is part of what mypy says. No test runs this code.
 """
 
+import json
 import sqlite3
 
 import asyncpg
@@ -15,7 +16,7 @@ from flowfabric.engine import executions, lanes
 from flowfabric.model import EventFilter, Options, PublicState, Submission
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine
-from tests.typing.programs import app, blocked, charge, charge_in_sync_code, count, plain, report, search
+from tests.typing.programs import app, blocked, charge, charge_in_sync_code, count, guessed, plain, report, search
 
 
 async def submit(ctx: Context) -> None:
@@ -41,6 +42,14 @@ async def choose_options() -> None:
     app.schedule(evry="1h")  # wrong: Unexpected keyword argument "evry"
     app.schedule(every="1h", overlap="maybe")  # wrong: Argument "overlap" to "schedule"
     await app.schedules.create("hourly", report, every=3)  # wrong: incompatible type "int"
+
+
+async def name_types(ctx: Context) -> None:
+    a: int = await ctx.step("load", lambda: json.loads("3"), returns=str)  # wrong: incompatible type
+    b: str = await ctx.transaction_step("charge", charge, 5, returns=int)  # wrong: incompatible type
+    c: str = await (await ctx.submit("other", returns=list[str])).result()  # wrong: has type "list[str]"
+    d: str = await app.execution("…", returns=int).result()  # wrong: has type "int", variable has type "str"
+    e: str = await guessed(ctx, "tides")  # wrong: has type "list[str]", variable has type "str"
 
 
 async def use_results(ctx: Context, execution: Execution[list[str]]) -> None:

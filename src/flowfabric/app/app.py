@@ -6,12 +6,13 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import datetime, timedelta
 from functools import partial
+from types import UnionType
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from flowfabric import payloads
 from flowfabric.app import declarations, schedules
 from flowfabric.app.client import Client
-from flowfabric.app.decorators import StepDecorator, TaskDecorator
+from flowfabric.app.decorators import ReturningStepDecorator, StepDecorator, TaskDecorator
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow
 from flowfabric.app.namespaces import (
@@ -30,7 +31,7 @@ from flowfabric.app.namespaces import (
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.sync import SyncApp
-from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, named, read_policy, submission
+from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, named, read_policy, read_returns, submission
 from flowfabric.app.waiters import Waiters
 from flowfabric.config import Config
 from flowfabric.engine import clock, executions, overview, routes
@@ -133,6 +134,16 @@ class App:
         self,
         *,
         name: str | None = None,
+        returns: type[R],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+    ) -> ReturningStepDecorator[R]: ...
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -140,8 +151,9 @@ class App:
     def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
         """Make a function a step of every handler that calls it with its context: `await search(ctx, topic)`.
 
-        The step's name is the function's unless you give one. Retries run immediately, while the worker holds the
-        lease. If you rename the step, give its old name as `was`: what is saved under it counts as saved.
+        The step's name is the function's unless you give one. Its result is read as the annotated type, or as
+        `returns`. Retries run immediately, while the worker holds the lease. If you rename the step, give its old name
+        as `was`: what is saved under it counts as saved.
         """
         if function is None:
             return partial(_step, **options)
@@ -327,18 +339,35 @@ class App:
         """Return the time of the database, by which deadlines, delays and resets are measured."""
         return await self.database.run(clock.clock, repeat=True)
 
+    @overload
+    async def submit(
+        self, name: str, options: SubmitOptions | None = None, /, *, returns: type[R], **arguments: object
+    ) -> Execution[R]: ...
+    @overload
+    async def submit(
+        self,
+        name: str,
+        options: SubmitOptions | None = None,
+        /,
+        *,
+        returns: UnionType | None = None,
+        **arguments: object,
+    ) -> Execution[Any]: ...
     async def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> Execution[Any]:
         """Submit a task by name; `options` may include the decorator's options, such as the lane.
 
         An app without tasks submits any name. An app with tasks refuses a name that none of them has, unless the
-        options give a lane: then it is a task of another program. Raises `UnknownTask`.
+        options give a lane: then it is a task of another program. Its result is read as the type `returns`, or as plain
+        JSON. Raises `UnknownTask`.
         """
         given = options or {}
         task = named(self.tasks, name, given)
+        returns, arguments = read_returns(task, arguments)
         if task is not None:
-            return await task.with_options(**given).submit(**arguments)
-        asked = submission(Options(task=name), payloads.encode(arguments), given)
-        return Execution.of(self, await self.client.submit(asked))
+            asked = task.with_options(**given).submission(**arguments)
+        else:
+            asked = submission(Options(task=name), payloads.encode(arguments), given)
+        return Execution.of(self, await self.client.submit(asked), returns)
 
     async def signal(self, signal: SignalToSend) -> Delivered:
         """Send a signal to a waitpoint by its id or key; concurrent signals share a round trip.
@@ -347,9 +376,17 @@ class App:
         """
         return await self.client.signal(signal)
 
-    def execution(self, execution_id: str | ExecutionId) -> Execution[Any]:
-        """The handle of an execution submitted elsewhere. Raises `InvalidId`."""
-        return Execution(self, parse_execution_id(str(execution_id)))
+    @overload
+    def execution(self, execution_id: str | ExecutionId, *, returns: type[R]) -> Execution[R]: ...
+    @overload
+    def execution(self, execution_id: str | ExecutionId, *, returns: UnionType | None = None) -> Execution[Any]: ...
+    def execution(self, execution_id: str | ExecutionId, *, returns: Any = None) -> Execution[Any]:
+        """The handle of an execution submitted elsewhere: `app.execution(id, returns=list[str])`. Raises `InvalidId`.
+
+        Without `returns`, its result is read as plain JSON.
+        """
+        kind = Any if returns is None else payloads.check_kind(returns, "the result")
+        return Execution(self, parse_execution_id(str(execution_id)), kind)
 
     def flow(
         self, kind: str, *, key: str | None = None, namespace: str = "default", tags: Mapping[str, str] | None = None

@@ -84,7 +84,8 @@ class Execution(Generic[R]):
             raise TimeoutError(await self._why_late(timeout)) from None
         if ended.outcome is not Outcome.SUCCESS:
             raise await self._failure(ended)
-        return payloads.decode(ended.result, self._returns)  # type: ignore[no-any-return]
+        found: R = payloads.read_result(ended.result, self._returns, f"execution {self.execution_id}")
+        return found
 
     async def wait(self) -> Outcome:
         """Wait until the execution has ended and return its outcome."""

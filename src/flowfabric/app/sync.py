@@ -6,6 +6,7 @@ A method does what the method of the async class does, and waits for the result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from flowfabric.app.namespaces_sync import (
@@ -412,11 +413,26 @@ class SyncApp(Opening):
         answer: datetime = self._wait(self._thing.now)
         return answer
 
+    @overload
+    def submit(
+        self, name: str, options: SubmitOptions | None = None, /, *, returns: type[R], **arguments: object
+    ) -> SyncExecution[R]: ...
+    @overload
+    def submit(
+        self,
+        name: str,
+        options: SubmitOptions | None = None,
+        /,
+        *,
+        returns: UnionType | None = None,
+        **arguments: object,
+    ) -> SyncExecution[Any]: ...
     def submit(self, name: str, options: SubmitOptions | None = None, /, **arguments: object) -> SyncExecution[Any]:
         """Submit a task by name; `options` may include the decorator's options, such as the lane.
 
         An app without tasks submits any name. An app with tasks refuses a name that none of them has, unless the
-        options give a lane: then it is a task of another program. Raises `UnknownTask`.
+        options give a lane: then it is a task of another program. Its result is read as the type `returns`, or as plain
+        JSON. Raises `UnknownTask`.
         """
         return SyncExecution(self._wait(self._thing.submit, name, options, **arguments), self._loop)
 
@@ -428,9 +444,16 @@ class SyncApp(Opening):
         answer: Delivered = self._wait(self._thing.signal, signal)
         return answer
 
-    def execution(self, execution_id: str | ExecutionId) -> SyncExecution[Any]:
-        """The handle of an execution submitted elsewhere. Raises `InvalidId`."""
-        return SyncExecution(self._thing.execution(execution_id), self._loop)
+    @overload
+    def execution(self, execution_id: str | ExecutionId, *, returns: type[R]) -> SyncExecution[R]: ...
+    @overload
+    def execution(self, execution_id: str | ExecutionId, *, returns: UnionType | None = None) -> SyncExecution[Any]: ...
+    def execution(self, execution_id: str | ExecutionId, *, returns: Any = None) -> SyncExecution[Any]:
+        """The handle of an execution submitted elsewhere: `app.execution(id, returns=list[str])`. Raises `InvalidId`.
+
+        Without `returns`, its result is read as plain JSON.
+        """
+        return SyncExecution(self._thing.execution(execution_id, returns=returns), self._loop)
 
     def flow(
         self, kind: str, *, key: str | None = None, namespace: str = "default", tags: Mapping[str, str] | None = None

@@ -96,7 +96,7 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)
         self.arguments = Arguments(handler, self.injected)
-        self.returns = payloads.returned(handler)
+        self.returns = readable(payloads.returned(handler), handler)
         self._overrides: SubmitOptions = {}
         self.__name__ = handler.__name__
         self.__qualname__ = handler.__qualname__
@@ -265,9 +265,11 @@ class Step(Generic[P, R]):
         name: str,
         retries: int,
         backoff: str | timedelta,
+        returns: Any = None,
         was: str | Sequence[str] = (),
     ) -> None:
         durations.read_duration(backoff)
+        self.returns = readable(payloads.returned(function) if returns is None else returns, function)
         self.name = name
         self.function = function
         self._retries = retries
@@ -288,7 +290,8 @@ class Step(Generic[P, R]):
                 f"call {self.name}.function"
             )
         call = functools.partial(self.function, *args, **kwargs)
-        return ctx.step(self.name, call, retries=self._retries, backoff=self._backoff, was=self._was)
+        options: dict[str, Any] = {"retries": self._retries, "backoff": self._backoff, "was": self._was}
+        return ctx.step(self.name, call, returns=self.returns, **options)
 
     def __repr__(self) -> str:
         return f"<step {self.name}>"
@@ -331,6 +334,20 @@ def named(tasks: Mapping[str, Task[..., Any]], name: str, options: SubmitOptions
     if found is None and tasks and "lane" not in options:
         raise unknown_task(tasks, name, 'for a task of another program, give its lane: {"lane": "default"}')
     return found
+
+
+def read_returns(task: Task[..., Any] | None, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the type of the result of a task submitted by name, and its arguments without `returns=`.
+
+    Raises `InvalidBody` if that is no type, and `TypeError` if the task has an argument of that name.
+    """
+    arguments = dict(given)
+    known = Any if task is None else task.returns
+    if "returns" not in arguments:
+        return known, arguments
+    if task is not None and "returns" in task.arguments.names:
+        raise TypeError(f"task {task.name} has an argument named returns; submit the task itself, not its name")
+    return payloads.check_kind(arguments.pop("returns"), "the result"), arguments
 
 
 def unknown_task(tasks: Collection[str], name: str, *remedies: str) -> UnknownTask:
@@ -383,6 +400,14 @@ def injected_parameter(handler: Callable[..., object]) -> str | None:
     if len(found) > 1:
         raise TypeError(f"{handler.__qualname__} takes the context twice, as {' and '.join(found)}; annotate one only")
     return found[0] if found else None
+
+
+def readable(returns: Any, function: Callable[..., object]) -> Any:
+    """Return the type that a function returns if results of it can be saved. Raises `TypeError`."""
+    try:
+        return payloads.check_kind(returns, f"the result of {getattr(function, '__qualname__', repr(function))}")
+    except InvalidBody as refused:
+        raise TypeError(refused.message) from None
 
 
 def _exponential(first: timedelta) -> Mapping[str, object]:

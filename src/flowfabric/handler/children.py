@@ -54,7 +54,7 @@ def read_end(child: ExecutionId, signals: Sequence[Signal], returns: Any) -> Any
     if end is None:
         raise ChildFailed(f"child {child} has not ended: an operator resumed the parent before", child, "unfinished")
     if end.name == "completed":
-        return payloads.decode(end.payload, returns)
+        return payloads.read_result(end.payload, returns, f"child {child}")
     if end.name == "removed":
         raise ChildFailed(f"child {child} was removed by retention before the parent waited for it", child, end.name)
     failure = msgspec.json.decode(end.payload, type=Failure) if end.payload else None

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
+from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from flowfabric import durations, payloads
@@ -76,9 +77,36 @@ class Context:
     def step(
         self,
         name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: type[R],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: UnionType,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, Any]: ...
+    @overload
+    def step(
+        self,
+        name: str,
         function: Callable[..., Awaitable[T]],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -91,6 +119,7 @@ class Context:
         function: Callable[..., T],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -102,6 +131,7 @@ class Context:
         function: Callable[..., Any],
         /,
         *args: object,
+        returns: Any = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -109,32 +139,73 @@ class Context:
     ) -> Coroutine[Any, Any, Any]:
         """Run a function once and save its result; once saved, it never runs again, whatever crashes.
 
-        The result is saved as JSON and read as the type that the function is annotated to return. Retries run
-        immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
-        one fails, so does the run. A function that is not async runs in a thread.
+        The result is saved as JSON and read as the type that the function is annotated to return, or as `returns`. If
+        neither is known, only plain JSON is saved, and other values are refused. Retries run immediately, while the
+        worker holds the lease: after `backoff`, and then twice as long each time. When the last one fails, so does the
+        run. A function that is not async runs in a thread.
 
         Rename a step with `was="old name"`: what is saved under the old name counts as saved.
         """
         if retries < 0:
             raise ValueError(f"retries {retries} is invalid; use a whole number from 0")
         pause = durations.read_duration(backoff)
-        returns = payloads.returned(function)
+        kind = _returned(name, function, returns)
         place = self._ask("step", name, was)
         call = partial(function, *args, **kwargs)
-        made = self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), returns)
+        made = self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), kind)
         return self._noted("ctx.step", name, made)
 
+    @overload
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[object]],
+        /,
+        *args: object,
+        returns: type[R],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, R]: ...
+    @overload
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[object]],
+        /,
+        *args: object,
+        returns: UnionType,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, Any]: ...
+    @overload
     def transaction_step(
         self,
         name: str,
         function: Callable[..., Awaitable[T]],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
         **kwargs: object,
-    ) -> Coroutine[Any, Any, T]:
+    ) -> Coroutine[Any, Any, T]: ...
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., Awaitable[Any]],
+        /,
+        *args: object,
+        returns: Any = None,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Coroutine[Any, Any, Any]:
         """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
 
         The function gets a connection to FlowFabric's database, inside an open transaction, before the other arguments:
@@ -146,8 +217,9 @@ class Context:
         pause = durations.read_duration(backoff)
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"transaction step {name!r} needs an async function, because its connection is async")
+        kind = _returned(name, function, returns)
         made = self._transaction_step(
-            self._ask("step", name, was), lambda conn: function(conn, *args, **kwargs), retries, pause, function
+            self._ask("step", name, was), lambda conn: function(conn, *args, **kwargs), retries, pause, kind
         )
         return self._noted("ctx.transaction_step", name, made)
 
@@ -155,15 +227,25 @@ class Context:
     def submit(self, task: "Task[P, R]", /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Child[R]]: ...
     @overload
     def submit(
-        self, task: str, options: "SubmitOptions | None" = None, /, **arguments: object
+        self, task: str, options: "SubmitOptions | None" = None, /, *, returns: type[R], **arguments: object
+    ) -> Coroutine[Any, Any, Child[R]]: ...
+    @overload
+    def submit(
+        self,
+        task: str,
+        options: "SubmitOptions | None" = None,
+        /,
+        *,
+        returns: UnionType | None = None,
+        **arguments: object,
     ) -> Coroutine[Any, Any, Child[Any]]: ...
     def submit(self, task: "Task[..., Any] | str", /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Child[Any]]:
         """Submit another task as a child of this execution: `child = await ctx.submit(search, topic)`, or by name.
 
         Saved like a step: a later run finds the same child. Give options with `task.with_options(...)`, or after the
-        name. A task of another program is submitted by its name and its lane; another unknown name raises
-        `UnknownTask`. If this execution does not complete, the child is cancelled, unless it has
-        `on_parent_end="let_run"`.
+        name. A task of another program is submitted by its name and its lane; give the type of its result as
+        `returns`. Another unknown name raises `UnknownTask`. If this execution does not complete, the child is
+        cancelled, unless it has `on_parent_end="let_run"`.
         """
         call = self._runtime.read_call(task, args, kwargs)
         name = call.submission.options.task
@@ -347,9 +429,8 @@ class Context:
         write: Callable[[Connection], Awaitable[Any]],
         retries: int,
         pause: timedelta,
-        function: Callable[..., Any],
+        returns: Any,
     ) -> Any:
-        returns = payloads.returned(function)
         if place.entry is not None:
             return place.read(place.entry.result, returns)
 
@@ -398,6 +479,12 @@ class Context:
 
     def _sleeping(self, name: str, span: timedelta | datetime, was: str | Sequence[str]) -> Waiting[None]:
         return sleeping(self._leaving, self._ask("sleep", name, was), span, self._runtime.clock)
+
+
+def _returned(name: str, function: Callable[..., object], returns: Any) -> Any:
+    """Return the type of a step's result. Raises `InvalidBody`, before the step runs, if it could not be saved."""
+    kind = payloads.returned(function) if returns is None else returns
+    return payloads.check_kind(kind, f"the result of step {shown(name)}")
 
 
 def _first_signal(signals: Sequence[Signal]) -> Signal | None:

@@ -38,13 +38,9 @@ class Place(msgspec.Struct, frozen=True):
     def keep(self, result: object, returns: Any) -> tuple[bytes, Any]:
         """Encode a result to save it, and decode it again as later runs will. Raises `InvalidBody`."""
         try:
-            encoded = payloads.encode(result)
-            return encoded, payloads.decode(encoded, returns)
+            return payloads.keep(result, returns, "annotate what its function returns, or give returns={}")
         except InvalidBody as refused:
             raise InvalidBody(f"the result of step {self.name!r} {refused.message}", field="result") from None
-        except (msgspec.ValidationError, TypeError) as error:
-            what = f"the result of step {self.name!r} does not match the return annotation of its function: {error}"
-            raise InvalidBody(what, field="result") from None
 
     def read(self, saved: bytes | None, returns: Any) -> Any:
         """Decode a saved result. Raises `ShapeChanged` if it does not match the function's return annotation now."""

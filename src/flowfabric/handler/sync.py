@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, overload
 
 from flowfabric.blocking import Sync
@@ -173,9 +174,36 @@ class SyncContext(Sync):
     def step(
         self,
         name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: type[R],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> R: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: UnionType,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Any: ...
+    @overload
+    def step(
+        self,
+        name: str,
         function: Callable[..., Awaitable[T]],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -188,6 +216,7 @@ class SyncContext(Sync):
         function: Callable[..., T],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -199,6 +228,7 @@ class SyncContext(Sync):
         function: Callable[..., Any],
         /,
         *args: object,
+        returns: Any = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
@@ -206,28 +236,49 @@ class SyncContext(Sync):
     ) -> Any:
         """Run a function once and save its result; once saved, it never runs again, whatever crashes.
 
-        The result is saved as JSON and read as the type that the function is annotated to return. Retries run
-        immediately, while the worker holds the lease: after `backoff`, and then twice as long each time. When the last
-        one fails, so does the run. A function that is not async runs in a thread.
+        The result is saved as JSON and read as the type that the function is annotated to return, or as `returns`. If
+        neither is known, only plain JSON is saved, and other values are refused. Retries run immediately, while the
+        worker holds the lease: after `backoff`, and then twice as long each time. When the last one fails, so does the
+        run. A function that is not async runs in a thread.
 
         Rename a step with `was="old name"`: what is saved under the old name counts as saved.
         """
         answer: Any = self._wait(
-            self._thing.step, name, function, *args, retries=retries, backoff=backoff, was=was, **kwargs
+            self._thing.step,
+            name,
+            function,
+            *args,
+            returns=returns,
+            retries=retries,
+            backoff=backoff,
+            was=was,
+            **kwargs,
         )
         return answer
 
     @overload
     def submit(self, task: Task[P, R], /, *args: P.args, **kwargs: P.kwargs) -> SyncChild[R]: ...
     @overload
-    def submit(self, task: str, options: SubmitOptions | None = None, /, **arguments: object) -> SyncChild[Any]: ...
+    def submit(
+        self, task: str, options: SubmitOptions | None = None, /, *, returns: type[R], **arguments: object
+    ) -> SyncChild[R]: ...
+    @overload
+    def submit(
+        self,
+        task: str,
+        options: SubmitOptions | None = None,
+        /,
+        *,
+        returns: UnionType | None = None,
+        **arguments: object,
+    ) -> SyncChild[Any]: ...
     def submit(self, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> SyncChild[Any]:
         """Submit another task as a child of this execution: `child = ctx.submit(search, topic)`, or by name.
 
         Saved like a step: a later run finds the same child. Give options with `task.with_options(...)`, or after the
-        name. A task of another program is submitted by its name and its lane; another unknown name raises
-        `UnknownTask`. If this execution does not complete, the child is cancelled, unless it has
-        `on_parent_end="let_run"`.
+        name. A task of another program is submitted by its name and its lane; give the type of its result as
+        `returns`. Another unknown name raises `UnknownTask`. If this execution does not complete, the child is
+        cancelled, unless it has `on_parent_end="let_run"`.
         """
         return SyncChild(self._wait(self._thing.submit, task, *args, **kwargs), self._loop)
 
@@ -330,28 +381,68 @@ class SyncContext(Sync):
         answer: float = self._wait(self._thing.random)
         return answer
 
+    @overload
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: type[T],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> T: ...
+    @overload
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: UnionType,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Any: ...
+    @overload
     def transaction_step(
         self,
         name: str,
         function: Callable[..., T],
         /,
         *args: object,
+        returns: None = None,
         retries: int = 0,
         backoff: str | timedelta = "100ms",
         was: str | Sequence[str] = (),
         **kwargs: object,
-    ) -> T:
+    ) -> T: ...
+    def transaction_step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: object,
+        returns: Any = None,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+        **kwargs: object,
+    ) -> Any:
         """Run a step that writes to your own tables, exactly once: the writes and its result commit together.
 
         As `Context.transaction_step`, with a `SyncConnection` as the first argument of the function.
         """
 
         @functools.wraps(function)
-        def write(conn: Connection) -> T:
+        def write(conn: Connection) -> object:
             return function(SyncConnection(conn, self._loop), *args, **kwargs)
 
-        answer: T = self._wait(self._thing.transaction_step, name, write, retries=retries, backoff=backoff, was=was)
-        return answer
+        options = {"returns": returns, "retries": retries, "backoff": backoff, "was": was}
+        return self._wait(self._thing.transaction_step, name, write, **options)
 
     @property
     def unwaited(self) -> Context:

@@ -6,10 +6,12 @@ A call works on our own connection and on a caller's, also inside a transaction 
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 import msgspec
 
 from flowfabric import errors
+from flowfabric.ids import EntityId
 from flowfabric.model import Page
 from flowfabric.postgres import driver
 from flowfabric.postgres.driver import Connection, Row
@@ -91,7 +93,12 @@ def refusal(code: str, detail: str) -> errors.FlowFabricError:
 
 @functools.cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, dec_hook=_custom)
+
+
+def _custom(kind: type, value: Any) -> object:
+    """Read an id, which SQL writes as an object; any other type is `object`, whose values are plain JSON."""
+    return kind(value["partition"], UUID(value["uuid"])) if issubclass(kind, EntityId) else value
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from flowfabric import payloads
 from flowfabric.app import App
-from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call, named
+from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call, named, read_returns
 from flowfabric.engine import children
 from flowfabric.errors import FlowFabricError
 from flowfabric.handler.children import child_id
@@ -47,9 +47,10 @@ class Children:
             return task.child_call(*args, **kwargs)
         options: SubmitOptions = args[0] if args and args[0] is not None else SubmitOptions()
         known = named(self._app.tasks, task, options)
+        returns, arguments = read_returns(known, kwargs)
         if known is not None:
-            return known.with_options(**options).child_call(**kwargs)
-        return child_call(Options(task=task), payloads.encode(kwargs), options)
+            return replace(known.with_options(**options).child_call(**arguments), returns=returns)
+        return child_call(Options(task=task), payloads.encode(arguments), options, returns)
 
     async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
         """Submit a child, or find the one saved at this place of the journal. If an id is taken, try the next one."""

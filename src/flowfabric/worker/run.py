@@ -104,7 +104,8 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     if unasked := context.unasked(task.retired):
         return Changed(_unasked(unasked), unasked)
     try:
-        return Completed(payloads.encode(result))
+        encoded, _ = payloads.keep(result, task.returns, "annotate the task: -> {}")
+        return Completed(encoded)
     except FlowFabricError as error:
         return Failed(FailureClass.PERMANENT, f"the result of {task.name} {error.message}")
 

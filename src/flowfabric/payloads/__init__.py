@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from flowfabric.errors import InvalidBody
+from flowfabric.payloads.kinds import Changed, Kind, id_schema, kind_of, to_builtin
 
 NAMELESS = {
     inspect.Parameter.VAR_POSITIONAL: ("*{}", "use a list parameter"),
@@ -41,9 +42,9 @@ class Arguments:
         self._by_position = None if named_only else [parameter.name for parameter in taken]
         fields = [_field(parameter, types.get(parameter.name, Any)) for parameter in taken]
         self._fields = {field[0]: field for field in fields}
-        self._decoders: dict[frozenset[str], msgspec.json.Decoder[Any]] = {}
+        self._kinds: dict[frozenset[str], Kind] = {}
         try:
-            self._decoder = self._decoder_of(frozenset(self._fields))
+            self._all = self._kind_of(frozenset(self._fields))
         except TypeError as error:
             raise TypeError(
                 f"{handler.__qualname__} has an argument that cannot be read from JSON: {error}; use another type"
@@ -57,7 +58,7 @@ class Arguments:
     def schema(self) -> Mapping[str, object] | None:
         """Return the JSON Schema of the arguments; `None` if a type has none, or Postgres could not store it."""
         try:
-            schema = msgspec.json.schema(self._decoder.type)
+            schema = msgspec.json.schema(self._all.of, schema_hook=id_schema)
             definitions = schema.pop("$defs")
             schema.update(definitions.pop(schema.pop("$ref").rpartition("/")[2]))
             schema |= {"$defs": definitions} if definitions else {}
@@ -72,30 +73,30 @@ class Arguments:
         Raises `InvalidBody` if they do not have the annotated types, so that the caller learns it, and not a worker.
         """
         if self._by_position is not None and len(args) == len(self._by_position) and not kwargs:
-            encoded = encode(dict(zip(self._by_position, args, strict=True)))
-        else:
-            encoded = encode(self.bind(args, kwargs))
-        self._check(encoded, self._decoder)
-        return encoded
+            return self._checked(dict(zip(self._by_position, args, strict=True)), self._all)
+        return self._checked(self.bind(args, kwargs), self._all)
 
     def encode_some(self, arguments: Mapping[str, object]) -> bytes:
         """Encode some of the arguments, by name; the others come from elsewhere. Raises `InvalidBody` as `encode`."""
-        encoded = encode(arguments)
-        self._check(encoded, self._decoder_of(frozenset(arguments)))
-        return encoded
+        return self._checked(arguments, self._kind_of(frozenset(arguments)))
 
-    def _decoder_of(self, names: frozenset[str]) -> "msgspec.json.Decoder[Any]":
-        if names not in self._decoders:
+    def _kind_of(self, names: frozenset[str]) -> Kind:
+        if names not in self._kinds:
             fields = [self._fields[name] for name in self._fields if name in names]
             struct = msgspec.defstruct(f"{self._name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
-            self._decoders[names] = msgspec.json.Decoder(struct, dec_hook=_from_builtin)
-        return self._decoders[names]
+            self._kinds[names] = Kind(struct)
+        return self._kinds[names]
 
-    def _check(self, encoded: bytes, decoder: "msgspec.json.Decoder[Any]") -> None:
+    def _checked(self, arguments: Mapping[str, object], kind: Kind) -> bytes:
+        encoded = encode(arguments)
         try:
-            decoder.decode(encoded)
+            kind.read_back(arguments, encoded)
+        except Changed as error:
+            what = f"the arguments do not fit {self._name}: {error}; annotate the parameter with its type"
+            raise InvalidBody(what, field="payload") from None
         except (msgspec.ValidationError, TypeError) as error:
             raise InvalidBody(f"the arguments do not fit {self._name}: {error}", field="payload") from None
+        return encoded
 
     def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         """Return the arguments of a call by name. Raises `TypeError` as the call itself would."""
@@ -111,7 +112,7 @@ class Arguments:
             own = msgspec.json.decode(payload or b"{}", type=dict[str, msgspec.Raw])
             taken = {name: msgspec.Raw(value) for name, value in handed.items() if name in self._signature.parameters}
             payload = msgspec.json.encode({**own, **taken})
-        return msgspec.structs.asdict(self._decoder.decode(payload or b"{}"))
+        return msgspec.structs.asdict(self._all.decode(payload or b"{}"))
 
 
 def encode(value: object) -> bytes:
@@ -119,16 +120,56 @@ def encode(value: object) -> bytes:
     try:
         encoded = _json(value)
         # msgspec writes NaN and infinities as null, so only a text with a null has to be checked for them.
-        if b"null" in encoded and not all(map(isfinite, _floats(msgspec.to_builtins(value, enc_hook=_to_builtin)))):
+        if b"null" in encoded and not all(map(isfinite, _floats(msgspec.to_builtins(value, enc_hook=to_builtin)))):
             raise ValueError("it contains NaN or an infinity, which JSON cannot represent")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidBody(f"cannot be written as JSON: {error}", field="payload") from None
     return encoded
 
 
+def keep(value: object, kind: Any, remedy: str) -> tuple[bytes, Any]:
+    """Encode a value to save it, and return it as it is decoded later, so that every run sees the same value.
+
+    Raises `InvalidBody` if it does not have the type, or if a part of unknown type would change; `{}` in the remedy
+    stands for the type that would help. The messages continue a sentence about the value.
+    """
+    encoded = encode(value)
+    try:
+        return encoded, kind_of(kind).read_back(value, encoded)
+    except Changed as error:
+        what = f"cannot be saved as it is: {error}; {remedy.format(error.whole or 'TYPE')}"
+    except (msgspec.ValidationError, TypeError) as error:
+        what = f"does not match its type {name_of(kind)}: {error}; return a value of that type, or correct the type"
+    raise InvalidBody(what, field="payload")
+
+
 def decode(payload: bytes | None, kind: Any) -> Any:
     """Decode a payload as a type; no payload is `None`."""
-    return None if payload is None else msgspec.json.decode(payload, type=kind, dec_hook=_from_builtin)
+    return None if payload is None else kind_of(kind).decode(payload)
+
+
+def read_result(result: bytes | None, kind: Any, of: str) -> Any:
+    """Decode the result of an execution. Raises `InvalidBody` if it does not have the type."""
+    try:
+        return decode(result, kind)
+    except (msgspec.MsgspecError, TypeError) as error:
+        what = f"the result of {of} does not match the type {name_of(kind)}: {error}; give its type as returns=TYPE"
+        raise InvalidBody(what, field="result") from None
+
+
+def check_kind(kind: Any, of: str) -> Any:
+    """Return a type if values of it can be read from JSON. Raises `InvalidBody`."""
+    try:
+        kind_of(kind)
+    except TypeError as error:
+        what = f"{of} has the type {name_of(kind)}, which cannot be saved: {error}; use another type"
+        raise InvalidBody(what, field="returns") from None
+    return kind
+
+
+def name_of(kind: Any) -> str:
+    """Return a type as it is written in code."""
+    return kind.__qualname__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
 
 
 def hints(function: Callable[..., object]) -> dict[str, Any]:
@@ -177,20 +218,4 @@ def _floats(value: object) -> Iterator[float]:
                 yield from _floats(inner)
 
 
-def _to_builtin(value: object) -> object:
-    dump = getattr(value, "model_dump", None)
-    if callable(dump):
-        return dump(mode="json")
-    raise TypeError(f"JSON cannot represent a value of type {type(value).__name__}")
-
-
-_json = msgspec.json.Encoder(enc_hook=_to_builtin).encode
-
-
-def _from_builtin(kind: type, value: object) -> object:
-    if kind is object:
-        return value
-    validate = getattr(kind, "model_validate", None)
-    if not callable(validate):
-        raise TypeError(f"a value of type {getattr(kind, '__name__', kind)} cannot be read from JSON")
-    return validate(value)
+_json = msgspec.json.Encoder(enc_hook=to_builtin).encode
