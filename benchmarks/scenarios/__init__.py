@@ -3,6 +3,7 @@
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios import (
     backlog,
+    beside_worker,
     capabilities,
     children,
     claim_backlog,
@@ -58,6 +59,7 @@ SCENARIOS: list[Scenario] = [
     latency.idle_latency,
     latency.half_load_latency,
     latency_parts.scenario,
+    beside_worker.submit,
     life_cost.scenario,
     backlog.small,
     backlog.large,

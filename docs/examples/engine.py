@@ -53,6 +53,7 @@ from flowfabric.model import (
     PublicState,
     Result,
     SignalToSend,
+    Slots,
     Step,
     Submission,
     Suspension,
@@ -146,6 +147,17 @@ async def of_children(conn: asyncpg.Connection, claim: Claim, child_id: Executio
 async def of_claims(conn: asyncpg.Connection, claim: Claim, running_id: ExecutionId) -> None:
     # claims.claim
     claimed = await claims.claim(conn, "worker", instance="worker-1", lanes=["reports"], take=10)
+    # claims.submit_and_claim
+    slots = Slots(worker="worker", instance="worker-1", lanes=["default"], free=3)
+    _, claimed = await claims.submit_and_claim(conn, [Submission(options=Options(task="report"))], slots)
+    # claims.signal_and_claim
+    waitpoint = await waits.create_waitpoint(conn, claim.fence, "paid")
+    signal = SignalToSend(
+        execution_id=claim.execution_id, waitpoint_id=waitpoint.waitpoint_id, token=waitpoint.token, name="paid"
+    )
+    slots = Slots(worker="worker", instance="worker-1", lanes=["default"], free=3)
+    _, claimed = await claims.signal_and_claim(conn, [signal], slots)
+    print(len(claimed), "resumed here")
     # claims.renew
     renewed = await claims.renew(conn, claim.fence, lease=timedelta(minutes=1))
     print("until", renewed.expires_at)

@@ -16,7 +16,7 @@ FUNCTIONS = {function.name: function for function in sql_functions()}
 SWEEPS = [sweep.name for sweep in sweeps(Config())]
 # The set-based functions that one call makes for many callers of a process (postgres/batching.py).
 MERGED = ["complete", "fail", "delay", "save_step", "submit", "deliver_signal", "report_usage", "submit_children"]
-MERGED += ["mark_begun", "suspend", "hold_changed"]
+MERGED += ["mark_begun", "suspend", "hold_changed", "submit_and_claim", "signal_and_claim"]
 # A row lock without `skip locked` waits; so does an insert that meets the key of an open transaction.
 CLAUSE = re.compile(r"\bfor (?:no key )?(?:update|share)\b(?: of \w+)?(?! of)(?: skip locked| nowait)?|\bon conflict\b")
 WAITS = {
@@ -24,13 +24,17 @@ WAITS = {
     "_act_on_groups": "tickets that a sweep has locked before, with _try_members",
     "_add_lane": "a lane that is created in an open transaction",
     "_add_route": "a route that is created in an open transaction",
+    "_admit": "a slot of an execution whose ticket and stripe the call has locked",
+    "_admit_one": "the same",
     "_adopt_children": "a step, whose ticket the call has locked",
+    "_divide_again": "a quota; not in a claim that does not wait, as in merged calls",
     "_fenced": "tickets; not called if the caller does not wait",
     "_lock_budgets": "budgets",
     "_lock_fenced": "a ticket that the call has locked before",
     "_lock_flows": "flows; a sweep has locked them before",
     "_lock_for_end": "tickets of members that the call may end",
     "_lock_reserved_budgets": "budgets with reservations",
+    "_lock_stale_stripes": "a stripe; not in a claim that does not wait, as in merged calls",
     "_note_spending": "an entry of the ledger, whose ticket the call has locked",
     "_report_one": "a dedup key, whose budget the call has locked",
     "_return_reservations": "budgets; a sweep has locked them before, with _try_budgets",
@@ -60,6 +64,7 @@ WRITTEN = {
     "horizon": "the horizon is locked",
     "idempotency_keys": "_take_keys has locked the key",
     "keys": "the key is locked",
+    "quota_entries": "the stripe is locked",
     "quota_stripes": "the stripe is locked",
     "removals": "the execution has ended in this transaction",
     "schedules": "the schedule is locked",
@@ -121,6 +126,7 @@ def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
     """Two others have `wait` too: `claim`, for quotas that it can do without, and what the heartbeat calls."""
     merged = {"complete_many", "fail_many", "delay_many", "save_step_many", "submit_many", "deliver_signals"}
     merged |= {"report_usage_many", "submit_children", "mark_begun_many", "suspend_many", "hold_changed_many"}
+    merged |= {"submit_and_claim", "signal_and_claim"}
     modules = [importlib.import_module(f"{engine.__name__}.{concept}") for concept in engine.__all__]
     operations = {
         name

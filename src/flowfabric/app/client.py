@@ -4,8 +4,10 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
-from flowfabric.engine import clock, executions, waits
+from flowfabric.app.lending import Lenders, Loan
+from flowfabric.engine import claims, clock, executions, waits
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId, mint_execution_ids
 from flowfabric.model import Delivered, Result, SignalToSend, Submission, Submitted
@@ -26,6 +28,8 @@ class Client:
         self._config = database.config
         self._database = database
         self._notifier = notifier
+        self.lenders = Lenders()
+        """The workers of this process, which may lease in the same call what it submits or resumes."""
         patience = database.config.call_timeout.total_seconds()
         self.submit = Batch(partial(self._submit, wait=False), size=_size, in_flight=2, patience=patience)
         self.signal = Batch(self._signal, most=MOST_SIGNALS, size=_size, in_flight=2, patience=patience)
@@ -60,29 +64,56 @@ class Client:
     async def _submit(
         self, submissions: Sequence[Submission], counted_from: datetime | None = None, *, wait: bool = True
     ) -> list[Submitted | FlowFabricError]:
-        limit = self._config.payload_limit
         # Ids minted here make the call repeatable after a lost reply: an id that is already stored is not stored again.
-        minted = mint_execution_ids(len(submissions))
-        answers = await self._database.run(
-            lambda conn: executions.submit_many(
-                conn,
-                submissions,
-                payload_limit=limit,
-                counted_from=counted_from,
-                minted=minted,
-                wait=wait,
-            ),
-            repeat=True,
-            wait=wait,
-        )
+        arguments: dict[str, Any] = {
+            "payload_limit": self._config.payload_limit,
+            "counted_from": counted_from,
+            "minted": mint_execution_ids(len(submissions)),
+            "wait": wait,
+        }
+        loan = self.lenders.lend(lambda: [item.options for item in submissions if item.delay is None])
+        if loan is None:
+            answers = await self._database.run(
+                lambda conn: executions.submit_many(conn, submissions, **arguments), repeat=True, wait=wait
+            )
+        else:
+            with loan:
+                answers, loan.claimed = await self._database.run(
+                    lambda conn: claims.submit_and_claim(conn, submissions, loan.ask(), **arguments),
+                    repeat=True,
+                    wait=wait,
+                )
+        leased = _leased(loan)
         answered = zip(submissions, answers, strict=True)
-        self._notifier.send(lanes=(item.options.lane for item, answer in answered if isinstance(answer, Submitted)))
+        self._notifier.send(
+            lanes=(
+                item.options.lane
+                for item, answer in answered
+                if isinstance(answer, Submitted) and answer.execution_id not in leased
+            )
+        )
         return answers
 
     async def _signal(self, signals: Sequence[SignalToSend]) -> list[Delivered | FlowFabricError]:
-        answers = await self._database.run(lambda conn: waits.deliver_signals(conn, signals, wait=False), wait=False)
-        lanes = {answer.lane for answer in answers if isinstance(answer, Delivered)}
-        self._notifier.send(lanes={lane for lane in lanes if lane is not None})
+        loan = self.lenders.lend(lambda: [None] * len(signals))
+        if loan is None:
+            answers = await self._database.run(
+                lambda conn: waits.deliver_signals(conn, signals, wait=False), wait=False
+            )
+        else:
+            with loan:
+                answers, loan.claimed = await self._database.run(
+                    lambda conn: claims.signal_and_claim(conn, signals, loan.ask(), wait=False), wait=False
+                )
+        leased = _leased(loan)
+        answered = zip(signals, answers, strict=True)
+        self._notifier.send(
+            lanes={
+                answer.lane
+                for signal, answer in answered
+                if isinstance(answer, Delivered) and answer.lane is not None and signal.execution_id not in leased
+            }
+        )
         return answers
 
     async def _results(self, execution_ids: Sequence[ExecutionId]) -> list[Result | FlowFabricError]:
@@ -91,3 +122,7 @@ class Client:
 
 def _size(item: Submission | SignalToSend) -> int:
     return len(item.payload or b"")
+
+
+def _leased(loan: Loan | None) -> set[ExecutionId]:
+    return set() if loan is None else {claim.execution_id for claim in loan.claimed or ()}

@@ -25,7 +25,7 @@ from flowfabric.calls.items import (
     read_answers,
     sweep,
 )
-from flowfabric.calls.signals import read_signals
+from flowfabric.calls.signals import check_signal, read_signals, signal_columns
 
 __all__ = [
     "MOST_BYTES",
@@ -34,6 +34,7 @@ __all__ = [
     "about",
     "about_flow",
     "check_result",
+    "check_signal",
     "each",
     "each_fenced",
     "expect",
@@ -45,6 +46,7 @@ __all__ = [
     "read_answer",
     "read_answers",
     "read_signals",
+    "signal_columns",
     "span",
     "span_or_moment",
     "sweep",

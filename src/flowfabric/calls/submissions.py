@@ -1,7 +1,8 @@
 """Submissions: check each one, because an invalid value would fail the whole batch, and arrange them as arrays."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from math import isfinite
 from typing import TypeVar
 from uuid import UUID
@@ -9,13 +10,16 @@ from uuid import UUID
 import msgspec
 
 from flowfabric import calls, ids
-from flowfabric.errors import InvalidBody, PayloadTooLarge
+from flowfabric.errors import FlowFabricError, InvalidBody, PayloadTooLarge
 from flowfabric.ids import ExecutionId, FlowId, check_text
-from flowfabric.model import Options, Submission
+from flowfabric.model import Options, PublicState, Submission, SubmitOutcome, Submitted
+from flowfabric.postgres import call
+from flowfabric.postgres.driver import Row
 
 T = TypeVar("T")
 
 PAYLOAD_LIMIT = 1_048_576
+CREATED = SubmitOutcome.CREATED
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +59,11 @@ def arguments(items: Sequence[Item]) -> dict[str, object]:
         "tags": _column([item.tags for item in items]),
         "flows": _column([item.flow for item in items]),
     }
+
+
+def answers(rows: Iterable[Row], items: Sequence[Item]) -> list[Submitted | FlowFabricError]:
+    """Read the answers to these items."""
+    return [_answer(row, item) for row, item in zip(rows, items, strict=True)]
 
 
 def prepare(submission: Submission, texts: dict[int, str], fresh: Iterator[ExecutionId], payload_limit: int) -> Item:
@@ -169,3 +178,18 @@ def _given_id(given: ExecutionId | str, flow_id: FlowId | None) -> ExecutionId:
 def _column(values: list[T | None]) -> list[T | None] | None:
     """Return a column, or `None` if no item uses it."""
     return values if values.count(None) < len(values) else None
+
+
+def _answer(row: Row, item: Item) -> Submitted | FlowFabricError:
+    outcome = row["outcome"]
+    if outcome == "created":
+        return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))
+    if outcome is None:
+        return call.refusal(row["refusal"], row["detail"])
+    first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
+    return Submitted(SubmitOutcome.DUPLICATE, ids.read_execution_id(first))
+
+
+@cache
+def _public_state(detail: str) -> PublicState:
+    return PublicState(msgspec.json.decode(detail, type=dict[str, str])["public_state"])

@@ -36,6 +36,7 @@ from flowfabric.model.claims import (
     Lease,
     Renewed,
     Revoked,
+    Slots,
     VerifiedGrant,
 )
 from flowfabric.model.doctor import ConsumerFacts, Diagnosis, Finding, Level, Overdue, WorkFacts
@@ -228,6 +229,7 @@ __all__ = [
     "Settled",
     "Signal",
     "SignalToSend",
+    "Slots",
     "Spending",
     "State",
     "Step",

@@ -1,9 +1,9 @@
 """Claims: the right to run an execution, and the fence that proves it."""
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -94,6 +94,23 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if (payload := inputs.get("payload")) is not None:
             claim = msgspec.structs.replace(claim, payload=payload.result, encoding=payload.encoding)
         return claim
+
+
+class Slots(msgspec.Struct, frozen=True, kw_only=True):
+    """Free slots of a worker that a call may fill with claims: what `claim` needs to know about the worker."""
+
+    worker: str
+    instance: str
+    lanes: Collection[str]
+    capabilities: Collection[str] = ()
+    namespace: str | None = None
+    lease: timedelta = timedelta(seconds=30)
+    after_route: int = 0
+    free: int = 1
+    request: UUID = msgspec.field(default_factory=uuid4)
+    """Identifies the claim, so that it can be repeated after a lost reply; each call needs another one."""
+    repeated: bool = False
+    """The call may have been made before, and claimed."""
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):

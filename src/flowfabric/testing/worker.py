@@ -1,7 +1,7 @@
 """A worker that a test can wait for until it is idle."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -58,6 +58,11 @@ class ObservedWorker(Worker):
             self._last_empty_claim = number
         self._acted.set()
         return taken
+
+    def _borrowed(self, claims: Sequence[Claim], asked_at: float) -> None:
+        super()._borrowed(claims, asked_at)
+        self.acts += len(claims)
+        self._acted.set()
 
     def _ended(self, claim: Claim) -> None:
         super()._ended(claim)

@@ -26,6 +26,10 @@ class Limits:
         """Whether so many run and wait that another run should be postponed."""
         return task.limit is not None and self._inside[task] >= 2 * task.limit
 
+    def has_room(self, task: Task[..., Any]) -> bool:
+        """Whether another run of the task may start at once."""
+        return task.limit is None or self._inside[task] < task.limit
+
     @asynccontextmanager
     async def turn(self, task: Task[..., Any]) -> AsyncIterator[None]:
         """Wait until another run of a task with a limit may start."""

@@ -27,6 +27,7 @@ from flowfabric.worker.claiming import Pauses, Position, Prefetched
 from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.isolation import Isolation
 from flowfabric.worker.leased import LeasedCalls
+from flowfabric.worker.lending import Lending
 from flowfabric.worker.limits import Limits, time_left, within
 from flowfabric.worker.observer import Nobody, Observer
 from flowfabric.worker.registered import registered_tasks
@@ -96,7 +97,7 @@ class Worker:
         self._position = Position()
         self._pauses = Pauses()
         self._full = False
-        self._unanswered: UUID | None = None  # the request of a claim whose reply did not arrive
+        self._claiming = 0  # how many the claim in flight asks for
         self._stopping = asyncio.Event()
         self.ready = asyncio.Event()
 
@@ -134,6 +135,7 @@ class Worker:
         )
         self._heartbeat = Heartbeat(self._app.database, about, self._steps, self._lose)
         lease = self.lease.total_seconds()
+        self._lending = Lending(about, self._app.tasks, self._limits, self._position, self._lendable, self._borrowed)
         self._leased = LeasedCalls(self._app, self._heartbeat, lease=lease, lose=self._lose)
         self._reports = Reports(
             self._app,
@@ -144,6 +146,7 @@ class Worker:
             due=self._pauses.due,
         )
         stop_listening = self._app.notifier.listen(self._notified)
+        stop_lending = self._app.client.lenders.add(self._lending)
         self._warn_of_lanes_without_tasks()
         sweeping = asyncio.create_task(self._sweep(), name="sweeps")
         self._heartbeat.start()
@@ -154,6 +157,7 @@ class Worker:
             await self._drain()
         finally:
             stop_listening()
+            stop_lending()
             sweeping.cancel()
             await self._leave()
 
@@ -215,7 +219,9 @@ class Worker:
             if self._isolation.is_held:
                 self._fill()  # it does not wait for ever
             room = self._room()
+            self._claiming = room
             taken = await self._claim(room) if room else 0
+            self._claiming = 0
             self._full = taken == room
             if taken:
                 self._pauses.found()
@@ -226,16 +232,28 @@ class Worker:
         """How many to claim now. While prefetched claims are left, a few free places are not worth a call."""
         idle = self._idle()
         ahead = self._prefetched.room()
-        if (
-            self._isolation.is_closed
-            or len(self._reporting) > MOST_REPORTING
-            or (idle <= 0 and idle + ahead < max(ahead // 2, 1))
-        ):
+        if self._is_closed or (idle <= 0 and idle + ahead < max(ahead // 2, 1)):
             return 0
         return min(idle + ahead, 1_000)
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._isolation.is_closed or len(self._reporting) > MOST_REPORTING
+
     def _idle(self) -> int:
-        return self.concurrency - len(self._running) - len(self._prefetched)
+        return self.concurrency - len(self._running) - len(self._prefetched) - self._lending.lent
+
+    def _lendable(self) -> int:
+        """How many slots could start an execution now, unless a claim in flight fills them."""
+        may_claim = self.ready.is_set() and not self._stopping.is_set() and not self._is_closed
+        return self._idle() - self._claiming if may_claim else 0
+
+    def _borrowed(self, claims: Sequence[Claim], asked_at: float) -> None:
+        """A call has returned the slots that it was lent, and what it has claimed for them."""
+        self._position.moved(claims, 0.0, from_front=False)
+        self._received(claims, asked_at)
+        if self._full or not claims:
+            self._pauses.wake()
 
     async def _claim(self, room: int) -> int:
         """Claim up to `room` executions; none if the database is unavailable.
@@ -244,7 +262,9 @@ class Worker:
         """
         asked_at = time.monotonic()
         last = self._position.last()
-        request, self._unanswered = self._unanswered, self._unanswered or uuid4()
+        unanswered = self._lending.unanswered
+        repeated, request = bool(unanswered), next(iter(unanswered), None) or uuid4()
+        unanswered[request] = None
         claim = partial(
             claims.claim,
             worker=self.name,
@@ -256,8 +276,8 @@ class Worker:
             after_route=self._position.route,
             namespace=self.namespace,
             last=last,
-            request=self._unanswered,
-            repeated=request is not None,
+            request=request,
+            repeated=repeated,
             slots=max(self._idle(), 0),
         )
         try:
@@ -273,15 +293,19 @@ class Worker:
         except Exception:
             log.exception("could not claim for %s; retrying", self.instance)
             return 0
-        self._unanswered = None
+        del unanswered[request]
         self._position.moved(taken, time.monotonic() - asked_at, from_front=last is None)
+        self._received(taken, asked_at)
+        return len(taken)
+
+    def _received(self, taken: Sequence[Claim], asked_at: float) -> None:
+        """Keep and start what a call has claimed that was sent at that time."""
         if taken:
             self._heartbeat.add((claim.fence for claim in taken), asked_at)
             self._prefetched.add(taken)
             if taken[-1].alone:
                 self._isolation.wait(taken[-1])
             self._fill()
-        return len(taken)
 
     def _fill(self, most: int = 1) -> None:
         """Start prefetched claims while there are free slots, in up to `most` tasks.
@@ -418,6 +442,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Requeue the claims that have not started, and let running handlers finish within the drain time."""
+        await self._lending.wait(CANCEL_TIMEOUT)
         releasing = asyncio.create_task(self._requeue(self._prefetched.empty()))
         if left := len(self._running) + len(self._reporting):
             log.info("%s is stopping; waiting up to %g s for %d runs", self.instance, self._drain_time, left)

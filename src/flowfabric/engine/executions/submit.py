@@ -2,21 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from functools import cache
 from operator import attrgetter
-
-import msgspec
 
 from flowfabric import calls, ids
 from flowfabric.calls import submissions
 from flowfabric.calls.submissions import PAYLOAD_LIMIT, Item
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId
-from flowfabric.model import PublicState, Submission, SubmitOutcome, Submitted
+from flowfabric.model import Submission, Submitted
 from flowfabric.postgres import call
-from flowfabric.postgres.driver import Connection, Row
-
-CREATED = SubmitOutcome.CREATED
+from flowfabric.postgres.driver import Connection
 
 
 async def submit(conn: Connection, submission: Submission, *, payload_limit: int = PAYLOAD_LIMIT) -> Submitted:
@@ -56,19 +51,4 @@ async def submit_many(
 
 async def _send(conn: Connection, items: Sequence[Item], **arguments: object) -> list[Submitted | FlowFabricError]:
     answered = await call.rows(conn, "submit", **submissions.arguments(items), **arguments)
-    return [_answer(row, item) for row, item in zip(answered, items, strict=True)]
-
-
-def _answer(row: Row, item: Item) -> Submitted | FlowFabricError:
-    outcome = row["outcome"]
-    if outcome == "created":
-        return Submitted(CREATED, item.execution_id, _public_state(row["detail"]))
-    if outcome is None:
-        return call.refusal(row["refusal"], row["detail"])
-    first = msgspec.json.decode(row["detail"], type=dict[str, str])["execution_id"]
-    return Submitted(SubmitOutcome.DUPLICATE, ids.read_execution_id(first))
-
-
-@cache
-def _public_state(detail: str) -> PublicState:
-    return PublicState(msgspec.json.decode(detail, type=dict[str, str])["public_state"])
+    return submissions.answers(answered, items)

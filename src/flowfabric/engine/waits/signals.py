@@ -1,11 +1,11 @@
 """Signals: messages to a waitpoint, sent by anyone who holds its token."""
 
 from collections.abc import Iterator, Sequence
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from flowfabric import calls
-from flowfabric.errors import FlowFabricError, InvalidId
-from flowfabric.ids import ExecutionId, check_text, expect_id, shown
+from flowfabric.errors import FlowFabricError
+from flowfabric.ids import ExecutionId
 from flowfabric.model import Delivered, Signal, SignalToSend
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
@@ -39,7 +39,7 @@ async def deliver_signals(
     """
     answers: list[Delivered | FlowFabricError] = []
     for some in _statements(signals):
-        answers += await calls.each(some, _checked, lambda good: _send(conn, good, wait))
+        answers += await calls.each(some, calls.check_signal, lambda good: _send(conn, good, wait))
     return answers
 
 
@@ -54,44 +54,6 @@ def _statements(signals: Sequence[SignalToSend]) -> Iterator[Sequence[SignalToSe
     yield signals[start:]
 
 
-def _checked(signal: SignalToSend) -> SignalToSend:
-    expect_id(ExecutionId, signal.execution_id, "execution id")
-    for given in (signal.waitpoint_id, signal.signal_id):
-        if not isinstance(given, UUID | None):
-            raise InvalidId(f"id {shown(str(given))} is invalid; use a UUID", cause="invalid_uuid")
-    texts = (signal.token, signal.name, signal.source_type, signal.source_identity, signal.category, signal.encoding)
-    for text in (*texts, signal.waitpoint, signal.correlation_id, signal.idempotency_key):
-        if text is not None:
-            check_text(text, "signal")
-    return signal
-
-
-def _partition(signal: SignalToSend) -> int:
-    """The partition if it fits a smallint, else -1, which has no executions either."""
-    return signal.execution_id.partition if 0 <= signal.execution_id.partition < 1 << 15 else -1
-
-
 async def _send(conn: Connection, signals: Sequence[SignalToSend], wait: bool) -> list[Delivered | FlowFabricError]:
-    answered = await call.rows(
-        conn,
-        "deliver_signal",
-        partitions=[_partition(signal) for signal in signals],
-        executions=[signal.execution_id.uuid for signal in signals],
-        waitpoints=[signal.waitpoint_id for signal in signals],
-        tokens=[signal.token for signal in signals],
-        names=[signal.name for signal in signals],
-        ids=[signal.signal_id or uuid4() for signal in signals],
-        source_types=[signal.source_type for signal in signals],
-        source_identities=[signal.source_identity for signal in signals],
-        categories=[signal.category for signal in signals],
-        payloads=[signal.payload for signal in signals],
-        encodings=[signal.encoding for signal in signals],
-        correlation_ids=[signal.correlation_id for signal in signals],
-        idempotency_keys=[signal.idempotency_key for signal in signals],
-        digests=[signal.digest for signal in signals],
-        keys=[signal.waitpoint for signal in signals]
-        if any(signal.waitpoint_id is None for signal in signals)
-        else None,
-        wait=wait,
-    )
+    answered = await call.rows(conn, "deliver_signal", **calls.signal_columns(signals), wait=wait)
     return calls.read_answers(answered, Delivered)

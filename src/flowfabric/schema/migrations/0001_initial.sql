@@ -561,6 +561,44 @@ create type flowfabric.claimed as (
     alone              boolean
 );
 
+-- A row of an operation that also claims: the answer to an item, or without an item, a claim.
+create type flowfabric.answer_or_claim as (
+    item               int,
+    outcome            text,
+    refusal            text,
+    detail             text,
+    partition          int,
+    id                 uuid,
+    flow               uuid,
+    task               text,
+    namespace          text,
+    lane               text,
+    priority           int,
+    version            int,
+    tags               text,
+    payload            bytea,
+    encoding           text,
+    lease_id           uuid,
+    epoch              bigint,
+    attempt            int,
+    attempt_type       text,
+    attempt_started_at timestamptz,
+    resumed            boolean,
+    expires_at         timestamptz,
+    attempt_deadline   timestamptz,
+    deadline_at        timestamptz,
+    policy             text,
+    route              int,
+    created_at         timestamptz,
+    journal            text,
+    input_names        text[],
+    inputs             bytea[],
+    input_encodings    text[],
+    more_inputs        boolean,
+    must_mark          boolean,
+    alone              boolean
+);
+
 create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
 
 -- Budgets: limits on how much may be spent.
