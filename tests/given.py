@@ -24,7 +24,7 @@ OPTION_FIELDS = set(Options.__struct_fields__)
 TABLES = ["executions", "tickets", "attempts", "tags", "idempotency_keys", "removals", "lanes", "workers", "events"]
 TABLES += ["waits", "budget_waits", "waitpoints", "signals", "keys", "schedules"]
 TABLES += ["quotas", "quota_stripes", "quota_slots", "quota_entries"]
-TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps"]
+TABLES += ["budgets", "reservations", "spending", "usage_keys", "steps", "streams", "frames"]
 TABLES += ["flows", "flow_keys", "flow_edges", "edge_groups"]
 
 # Every ended attempt, as SQL: those that another followed, and the last one of each record.

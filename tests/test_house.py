@@ -26,6 +26,7 @@ HOUSE_WORDS = {"since", "until", "page", "sort"}
 # Operations whose names differ in Python and in SQL, with the reason.
 RENAMED = {
     "hold_lock": ("worker_lock", "SQL returns the number of the lock; Postgres itself takes the lock"),
+    "append_frame": ("append_frames", "one; in SQL one function takes one or many"),
     "deliver_signals": ("deliver_signal", "the plural; in SQL one function takes one or many"),
 }
 SQL_ONLY = {"submit_one": "for programs in other languages; Python has `submit`"}

@@ -342,6 +342,8 @@ async def of_context(ctx: Context) -> None:
     # Context.create_waitpoint
     waitpoint = await ctx.create_waitpoint("paid", expires_in="3d")
     await ctx.step("mail", send_mail, waitpoint.token)
+    # Context.append_frame
+    await ctx.append_frame("tool_call", {"tool": "search", "query": "tides"})
     # Context.now
     today = (await ctx.now()).date()
     # Context.random

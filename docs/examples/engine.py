@@ -29,6 +29,7 @@ from flowfabric.engine import (
     schedules,
     signing_keys,
     steps,
+    streams,
     tasks,
     turns,
     waits,
@@ -47,6 +48,7 @@ from flowfabric.model import (
     ExecutionToSuspend,
     FailureClass,
     FailureReport,
+    FrameToAppend,
     Link,
     Member,
     Options,
@@ -57,6 +59,7 @@ from flowfabric.model import (
     Step,
     Submission,
     Suspension,
+    Tail,
     Timing,
     UsageReport,
     Wish,
@@ -419,6 +422,27 @@ async def of_steps(conn: asyncpg.Connection, claim: Claim) -> None:
     # steps.read_journal
     for entry in await steps.read_journal(conn, claim.execution_id, begun=claim.journal):
         print(entry.kind, entry.name, entry.result)
+
+
+async def of_streams(conn: asyncpg.Connection, claim: Claim) -> None:
+    # streams.append_frame, streams.append_frames
+    frame = FrameToAppend(fence=claim.fence, payload=b'"Once upon"', kind="stdout", number=1)
+    appended = await streams.append_frame(conn, frame)
+    print(appended.frame_id)
+    patch = FrameToAppend(fence=claim.fence, payload=b'{"progress": 40}', mode="summary", number=2)
+    await streams.append_frames(conn, [frame, patch])
+    # streams.read_frames, streams.tail_frames
+    page = await streams.read_frames(conn, claim.execution_id, kinds=["stdout"], limit=1_000)
+    print("".join(each.data for each in page.frames), page.closed_reason)
+    tail = Tail(execution_id=claim.execution_id, after=page.frames[-1].id if page.frames else "0-0")
+    pages = await streams.tail_frames(conn, [tail])
+    print(len(pages))
+    # streams.read_summary
+    summary = await streams.read_summary(conn, claim.execution_id)
+    if summary is not None:
+        print(summary.document["progress"], summary.version)
+    # streams.trim_frames
+    await streams.trim_frames(conn)
 
 
 async def of_tasks(conn: asyncpg.Connection) -> None:

@@ -1,6 +1,7 @@
 """Private: cursors, and how they are written as text: where a reader of the event log or of a list continues.
 
     event cursor       AgAAAAAAAAAq
+    frame cursor       1790000000000-3, the id of a frame; with its attempt, 2:1790000000000-3
     list cursor        the id of the last item, or its time in microseconds, a comma and its id
 
 Every parser returns a value or raises `InvalidCursor`, for any text.
@@ -16,6 +17,9 @@ from flowfabric.errors import InvalidCursor, InvalidId
 
 _EVENT_CURSOR = re.compile(r"[A-Za-z0-9_-]{12}")
 _MICROSECONDS = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+_FRAME = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,10}))?")
+_MOST_MS, _MOST_SEQ = 2**63 - 1, 2**31 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -90,6 +94,57 @@ def parse_waitpoint_cursor(text: str) -> tuple[datetime, UUID]:
         return _EPOCH + int(microseconds) * _MICROSECOND, UUID(waitpoint_id)
     except OverflowError:
         raise invalid_cursor(text) from None
+
+
+def parse_frame_bound(text: str, *, is_upper: bool) -> tuple[int, int]:
+    """Parse one end of a range of frames: `start`, `end`, a millisecond, or the id of a frame.
+
+    Raises `InvalidCursor`.
+    """
+    match text:
+        case "start":
+            return 0, 0
+        case "end":
+            return _MOST_MS, _MOST_SEQ
+    ms, seq = _parse_frame(text)
+    return ms, seq if seq is not None else _MOST_SEQ if is_upper else 0
+
+
+def parse_frame_cursor(text: str) -> tuple[int, int]:
+    """Parse the id of the frame after which a tail reads; `0-0` is before the first. Raises `InvalidCursor`."""
+    if text in ("start", "end"):
+        raise _not_concrete(text)
+    ms, seq = _parse_frame(text)
+    if seq is None:
+        raise _not_concrete(text)
+    return ms, min(seq, _MOST_SEQ - 1)
+
+
+def next_frame_id(frame_id: str) -> str:
+    """Return the lowest id above that of a frame."""
+    ms, seq = parse_frame_cursor(frame_id)
+    return f"{ms}-{seq + 1}"
+
+
+def _parse_frame(text: str) -> tuple[int, int | None]:
+    if text == "":
+        raise InvalidCursor("the frame cursor is empty; use the id of a frame, such as 1790000000000-3", cause="empty")
+    if text in ("-", "+"):
+        raise InvalidCursor(f"frame cursor {ids.shown(text)} is invalid; use start or end", cause="bare_marker")
+    found = _FRAME.fullmatch(text)
+    ms, seq = (int(found[1]), int(found[2]) if found[2] else None) if found else (-1, None)
+    if not 0 <= ms <= _MOST_MS or (seq or 0) > _MOST_SEQ:
+        raise InvalidCursor(
+            f"frame cursor {ids.shown(text)} is invalid; use the id of a frame, such as 1790000000000-3",
+            cause="malformed",
+        )
+    return ms, seq
+
+
+def _not_concrete(text: str) -> InvalidCursor:
+    return InvalidCursor(
+        f"frame cursor {ids.shown(text)} names no frame; use the id of one, or 0-0 for the first", cause="not_concrete"
+    )
 
 
 def invalid_cursor(text: str) -> InvalidCursor:

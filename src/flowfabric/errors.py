@@ -170,6 +170,14 @@ class InvalidSignal(Invalid):
     """A field of a signal is missing, too long, or reserved; `field` names it."""
 
 
+class InvalidFrame(Invalid):
+    """A field of a frame is missing, too long, or unknown; `field` names it."""
+
+
+class InvalidPatch(Invalid):
+    """A summary's patch cannot be applied: not JSON, not an object, too deep, or the summary would be too large."""
+
+
 class InvalidSchedule(Invalid):
     """A schedule's cron expression, time zone, interval or submission is invalid; `field` names it."""
 

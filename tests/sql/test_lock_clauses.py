@@ -17,6 +17,7 @@ SWEEPS = [sweep.name for sweep in sweeps(Config())]
 # The set-based functions that one call makes for many callers of a process (postgres/batching.py).
 MERGED = ["complete", "fail", "delay", "save_step", "submit", "deliver_signal", "report_usage", "submit_children"]
 MERGED += ["mark_begun", "suspend", "hold_changed", "submit_and_claim", "signal_and_claim"]
+MERGED += ["append_frames"]
 # A row lock without `skip locked` waits; so does an insert that meets the key of an open transaction.
 CLAUSE = re.compile(r"\bfor (?:no key )?(?:update|share)\b(?: of \w+)?(?! of)(?: skip locked| nowait)?|\bon conflict\b")
 WAITS = {
@@ -61,6 +62,7 @@ WRITTEN = {
     "flow_edges": "the flow is locked",
     "flow_keys": "the flow is locked",
     "flows": "the flow is locked",
+    "frames": "its execution is locked, and the frames of a removed one are its own",
     "horizon": "the horizon is locked",
     "idempotency_keys": "_take_keys has locked the key",
     "keys": "the key is locked",
@@ -71,6 +73,7 @@ WRITTEN = {
     "signals": "its execution is locked",
     "spending": "its execution is locked",
     "steps": "its execution is locked",
+    "streams": "its execution is locked, or was removed",
     "tags": "its execution is locked or new",
     "tickets": "a new id, or the ticket is locked",
     "waitpoints": "its execution is locked",
@@ -127,6 +130,7 @@ def test_every_operation_that_is_merged_can_be_called_without_waiting() -> None:
     merged = {"complete_many", "fail_many", "delay_many", "save_step_many", "submit_many", "deliver_signals"}
     merged |= {"report_usage_many", "submit_children", "mark_begun_many", "suspend_many", "hold_changed_many"}
     merged |= {"submit_and_claim", "signal_and_claim"}
+    merged |= {"append_frames"}
     modules = [importlib.import_module(f"{engine.__name__}.{concept}") for concept in engine.__all__]
     operations = {
         name

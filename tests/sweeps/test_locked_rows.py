@@ -18,6 +18,7 @@ from tests.conftest import SOAK, Connect
 from tests.engine.budgets.scene import make, spend
 from tests.engine.flows.scene import Graph, graph
 from tests.engine.schedules.scene import create
+from tests.engine.streams.scene import appended
 from tests.engine.test_children import born
 from tests.engine.test_orphans import is_gone, start
 from tests.engine.waits.scene import waiting
@@ -182,12 +183,26 @@ async def deliver_child_ends(given: Given, connect: Connect) -> None:
         await executions.cancel(given.conn, parent.execution_id if number % 2 else child)
 
 
+async def trim_frames(given: Given, connect: Connect) -> None:
+    for _ in range(MANY):
+        await appended(given.conn, await given.claimed(), b"1", mode="best_effort", ttl=timedelta(minutes=1))
+    await given.time_passes(hours=2)
+
+
 SCENES: dict[str, Callable[[Given, Connect], Awaitable[None]]] = {
     scene.__name__: scene
     for scene in (
         *(promote_due, expire_leases, return_orphans, expire_grants, time_out_waits, close_waitpoints),
         *(time_out_attempts, expire_executions, resume_budget_waits, reset_budgets, expire_reservations),
-        *(trim_windows, expire_workers, remove_idempotency_keys, remove_ended, fire_schedules, deliver_child_ends),
+        *(
+            trim_frames,
+            trim_windows,
+            expire_workers,
+            remove_idempotency_keys,
+            remove_ended,
+            fire_schedules,
+            deliver_child_ends,
+        ),
     )
 }
 

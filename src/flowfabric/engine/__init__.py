@@ -21,6 +21,7 @@
     schedules     submissions by cron or interval
     signing_keys  the secrets that sign tokens and grants
     steps         saved results of a handler, and its journal
+    streams       what attempts put out while they run: append frames, read and trim them
     tasks         which tasks the live workers have registered
     turns         which process runs a sweep that only one process may run
     waits         suspend, signal, approve, resume
@@ -48,6 +49,7 @@ __all__ = [
     "schedules",
     "signing_keys",
     "steps",
+    "streams",
     "tasks",
     "turns",
     "waits",

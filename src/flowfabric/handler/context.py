@@ -20,6 +20,7 @@ from flowfabric.errors import InvalidName
 from flowfabric.handler.approvals import Verdict, approval, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.children import Child, read_end
+from flowfabric.handler.frames import Frames
 from flowfabric.handler.journal import Place, Places, earlier_names
 from flowfabric.handler.retries import with_retries
 from flowfabric.handler.runtime import Runtime
@@ -53,6 +54,7 @@ class Context:
         self._places = Places(journal)
         self._leaving = Leaving()
         self._calls = Calls()
+        self._frames = Frames(runtime, claim)
 
     @property
     def _spender(self) -> Spender:
@@ -358,6 +360,13 @@ class Context:
         place = self._ask("step", f"waitpoint:{key}", [f"waitpoint:{old}" for old in earlier_names(was)])
         made = self._step(place, create, CreatedWaitpoint)
         return self._noted("ctx.create_waitpoint", key, made)
+
+    def append_frame(self, type: str, data: object, *, kind: str = "event") -> Coroutine[Any, Any, str]:  # noqa: A002
+        """Append a frame to the stream of this attempt, where readers see it at once; return its id.
+
+        `data` is what JSON can hold, or bytes, up to 64 KiB; the kind is `event`, `stdout`, `stderr` or `blob`.
+        """
+        return self._noted("ctx.append_frame", type, self._frames.append(type, data, kind))
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the current time and save it: a later run gets the same."""

@@ -1,14 +1,15 @@
 """The runtime: what a context asks of the worker that runs its handler. Every call is made under the run's lease."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from flowfabric.errors import FlowFabricError
 from flowfabric.handler.journal import Place
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Claim, CreatedWaitpoint, Reserved, Settled, Usage, UsageReport
+from flowfabric.model import Appended, Claim, CreatedWaitpoint, FrameToAppend, Reserved, Settled, Usage, UsageReport
 from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class Runtime(Protocol):
     async def run_transaction(
         self, claim: Claim, step: RunningStep, write: Callable[[Connection], Awaitable[bytes]]
     ) -> bytes: ...
+    async def append_frames(
+        self, claim: Claim, frames: Sequence[FrameToAppend]
+    ) -> Sequence[Appended | FlowFabricError]: ...
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint: ...
     def read_call(
         self, task: "Task[..., Any] | str", args: tuple[Any, ...], kwargs: Mapping[str, Any]

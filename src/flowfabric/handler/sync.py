@@ -371,6 +371,14 @@ class SyncContext(Sync):
         answer: CreatedWaitpoint = self._wait(self._thing.create_waitpoint, key, expires_in=expires_in, was=was)
         return answer
 
+    def append_frame(self, type: str, data: object, *, kind: str = "event") -> str:
+        """Append a frame to the stream of this attempt, where readers see it at once; return its id.
+
+        `data` is what JSON can hold, or bytes, up to 64 KiB; the kind is `event`, `stdout`, `stderr` or `blob`.
+        """
+        answer: str = self._wait(self._thing.append_frame, type, data, kind=kind)
+        return answer
+
     def now(self) -> datetime:
         """Return the current time and save it: a later run gets the same."""
         answer: datetime = self._wait(self._thing.now)

@@ -99,6 +99,16 @@ from flowfabric.model.schedules import (
 )
 from flowfabric.model.signing_keys import Key, Rotated, Seeded
 from flowfabric.model.steps import ReportedStep, RunningStep, Saved, Step, StepSummary
+from flowfabric.model.streams import (
+    Appended,
+    Frame,
+    FrameKind,
+    FrameMode,
+    FramePage,
+    FrameToAppend,
+    StreamSummary,
+    Tail,
+)
 from flowfabric.model.suspending import ExecutionToSuspend
 from flowfabric.model.waits import (
     BoundWaitpoint,
@@ -127,6 +137,7 @@ __all__ = [
     "AddedEdge",
     "AddedExecution",
     "Ages",
+    "Appended",
     "Attempt",
     "Beat",
     "Begin",
@@ -180,6 +191,11 @@ __all__ = [
     "FlowSummary",
     "FoundChild",
     "FoundTask",
+    "Frame",
+    "FrameKind",
+    "FrameMode",
+    "FramePage",
+    "FrameToAppend",
     "Grant",
     "Held",
     "HoldChange",
@@ -234,6 +250,7 @@ __all__ = [
     "State",
     "Step",
     "StepSummary",
+    "StreamSummary",
     "Stuck",
     "Submission",
     "SubmitOutcome",
@@ -246,6 +263,7 @@ __all__ = [
     "SuspensionSummary",
     "Swept",
     "TagChange",
+    "Tail",
     "Timing",
     "Unheld",
     "Usage",

@@ -7,7 +7,7 @@ the whole server at commit. Nothing depends on a notification arriving, because 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Self
 
@@ -22,6 +22,7 @@ from flowfabric.postgres.driver import Connection
 log = logging.getLogger("flowfabric.postgres")
 
 CHANNEL = "flowfabric"
+STREAMS = "flowfabric_streams"  # apart, so that only processes that tail a stream are woken for its frames
 MOST_NAMES = 100
 MOST_BYTES = 7_900  # of one message; Postgres accepts fewer than 8,000
 PAUSE = 0.003
@@ -30,10 +31,14 @@ CLOSING_TIME = 1.0  # seconds to send what is left when the process closes
 
 
 class Notification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Lanes that may have work, and executions that may have ended. One without names means: look at everything."""
+    """Lanes that may have work, and executions that may have ended or have new frames.
+
+    One without names means: look at everything.
+    """
 
     lanes: tuple[str, ...] = ()
     ended: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
 
 
 Listener = Callable[[Notification], None]
@@ -46,6 +51,7 @@ class Notifier:
         self._database = database
         self._lanes: set[str] = set()
         self._ended: set[str] = set()
+        self._streams: set[str] = set()
         self._listeners: set[Listener] = set()
         self._waiting = asyncio.Event()
         self._all_sent = asyncio.Event()
@@ -67,11 +73,12 @@ class Notifier:
                 task.cancel()
                 await asyncio.wait([task])
 
-    def send(self, *, lanes: Iterable[str] = (), ended: Iterable[str] = ()) -> None:
+    def send(self, *, lanes: Iterable[str] = (), ended: Iterable[str] = (), streams: Iterable[str] = ()) -> None:
         """Queue a notification and return at once. Names queued within a few milliseconds share a message."""
         self._lanes.update(lanes)
         self._ended.update(ended)
-        if self._closed or not (self._lanes or self._ended):
+        self._streams.update(streams)
+        if self._closed or not self._is_left():
             return
         self._waiting.set()
         self._all_sent.clear()
@@ -102,23 +109,28 @@ class Notifier:
     async def _send_all(self, conn: Connection) -> None:
         while True:
             await self._waiting.wait()
-            messages = deque(_messages(self._lanes, self._ended))
-            self._lanes.clear()
-            self._ended.clear()
+            messages = deque(_messages(self._lanes, self._ended, self._streams))
+            for names in (self._lanes, self._ended, self._streams):
+                names.clear()
             try:
                 while messages:
+                    channel = STREAMS if messages[0].streams else CHANNEL
                     text = msgspec.json.encode(messages[0]).decode()
-                    await call.builtin(conn, "pg_notify", channel=CHANNEL, payload=text)
+                    await call.builtin(conn, "pg_notify", channel=channel, payload=text)
                     messages.popleft()
             except LOST:
                 # Send these again on the next connection.
                 self._lanes.update(*(message.lanes for message in messages))
                 self._ended.update(*(message.ended for message in messages))
+                self._streams.update(*(message.streams for message in messages))
                 raise
-            if not (self._lanes or self._ended):
+            if not self._is_left():
                 self._waiting.clear()
                 self._all_sent.set()
             await asyncio.sleep(PAUSE)
+
+    def _is_left(self) -> bool:
+        return bool(self._lanes or self._ended or self._streams)
 
     async def _listen(self, conn: Connection) -> None:
         await conn.add_listener(CHANNEL, self._received)
@@ -148,24 +160,29 @@ async def commit_asynchronously(database: Database, conn: Connection) -> None:
         await call.builtin(conn, "set_config", name="synchronous_commit", value="off", is_local=False)
 
 
-def _messages(lanes: Collection[str], ended: Collection[str]) -> Iterator[Notification]:
-    """The names in as few messages as they fit in."""
-    names = [*((name, True) for name in sorted(lanes)), *((name, False) for name in sorted(ended))]
-    part: list[tuple[str, bool]] = []
+def _messages(lanes: Collection[str], ended: Collection[str], streams: Collection[str]) -> Iterator[Notification]:
+    """The names in as few messages as they fit in; those of streams apart, because they have their own channel."""
+    yield from _packed([*(("lanes", name) for name in sorted(lanes)), *(("ended", name) for name in sorted(ended))])
+    yield from _packed([("streams", name) for name in sorted(streams)])
+
+
+def _packed(names: Sequence[tuple[str, str]]) -> Iterator[Notification]:
+    part: list[tuple[str, str]] = []
     size = 0
-    for name, is_lane in names:
+    for what, name in names:
         length = len(msgspec.json.encode(name)) + 1
         if len(part) == MOST_NAMES or size + length > MOST_BYTES:
             yield _message(part)
             part, size = [], 0
-        part.append((name, is_lane))
+        part.append((what, name))
         size += length
     if part:
         yield _message(part)
 
 
-def _message(part: Collection[tuple[str, bool]]) -> Notification:
+def _message(part: Collection[tuple[str, str]]) -> Notification:
     return Notification(
-        lanes=tuple(name for name, is_lane in part if is_lane),
-        ended=tuple(name for name, is_lane in part if not is_lane),
+        lanes=tuple(name for what, name in part if what == "lanes"),
+        ended=tuple(name for what, name in part if what == "ended"),
+        streams=tuple(name for what, name in part if what == "streams"),
     )

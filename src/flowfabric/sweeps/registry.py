@@ -18,6 +18,7 @@ from flowfabric.engine import (
     quotas,
     schedules,
     signing_keys,
+    streams,
     waits,
     workers,
 )
@@ -69,6 +70,7 @@ def sweeps(config: Config) -> Sequence[Sweep]:
             "remove_idempotency_keys", timedelta(seconds=60), executions.remove_idempotency_keys, share=REMOVAL_SHARE
         ),
         Sweep("remove_ended", timedelta(seconds=60), remove_ended, share=REMOVAL_SHARE),
+        Sweep("trim_frames", timedelta(seconds=5), streams.trim_frames),
         Sweep("extend_events", timedelta(seconds=60), events.extend_events, limit=16),
         Sweep("trim_events", timedelta(seconds=60), trim_events, limit=100),
     ]

@@ -25,6 +25,7 @@ from flowfabric.handler.journal import Place
 from flowfabric.handler.runtime import Amounts, RunningStep
 from flowfabric.ids import ExecutionId
 from flowfabric.model import (
+    Appended,
     Begin,
     ChangedCode,
     Claim,
@@ -36,6 +37,7 @@ from flowfabric.model import (
     FailureClass,
     FailureReport,
     Fence,
+    FrameToAppend,
     JournalEntry,
     Reserved,
     Settled,
@@ -51,6 +53,7 @@ from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker.budgets import Budgets
 from flowfabric.worker.children import Children
+from flowfabric.worker.frames import Frames
 from flowfabric.worker.leased import PAUSE, LeasedCalls
 from flowfabric.worker.observer import Observer
 from flowfabric.worker.run import Changed, Completed, Failed, Lost, Outcome, Postponed, Suspended
@@ -99,6 +102,7 @@ class Reports:
         self._save = self._batch(partial(steps.save_step_many, result_limit=limit, wait=False))
         self._leased = leased
         self._children = Children(app, self._leased)
+        self._frames = Frames(app, self._leased)
         self._budgets = Budgets(app, self._leased, self._notify_ended)
         self._transactions = Transactions(app, self._leased)
         self._timers: set[asyncio.Task[None]] = set()
@@ -108,6 +112,7 @@ class Reports:
         """Return when every report has been answered."""
         for batch in (self._complete, self._fail, self._delay, self._hold, self._suspend, self._mark_begun, self._save):
             await batch.close()
+        await self._frames.close()
         await self._children.close()
         await self._budgets.close()
         for timer in tuple(self._timers):
@@ -316,6 +321,12 @@ class Reports:
     async def release(self, claim: Claim, reservation_id: UUID) -> None:
         """Release a reservation of which nothing was spent."""
         await self._budgets.release(claim, reservation_id)
+
+    async def append_frames(
+        self, claim: Claim, frames: Sequence[FrameToAppend]
+    ) -> Sequence[Appended | FlowFabricError]:
+        """Append frames of one run, in their order; it makes its next call when this one has been answered."""
+        return await self._frames.append(claim, frames)
 
     async def create_waitpoint(self, claim: Claim, key: str, expires_in: timedelta) -> CreatedWaitpoint:
         """Create a waitpoint before the run waits for it."""

@@ -1,12 +1,14 @@
 -- Ends of attempts: complete, fail or delay; many in one call, each checked against its fence.
 
--- Record the current attempts as ended and release their reservations. The caller has locked the tickets and updates
--- them next.
+-- Record the current attempts as ended, close their streams and release their reservations. The caller has locked the
+-- tickets and updates them next.
 create or replace function flowfabric._close_attempts(
     partitions smallint[], ids uuid[], lifecycle flowfabric.lifecycle, failures jsonb[])
 returns void
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    tied record;
 begin
     insert into flowfabric.attempts (partition, execution, number, type, lifecycle, worker, instance, first_epoch,
                                      last_epoch, started_at, ended_at, failure)
@@ -16,6 +18,16 @@ begin
     cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
     where t.attempt_state in ('running_attempt', 'attempt_interrupted');
     perform flowfabric._return_reservations(_close_attempts.partitions, _close_attempts.ids);
+    select array_agg(t.partition) as partitions, array_agg(t.id) as ids, array_agg(t.attempt) as attempts,
+           array_agg(case _close_attempts.lifecycle when 'interrupted_reclaimed' then 'reclaimed'
+                     else flowfabric._closed_reason('failed', x.failure) end) as reasons
+    into tied
+    from unnest(_close_attempts.partitions, _close_attempts.ids, _close_attempts.failures) as x (partition, id, failure)
+    cross join lateral (select t.partition, t.id, t.attempt from flowfabric.tickets t
+                        where t.partition = x.partition and t.id = x.id and t.ties offset 0) t;
+    if tied.ids is not null then
+        perform flowfabric._close_streams(tied.partitions, tied.ids, tied.attempts, tied.reasons);
+    end if;
 end $$;
 
 -- Complete executions with their results. `flows` is the flow of each item as the claim returned it, and empty if no

@@ -1,6 +1,7 @@
 -- Ending: the single code path by which every execution ends.
 
--- Mark a ticket as having waits or reservations to close when its execution ends. The caller has locked the ticket.
+-- Mark a ticket as having waits, reservations or streams to close when its execution ends. The caller has locked the
+-- ticket.
 create or replace function flowfabric._mark_for_closing(partition int, execution uuid)
 returns void
 language plpgsql as $$
@@ -11,9 +12,9 @@ begin
 end $$;
 
 -- End executions whose tickets the caller has locked: delete the ticket, write outcome and result, close the current
--- attempt and its waits, release reservations, append the event, and settle the flow. No caller does any of this
--- itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys. The event names the
--- lease that the end took away; the frequent one, of a completion by the lease's holder, needs only the epoch.
+-- attempt, its stream and its waits, release reservations, append the event, and settle the flow. No caller does any of
+-- this itself. A caller that knows the tickets' row addresses (ctid) passes `places` instead of keys. The event names
+-- the lease that the end took away; the frequent one, of a completion by the lease's holder, needs only the epoch.
 --
 --   moves    any phase → ended
 --   emits    execution_completed, execution_failed, execution_cancelled, execution_expired, execution_skipped
@@ -78,7 +79,8 @@ begin
     select array_agg(w.partition) filter (where w.has_family) as kin_partitions,
            array_agg(w.id) filter (where w.has_family) as kin, array_agg(w.lease) filter (where w.ties) as leases,
            array_agg(w.partition) filter (where w.ties) as tied_partitions,
-           array_agg(w.id) filter (where w.ties) as tied,
+           array_agg(w.id) filter (where w.ties) as tied, array_agg(w.attempt) filter (where w.ties) as attempts,
+           array_agg(flowfabric._closed_reason(_end.outcome, w.failure)) filter (where w.ties) as reasons,
            array_agg(w.partition) filter (where w.flow is not null) as member_partitions,
            array_agg(w.id) filter (where w.flow is not null) as members
     into done from written w;
@@ -88,6 +90,7 @@ begin
     if done.tied is not null then
         perform flowfabric._close_waits(done.tied_partitions, done.tied, _end.outcome);
         perform flowfabric._return_reservations(done.tied_partitions, done.tied);
+        perform flowfabric._close_streams(done.tied_partitions, done.tied, done.attempts, done.reasons);
         -- Appended here, after the events above: the end must be the last event of an execution.
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
         select now, event, e.partition, e.id, e.route, e.tags, e.flow, _end.by,

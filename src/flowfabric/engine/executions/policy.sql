@@ -21,7 +21,12 @@ returns setof text
 language sql immutable as $$
     select f.name from jsonb_object_keys(_unknown_policy_fields.policy) f (name)
     where f.name not in ('retry', 'attempt_timeout_ms', 'max_reclaim_count', 'max_replay_count', 'dedup_window_ms',
-                         'retention_ms', 'suspension', 'max_signals')
+                         'retention_ms', 'suspension', 'max_signals', 'stream')
+    union all
+    select 'stream.' || f.name
+    from jsonb_object_keys(case when jsonb_typeof(_unknown_policy_fields.policy -> 'stream') = 'object'
+                                then _unknown_policy_fields.policy -> 'stream' else '{}' end) f (name)
+    where f.name <> 'retention_maxlen'
     union all
     select 'suspension.' || f.name
     from jsonb_object_keys(case when jsonb_typeof(_unknown_policy_fields.policy -> 'suspension') = 'object'
@@ -61,7 +66,7 @@ language sql immutable as $$
                 jsonb_build_object('field', w.field))
             from (
                 select array_to_string(o.path, '.'), 'is invalid; use an object'
-                from (values ('{retry}'::text[]), ('{retry,backoff}'), ('{suspension}')) o (path)
+                from (values ('{retry}'::text[]), ('{retry,backoff}'), ('{suspension}'), ('{stream}')) o (path)
                 where jsonb_typeof(_policy_fault.policy #> o.path) <> 'object'
                 union all
                 select 'retry.backoff.type', 'is invalid; use fixed or exponential'
@@ -77,6 +82,7 @@ language sql immutable as $$
                     ('{attempt_timeout_ms}'::text[], 1, 315360000000), ('{max_reclaim_count}', 0, 10000),
                     ('{max_replay_count}', 0, 10000), ('{dedup_window_ms}', 0, 2592000000),
                     ('{retention_ms}', 0, 315360000000), ('{max_signals}', 1, 10000),
+                    ('{stream,retention_maxlen}', 1, 100000),
                     ('{suspension,default_timeout_ms}', 1, 315360000000), ('{retry,max_retries}', 0, 1000),
                     ('{retry,backoff,delay_ms}', 0, 2592000000), ('{retry,backoff,initial_delay_ms}', 0, 2592000000),
                     ('{retry,backoff,max_delay_ms}', 0, 2592000000)

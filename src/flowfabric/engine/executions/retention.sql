@@ -74,6 +74,10 @@ begin
     ), signals_removed as (
         delete from flowfabric.signals s using gone r
         where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
+    ), streams_left as (
+        -- A stream may have more frames than one transaction should delete: trim_frames removes it.
+        update flowfabric.streams s set trim_at = '-infinity' from gone r
+        where s.partition = any (array[r.partition]) and s.execution between r.id and r.id
     ), spending_removed as (
         delete from flowfabric.spending s using gone r
         where s.partition = any (array[r.partition]) and s.execution between r.id and r.id

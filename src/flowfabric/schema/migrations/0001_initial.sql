@@ -167,7 +167,7 @@ create table flowfabric.tickets (
     bytes              int, -- the length of a payload above 16 KiB; 1,000 smaller ones stay below 16 MiB
     crashes            smallint, -- how many leases expired while its handler may have been running
     begun              boolean, -- whether the handler may have been called under the last lease; unknown when null
-    ties               boolean, -- whether the end may have a wait, a waitpoint or a reservation to close; never reset
+    ties               boolean, -- whether its end may have a wait, a reservation or a stream to close; never reset
     id                 uuid not null,
     lease_id           uuid,
     flow               uuid, -- so that a transaction that locks the ticket sees whether it had to lock the flow first
@@ -297,6 +297,75 @@ create table flowfabric.steps (
     encoding   text,
     result     bytea,
     primary key (partition, execution, name, occurrence)
+);
+
+-- Streams: what an attempt puts out while it runs.
+
+create type flowfabric.frame_kind as enum ('stdout', 'stderr', 'event', 'blob');
+
+create type flowfabric.frame_mode as enum ('durable', 'summary', 'best_effort');
+
+create type flowfabric.closed_reason as enum (
+    'attempt_success', 'attempt_failure', 'attempt_cancelled', 'reclaimed', 'lease_expired', 'expired',
+    'suspension_timeout', 'dependency_impossible');
+
+-- The stream of an attempt: the counters that its next frame needs, and its summary. Created with the first frame, so
+-- that an attempt without output costs nothing. `last_…` is the id of the last frame; `epoch` and `number` are those of
+-- the last numbered frame, so that a repeat is noticed. `trim_at` is when `trim_frames` has something to remove, and
+-- -infinity once the execution itself was removed.
+create table flowfabric.streams (
+    partition          smallint not null,
+    attempt            int not null,
+    last_ms            bigint not null default 0,
+    last_seq           int not null default -1,
+    max_frames         int not null, -- how many durable frames are kept
+    epoch              bigint,
+    number             bigint,
+    frame_count        bigint not null default 0, -- of all frames ever appended, whether they are kept or not
+    durable_count      bigint not null default 0,
+    summary_version    bigint not null default 0,
+    best_effort_count  bigint not null default 0,
+    best_effort_at     timestamptz, -- when best-effort frames were last appended, at which rate, and how many are kept
+    best_effort_rate   double precision not null default 0,
+    best_effort_keep   int not null default 64,
+    closed_reason      flowfabric.closed_reason,
+    closed_at          timestamptz,
+    trim_at            timestamptz,
+    summary_first_at   timestamptz,
+    summary_updated_at timestamptz,
+    execution          uuid not null,
+    summary            jsonb,
+    primary key (partition, execution, attempt)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
+
+-- A rare value: most appends leave it as it is, and are HOT updates.
+create index streams_to_trim on flowfabric.streams (trim_at) where trim_at is not null;
+
+-- Frames are inserted and deleted, never updated. The id of a frame is `<ms>-<seq>`; its ordinal is its number among
+-- the frames of its mode, which for a summary is the version. `type` is null if it is the kind.
+create table flowfabric.frames (
+    partition      smallint not null,
+    attempt        int not null,
+    ms             bigint not null,
+    ordinal        bigint not null,
+    at             timestamptz not null,
+    expires_at     timestamptz, -- of best-effort frames
+    seq            int not null,
+    kind           flowfabric.frame_kind not null,
+    mode           flowfabric.frame_mode not null,
+    execution      uuid not null,
+    type           text,
+    encoding       text,
+    correlation_id text,
+    payload        bytea not null,
+    primary key (partition, execution, attempt, ms, seq)
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
+
+-- What read_frames and tail_frames return: an item, how its execution stands, and one frame of the stream, or none.
+create type flowfabric.read_frame as (
+    item int, latest int, has_ended boolean, attempt int, closed_at timestamptz, closed_reason text, more boolean,
+    frame_id text, kind text, frame_type text, at timestamptz, payload bytea, encoding text, mode text,
+    correlation_id text, summary_version bigint
 );
 
 -- Waits.

@@ -1,0 +1,173 @@
+"""Retention: how many frames a stream keeps, and when they are deleted."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from flowfabric.engine import executions, streams
+from flowfabric.errors import InvalidPolicy
+from flowfabric.model import Appended
+from tests.conftest import Connect
+from tests.engine.streams.scene import appended, frame, payloads
+from tests.given import Given
+from tests.sources import TESTS
+
+BEST_EFFORT = json.loads((TESTS / "vectors.json").read_text())["best_effort"]["cases"]
+
+
+async def test_the_last_n_frames_are_kept_and_all_are_counted(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 10}})
+    await appended(given.conn, claim, *(b"%d" % n for n in range(200)))
+    assert (await streams.trim_frames(given.conn)).moved == 190
+
+    assert await payloads(given.conn, claim.execution_id) == [b"%d" % n for n in range(190, 200)]
+    assert (await streams.append_frame(given.conn, frame(claim))).frame_count == 201
+    assert (await streams.trim_frames(given.conn)).moved == 0
+
+
+async def test_a_stream_is_trimmed_only_when_it_is_a_quarter_over(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 400}})
+    moved = []
+    for _ in range(12):
+        await appended(given.conn, claim, *[b"1"] * 50)
+        moved.append((await streams.trim_frames(given.conn)).moved)
+
+    assert moved == [0, 0, 0, 0, 0, 0, 0, 0, 0, 100, 0, 100]
+
+
+async def test_ten_thousand_frames_are_kept_unless_the_policy_says_otherwise(given: Given) -> None:
+    claim = await given.claimed()
+    await streams.append_frames(given.conn, [frame(claim, b"%d" % n) for n in range(12_600)])
+    assert (await streams.trim_frames(given.conn, limit=10_000)).moved == 2_600
+
+    assert await given.count("frames") == 10_000
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"stream": {"retention_maxlen": 0}}, "stream.retention_maxlen"),
+        ({"stream": {"retention_maxlen": 100_001}}, "stream.retention_maxlen"),
+        ({"stream": {"maxlen": 1}}, "stream.maxlen"),
+        ({"stream": 5}, "stream"),
+    ],
+)
+async def test_a_policy_with_an_impossible_retention_is_refused(
+    given: Given, policy: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidPolicy) as refused:
+        await given.submitted(policy=policy)
+    assert refused.value.fields["field"] == field
+
+
+async def test_a_pass_deletes_a_limited_number_and_the_next_one_the_rest(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 10}})
+    await appended(given.conn, claim, *(b"%d" % n for n in range(200)))
+
+    assert [(await streams.trim_frames(given.conn, limit=100)).moved for _ in range(3)] == [100, 90, 0]
+
+
+async def test_durable_frames_are_not_dropped_for_others(given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, b"kept")
+    for _ in range(3):
+        await appended(given.conn, claim, *[b"{}"] * 500, mode="summary")
+        await appended(given.conn, claim, *[b"1"] * 500, mode="best_effort", ttl=timedelta(seconds=1))
+    await given.time_passes(seconds=10)
+    await streams.trim_frames(given.conn, limit=10_000)
+
+    found = await streams.read_frames(given.conn, claim.execution_id, limit=10_000)
+    assert [it.mode for it in found.frames] == ["durable", *["summary"] * 64]
+
+
+async def test_best_effort_frames_are_gone_for_readers_when_they_expire(given: Given) -> None:
+    claim = await given.claimed(lease=timedelta(hours=1))
+    await appended(given.conn, claim, b"1", mode="best_effort", ttl=timedelta(seconds=10))
+    await given.time_passes(seconds=19)
+    assert await payloads(given.conn, claim.execution_id) == [b"1"]
+    await given.time_passes(seconds=2)
+
+    assert await payloads(given.conn, claim.execution_id) == []
+    assert await given.count("frames") == 1
+    assert (await streams.trim_frames(given.conn)).moved == 1
+    assert await given.count("frames") == 0
+
+
+async def test_a_stream_with_later_best_effort_frames_is_trimmed_again(given: Given) -> None:
+    claim = await given.claimed(lease=timedelta(hours=1))
+    await appended(given.conn, claim, b"1", mode="best_effort", ttl=timedelta(seconds=1))
+    await appended(given.conn, claim, b"2", mode="best_effort", ttl=timedelta(minutes=1))
+    moved = []
+    for seconds in (3, 30, 100):
+        await given.time_passes(seconds=seconds)
+        moved.append((await streams.trim_frames(given.conn)).moved)
+
+    assert moved == [1, 0, 1]
+
+
+@pytest.mark.parametrize("case", BEST_EFFORT, ids=lambda case: str(case["calls"]))
+async def test_the_cap_of_best_effort_frames_follows_their_rate(given: Given, case: dict[str, Any]) -> None:
+    rate, last, found = 0.0, None, []
+    for ms, frames in case["calls"]:
+        [row] = await given.rows(
+            "select r.rate, flowfabric._best_effort_keep(r.rate, $5) as keep from (select "
+            "flowfabric._best_effort_rate($1, to_timestamp($2::float8 / 1000), $3, to_timestamp($4::float8 / 1000)) "
+            "as rate) r",
+            *(rate, last, frames, ms, case["ttl_ms"]),
+        )
+        rate, last = row["rate"], ms
+        found.append((pytest.approx(rate, abs=1e-5), row["keep"]))
+
+    assert [(after["rate"], after["keep"]) for after in case["after"]] == found
+
+
+async def test_a_call_computes_the_cap_from_the_calls_before_it(given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, *[b"1"] * 10, mode="best_effort", ttl=timedelta(seconds=10))
+    await given.time_passes(seconds=1)
+    await appended(given.conn, claim, *[b"1"] * 100, mode="best_effort", ttl=timedelta(seconds=10))
+
+    [row] = await given.rows("select best_effort_rate as rate, best_effort_keep as keep from flowfabric.streams")
+    assert 10 < row["rate"] <= 20
+    assert 200 < row["keep"] <= 400
+
+
+async def test_frames_are_removed_with_their_execution(given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, *[b"1"] * 10)
+    await executions.cancel(given.conn, claim.execution_id, by="ops")
+    await given.time_passes(days=8)
+    await executions.remove_ended(given.conn)
+    moved = [(await streams.trim_frames(given.conn, limit=6)).moved for _ in range(3)]
+
+    assert moved == [6, 4, 0]
+    assert (await given.count("streams"), await given.count("frames")) == (0, 0)
+
+
+async def test_an_execution_with_the_id_of_a_removed_one_begins_with_an_empty_stream(given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, b"old", b"older")
+    await executions.cancel(given.conn, claim.execution_id, by="ops")
+    await given.time_passes(days=8)
+    await executions.remove_ended(given.conn)
+    again = await given.claimed(execution_id=claim.execution_id)
+    answer = await streams.append_frame(given.conn, frame(again, b"new", number=1))
+
+    assert answer.frame_count == 1
+    assert await payloads(given.conn, claim.execution_id) == [b"new"]
+    assert (await streams.trim_frames(given.conn)).moved == 0
+
+
+async def test_a_trim_does_not_wait_for_an_append(given: Given, connect: Connect) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 1}})
+    await appended(given.conn, claim, *[b"1"] * 100)
+    other = await connect()
+    async with other.transaction():
+        answers = await streams.append_frames(other, [frame(claim)])
+        assert isinstance(answers[0], Appended)
+        assert (await streams.trim_frames(given.conn)).moved == 99
+
+    assert (await streams.trim_frames(given.conn)).moved == 1
+    assert (await streams.trim_frames(given.conn)).moved == 0
