@@ -307,6 +307,7 @@ FIELDS = {
     "StepSummary.saved_at": "when it was saved; `None` while it runs",
     "StepSummary.started_at": "when its function was called, or the sleep began",
     "StepSummary.lasted": "how long the step took, has run, or sleeps",
+    "ExecutionTree.execution": "the execution",
     "ReportedStep.elapsed": "how long it has been running",
     "ReportedStep.name": "the name of the step",
     "ReportedStep.number": "which step or sleep of the run it is, from 1",

@@ -286,6 +286,8 @@ PARAMETERS = {
     "Context.append_frame.type": "a word of your own",
     "executions.describe.last_failure": "read the failure of the last attempt that failed, with its traceback",
     "steps.list_steps.results": "read the results too",
+    "executions.read_tree.limit": "the tree has at most this many executions",
+    "per_parent": "how many children of one execution the tree has at most",
     "claims.renew_many.running": "the steps that run under each lease, by the id of the lease",
     "executions.override.outcome": "how it ends: `success` or `failed`",
     "Execution.override.outcome": "how it ends: `success` or `failed`",

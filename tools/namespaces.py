@@ -54,7 +54,7 @@ NAMESPACES = [
         "Executions",
         "The executions in the database, whichever app has submitted them",
         "executions",
-        "executions.list_executions executions.describe executions.explain executions.get_result "
+        "executions.list_executions executions.describe executions.read_tree executions.explain executions.get_result "
         "attempts.list_attempts steps.list_steps "
         "app.acts.cancel executions.override executions.replay waits.resume holds.hold holds.unhold "
         "executions.change_priority executions.set_tag executions.get_tag claims.revoke",

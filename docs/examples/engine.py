@@ -251,6 +251,9 @@ async def of_executions(conn: asyncpg.Connection, execution_id: ExecutionId, end
     page = await executions.list_executions(conn, lane="reports", states=[PublicState.FAILED], limit=20)
     for summary in page.items:
         print(summary.execution_id, summary.failure)
+    # executions.read_tree
+    tree = await executions.read_tree(conn, execution_id)
+    print(tree.execution.task, tree.child_count, tree.child_states, [each.execution.task for each in tree.children])
     # executions.match_executions
     lowest, highest = (
         uuid.UUID(int=0x019DF237 << 96),

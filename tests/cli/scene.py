@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from uuid import UUID
 
-from flowfabric.engine import attempts, claims, flows, lanes, steps, waits, workers
+from flowfabric.engine import attempts, children, claims, flows, lanes, steps, waits, workers
 from flowfabric.ids import ExecutionId, FlowId, stamped
-from flowfabric.model import Delay, RegisteredTask, ReportedStep, Step
+from flowfabric.model import ChildToSubmit, Claim, Delay, Options, RegisteredTask, ReportedStep, Step, Submission
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -20,6 +20,7 @@ def numbered(number: int) -> ExecutionId:
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
 STUCK, NAPPING, BROKEN, BUSY = map(numbered, range(12, 16))
+PARENT, *CHILDREN = map(numbered, range(50, 76))
 
 SCHEMA: Mapping[str, object] = {
     "type": "object",
@@ -109,6 +110,29 @@ async def saved(given: Given) -> None:
         await steps.save_step(given.conn, Step(fence=claim.fence, name=name, occurrence=1, result=result, lasted=took))
     nap = Delay(fence=claim.fence, until=timedelta(hours=1), name="sleep", occurrence=1)
     await attempts.delay_many(given.conn, [nap])
+
+
+async def family(given: Given) -> Claim:
+    """An execution with 25 children: one has failed, one runs, two have completed and the others wait.
+
+    Returns the claim of the one that runs.
+    """
+    parent = await given.claimed(execution_id=PARENT)
+    policy = {"retry": {"max_retries": 0}}
+    options = Options(task="page\x1b[31m", lane="pages", policy=policy)
+    asked = [
+        ChildToSubmit(fence=parent.fence, name="submit:page", occurrence=number, execution_id=each,
+                      submission=Submission(options=options))
+        for number, each in enumerate(CHILDREN, 1)
+    ]  # fmt: skip
+    for each in asked:
+        await children.submit_children(given.conn, [each])
+    failed, *completed, runs = await given.claim(lanes=["pages"], take=4)
+    await attempts.fail(given.conn, failed.fence, "no \x1b[31mtide")
+    for claim in completed:
+        await attempts.complete(given.conn, claim.fence, b"1")
+    await attempts.complete(given.conn, parent.fence, b'{"pages": 3}')
+    return runs
 
 
 async def running(given: Given) -> None:

@@ -57,6 +57,7 @@ from flowfabric.model import (
     EdgePolicy,
     EventFilter,
     EventPage,
+    ExecutionTree,
     Explanation,
     Fired,
     FlowDescription,
@@ -389,6 +390,18 @@ class Executions(Operations):
             lambda conn: executions.describe(
                 conn, to_execution_id(execution_id), payload=payload, result=result, last_failure=last_failure
             )
+        )
+
+    async def read_tree(
+        self, execution_id: str | ExecutionId, *, per_parent: int = 20, limit: int = 200
+    ) -> ExecutionTree:
+        """Return an execution with its children, their children, and so on, down to 20 levels.
+
+        An execution with more than `per_parent` children has the failed ones first, then the unfinished ones; all are
+        counted by state. The tree has at most `limit` executions. Raises `ExecutionNotFound`, `InvalidLimit`.
+        """
+        return await self._read(
+            lambda conn: executions.read_tree(conn, to_execution_id(execution_id), per_parent=per_parent, limit=limit)
         )
 
     async def explain(self, execution_id: str | ExecutionId) -> Explanation:

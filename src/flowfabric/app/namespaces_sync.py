@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         EdgePolicy,
         EventFilter,
         EventPage,
+        ExecutionTree,
         Explanation,
         Fired,
         FlowDescription,
@@ -401,6 +402,15 @@ class SyncExecutions(Sync):
         answer: Description = self._wait(
             self._thing.describe, execution_id, payload=payload, result=result, last_failure=last_failure
         )
+        return answer
+
+    def read_tree(self, execution_id: str | ExecutionId, *, per_parent: int = 20, limit: int = 200) -> ExecutionTree:
+        """Return an execution with its children, their children, and so on, down to 20 levels.
+
+        An execution with more than `per_parent` children has the failed ones first, then the unfinished ones; all are
+        counted by state. The tree has at most `limit` executions. Raises `ExecutionNotFound`, `InvalidLimit`.
+        """
+        answer: ExecutionTree = self._wait(self._thing.read_tree, execution_id, per_parent=per_parent, limit=limit)
         return answer
 
     def explain(self, execution_id: str | ExecutionId) -> Explanation:

@@ -14,6 +14,7 @@
 | `logs` | the log of `ff worker` and `ff dev` |
 | `run_lines`, `reloading` | what `ff dev` prints about each run; `ff dev --reload` |
 | `top_screen` | the screen of `ff top` |
+| `watching`, `trees` | `--watch`, which refreshes a screen; `--tree`, which draws executions with their children |
 """
 
 import sys

@@ -160,6 +160,12 @@ by_option = click.option(
 _reason = partial(click.option, "--reason", metavar="TEXT", help="Why you are doing this; recorded in the event log.")
 reason_option = _reason()
 required_reason_option = _reason(required=True)
+watch_option = click.option(
+    "--watch",
+    is_flag=True,
+    help="Refresh every second; press q or ctrl-c to quit. With --json, or if standard output is not a terminal, print "
+    "it again whenever a state has changed.",
+)
 limit_option = click.option(
     "--limit", type=click.IntRange(0, 1_000), default=50, show_default=True, help="Show at most this many."
 )

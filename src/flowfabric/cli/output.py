@@ -12,6 +12,7 @@ is printed item by item. With `--json` the returned value is one document on one
 import asyncio
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import Any, ParamSpec
 
@@ -21,7 +22,8 @@ from flowfabric.app import App
 from flowfabric.cli import formatting, tables
 from flowfabric.cli.connection import app_at, connected
 from flowfabric.cli.errors import FAILED
-from flowfabric.cli.options import json_option, url_option
+from flowfabric.cli.options import json_option, url_option, watch_option
+from flowfabric.cli.watching import Watching, watch
 from flowfabric.model import Page
 
 P = ParamSpec("P")
@@ -33,8 +35,12 @@ def prints(
     empty: str = "nothing found",
     sentence: Callable[[Any], str] | None = None,
     layout: Callable[[Any], str] | None = None,
+    watching: Watching | None = None,
 ) -> Callable[[Command], Callable[..., None]]:
-    """Turn a coroutine that takes an open app into a command that prints its result; adds `--url` and `--json`."""
+    """Turn a coroutine that takes an open app into a command that prints its result; adds `--url` and `--json`.
+
+    With `watching` also `--watch`, which prints it again and again.
+    """
 
     def text(value: object) -> str:
         if sentence:
@@ -47,13 +53,21 @@ def prints(
 
     def decorate(command: Command) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(*, url: str | None, as_json: bool, **options: Any) -> None:
+        def run(*, url: str | None, as_json: bool, watch: bool = False, **options: Any) -> None:
             app = app_at(url, options.pop("app", None))
-            asyncio.run(_run(app, command, lambda value: print_result(text, value, as_json=as_json), options))
+
+            def show(value: object) -> None:
+                print_result(text, value, as_json=as_json)
+
+            if watch and watching:
+                as_lines = as_json or not sys.stdout.isatty()
+                asyncio.run(_watch(app, command, watching, text, show, options, as_lines=as_lines))
+            else:
+                asyncio.run(_run(app, command, show, options))
             if click.get_current_context().meta.get(FAILED):
                 click.get_current_context().exit(1)
 
-        return url_option(json_option(run))
+        return url_option(json_option(watch_option(run) if watching else run))
 
     return decorate
 
@@ -65,6 +79,20 @@ async def _run(app: App, command: Command, show: Callable[[object], None], optio
                 show(item)
         elif (value := await command(app, **options)) is not None:
             show(value)
+
+
+async def _watch(
+    app: App,
+    command: Command,
+    watching: Watching,
+    text: Callable[[Any], str],
+    show: Callable[[object], None],
+    options: dict[str, Any],
+    *,
+    as_lines: bool,
+) -> None:
+    async with connected(app) as app:
+        await watch(lambda: command(app, **options), text, watching, show=show, as_lines=as_lines)
 
 
 def page_table(columns: Iterable[str], lines: Collection[Any], page: Page[Any], empty: str) -> str:

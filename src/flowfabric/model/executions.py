@@ -161,6 +161,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     overridden: Override | None = None
 
 
+class ExecutionTree(msgspec.Struct, frozen=True, kw_only=True):
+    """An execution with its children, and theirs."""
+
+    execution: Summary
+    child_count: int = 0
+    """How many children it has; at most 10,000 are counted."""
+    child_states: Mapping[str, int] = {}
+    """How many of them are in each state."""
+    children: Sequence["ExecutionTree"] = ()
+    """Those that the tree has room for, oldest first."""
+
+
 class Description(Summary, frozen=True, kw_only=True):
     """Everything known about an execution; payload, result and last failure only if requested."""
 

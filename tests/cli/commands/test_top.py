@@ -1,11 +1,7 @@
 """`ff top`: the overview printed once, and the screen that refreshes every second."""
 
 import asyncio
-import contextlib
 import os
-import pty
-import re
-import sys
 import termios
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +15,7 @@ from flowfabric.engine.overview import overview
 from flowfabric.model import Overview
 from tests.cli.conftest import Run
 from tests.cli.looks import Looks
+from tests.cli.terminal import Terminal
 from tests.engine.stuck import everything_stuck
 from tests.given import Given
 
@@ -68,57 +65,10 @@ async def test_a_database_that_is_not_migrated_is_an_error(ff: Run, empty_url: s
     assert err.startswith("schema_behind: ")
 
 
-class Terminal:
-    """A terminal that runs `ff top`."""
-
-    def __init__(self) -> None:
-        self.outside, self.inside = pty.openpty()
-        self.seen = ""
-        self._more = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self.outside, self._read)
-
-    async def run(self, url: str) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "flowfabric.cli", "top"),
-            env=os.environ | {"FLOWFABRIC_URL": url, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
-            stdin=self.inside,
-            stdout=self.inside,
-            stderr=self.inside,
-            preexec_fn=self._take,
-        )
-
-    async def shows(self, text: str) -> None:
-        """Wait until a text appears."""
-        async with asyncio.timeout(20):
-            while text not in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen):
-                assert self.process.returncode is None, self.seen
-                self._more.clear()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._more.wait(), 1)
-
-    async def close(self) -> None:
-        if self.process.returncode is None:
-            self.process.kill()
-            await self.process.wait()
-        asyncio.get_running_loop().remove_reader(self.outside)
-        os.close(self.outside)
-        os.close(self.inside)
-
-    def _read(self) -> None:
-        self.seen += os.read(self.outside, 65_536).decode(errors="replace")
-        self._more.set()
-
-    @staticmethod
-    def _take() -> None:
-        """Become the foreground session, which receives ctrl-c."""
-        os.setsid()
-        os.close(os.open(os.ttyname(0), os.O_RDWR))
-
-
 @pytest.fixture
 async def terminal(database_url: str) -> AsyncIterator[Terminal]:
     opened = Terminal()
-    await opened.run(database_url)
+    await opened.run(database_url, "top")
     yield opened
     await opened.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from flowfabric.app import App
-from flowfabric.cli import remedies, resolve, tables, tracebacks
+from flowfabric.cli import remedies, resolve, tables, tracebacks, trees
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.commands import execution_actions as actions
 from flowfabric.cli.commands.events import detail_for_people, parse_cursor
@@ -21,8 +21,9 @@ from flowfabric.cli.options import (
     tag,
 )
 from flowfabric.cli.output import page_table, prints
+from flowfabric.cli.watching import Watching
 from flowfabric.engine import events as event_engine
-from flowfabric.model import Attempt, Description, Event, Page, PublicState, StepSummary, Summary
+from flowfabric.model import Attempt, Description, Event, ExecutionTree, Page, PublicState, StepSummary, Summary
 
 CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
         "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
@@ -50,7 +51,13 @@ def _timeline(found: Timeline) -> str:
     return page_table(("at", "event=kind", "by", "detail"), lines, found, empty="its events have been deleted")
 
 
-def _described(found: Description) -> str:
+def _states(found: Page[Summary]) -> object:
+    return [trees.state(each) for each in found.items]
+
+
+def _described(found: Description | ExecutionTree) -> str:
+    if isinstance(found, ExecutionTree):
+        return trees.drawn(found)
     card = tables.card(CARD, found)
     failed = found.last_failure and found.last_failure.traceback
     if not failed or found.state.public_state is PublicState.COMPLETED:
@@ -101,7 +108,7 @@ def executions() -> None:
 @click.option("--ids", "only_ids", is_flag=True, help="Print only the ids, one per line, to pipe into other commands.")
 @prints("execution=execution_id", "state=state.public_state", "task", "lane", "reason=explanation.sentence",
         "namespace", "created=created_at", "parent=parent_id",
-        empty="no executions match")  # fmt: skip
+        empty="no executions match", watching=Watching(_states, ended=lambda _: False))  # fmt: skip
 async def list_executions(
     app: App,
     states: tuple[PublicState, ...],
@@ -119,6 +126,8 @@ async def list_executions(
       ff executions list --state failed --lane reports --since 1h
       ff executions list --state failed --ids --limit 1000 | ff executions replay -
     """
+    if only_ids and click.get_current_context().params.get("watch"):
+        raise click.UsageError("--ids cannot be combined with --watch; leave one of them out")
     of_flow = None if flow is None else await resolve.flow_id(app, flow)
     of_parent = None if parent is None else await resolve.execution_id(app, parent)
     now = await app.now()
@@ -141,18 +150,24 @@ async def list_executions(
 
 @executions.command("describe")
 @execution_argument
-@prints(layout=_described)
-async def describe(app: App, execution: str) -> Description:
+@click.option("--tree", is_flag=True,
+              help="Show its children too, their children, and so on: at most 20 of each, failed and unfinished ones "
+                   "first, and 200 in all. The others are counted by state.")  # fmt: skip
+@prints(layout=_described, watching=Watching(trees.states, ended=trees.has_ended))
+async def describe(app: App, execution: str, tree: bool) -> Description | ExecutionTree:
     """Describe an execution: its state and why, its arguments, its result, its attempts and its lease.
 
     If it has not completed, the traceback of its last failed attempt follows, without the frames of flowfabric. --json
-    prints it whole.
+    prints it whole. With --watch it continues until the execution has ended.
 
     \b
     Example:
       ff executions describe 019df237-3e80-8a31-800c-3f9b71e5d004
+      ff executions describe 019df237-3e80-8a31-800c-3f9b71e5d004 --tree --watch
     """
     execution_id = await resolve.execution_id(app, execution)
+    if tree:
+        return await app.executions.read_tree(execution_id)
     return await app.executions.describe(execution_id, payload=True, result=True, last_failure=True)
 
 

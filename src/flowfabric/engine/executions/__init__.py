@@ -16,6 +16,7 @@ from flowfabric.engine.executions.replay import replay
 from flowfabric.engine.executions.retention import remove_ended, remove_idempotency_keys
 from flowfabric.engine.executions.submit import submit, submit_many
 from flowfabric.engine.executions.tags import get_tag, set_tag
+from flowfabric.engine.executions.tree import read_tree
 
 __all__ = [
     "cancel",
@@ -31,6 +32,7 @@ __all__ = [
     "match_executions",
     "override",
     "promote_due",
+    "read_tree",
     "remove_ended",
     "remove_idempotency_keys",
     "replay",
