@@ -312,8 +312,10 @@ begin
 end $$;
 
 -- Delete the entries of a journal that were saved from a step on, in the order of list_steps, or all of them with
--- `from_scratch`. A wait counts as saved when it ended. An open wait stays: the next run continues or withdraws it.
+-- `from_scratch`. A wait counts as saved when it ended. An open wait stays: the next run continues or withdraws it. The
+-- refusal names what is saved, up to 100 names, in the order of list_steps.
 --
+--   refuses  step_not_found
 --   returns  for the event: {from_step, from_occurrence or from_scratch, forgotten_count, forgotten: the first names};
 --            {} if nothing is asked for
 create or replace function flowfabric._forget_from(
@@ -323,6 +325,7 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     since timestamptz := '-infinity';
+    saved text[];
     forgotten record;
 begin
     if _forget_from.from_step is null and not _forget_from.from_scratch then
@@ -332,8 +335,15 @@ begin
         select min(j.at) into since from flowfabric._journal(_forget_from.partition, _forget_from.id) j
         where j.name = _forget_from.from_step and j.occurrence = _forget_from.from_occurrence;
         if since is null then
-            perform flowfabric._refuse_unsaved(_forget_from.partition, _forget_from.id, _forget_from.from_step,
-                                               _forget_from.from_occurrence);
+            saved := array(
+                select j.name from flowfabric._journal(_forget_from.partition, _forget_from.id) j
+                group by j.name order by min(j.at), 1 limit 100);
+            perform flowfabric._refuse('step_not_found', format(
+                'execution %s has not saved %s, occurrence %s; saved: %s',
+                flowfabric._id(_forget_from.partition, _forget_from.id), flowfabric._shown(_forget_from.from_step),
+                _forget_from.from_occurrence, coalesce(nullif(array_to_string(saved[:20], ', '), ''), 'nothing')
+                                              || case when cardinality(saved) > 20 then ', …' else '' end),
+                jsonb_build_object('names', saved));
         end if;
     end if;
     select count(*) as amount, to_jsonb((array_agg(j.name order by j.at, j.name, j.occurrence))[:100]) as names
@@ -369,24 +379,3 @@ language sql stable as $$
     where w.partition = _journal.partition and w.execution = _journal.id and w.name is not null
       and w.occurrence is not null and (w.ended_at is not null or w.is_sleep)
 $$;
-
--- Refuse a place in the journal at which nothing is saved; names what is, up to 100 names, in the order of list_steps.
---
---   refuses  step_not_found
-create or replace function flowfabric._refuse_unsaved(partition int, id uuid, step text, occurrence int)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    names text[];
-begin
-    select array_agg(j.name order by j.at, j.name) into names from (
-        select j.name, min(j.at) as at from flowfabric._journal(_refuse_unsaved.partition, _refuse_unsaved.id) j
-        group by j.name order by 2, 1 limit 100) j;
-    perform flowfabric._refuse('step_not_found', format(
-        'execution %s has not saved %s, occurrence %s; saved: %s',
-        flowfabric._id(_refuse_unsaved.partition, _refuse_unsaved.id), flowfabric._shown(_refuse_unsaved.step),
-        _refuse_unsaved.occurrence, coalesce(array_to_string(names[:20], ', '), 'nothing')
-                                    || case when cardinality(names) > 20 then ', …' else '' end),
-        jsonb_build_object('names', coalesce(names, '{}')));
-end $$;

@@ -25,10 +25,9 @@ returns table (number int, type text, lifecycle text, worker text, instance text
 language plpgsql stable as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e
-                   where e.partition = list_attempts.partition and e.id = list_attempts.id) then
-        perform flowfabric._refuse_missing(list_attempts.partition, list_attempts.id);
-    end if;
+    perform flowfabric._refuse_missing(list_attempts.partition, list_attempts.id)
+    where not exists (select from flowfabric.executions e
+                      where e.partition = list_attempts.partition and e.id = list_attempts.id);
     return query
     select a.number, a.type::text, a.lifecycle::text, a.worker, a.instance, a.first_epoch, a.last_epoch, a.started_at,
            a.ended_at, a.failure::text

@@ -102,40 +102,36 @@ language plpgsql as $$
 #variable_conflict use_column
 declare
     judged record;
-    retried record;
-    final record;
     others text[];
 begin
     -- For all attempts in one call, because budgets must be locked in key order. Retried or not, the attempt has ended.
     perform flowfabric._return_reservations(_settle_failures.partitions, _settle_failures.ids);
-    select array_agg(flowfabric._retry_at(e.policy, x.failure, t.retries, x.retry_after_ms, t.deadline_at,
-                                          _settle_failures.now)
-                     order by x.item) as dues,
-           array_agg(t.attempt order by x.item) as attempts
+    select array_agg(x.due_at order by x.item) as dues, array_agg(x.attempt order by x.item) as attempts,
+           array_agg(x.partition order by x.item) filter (where x.due_at is not null) as partitions,
+           array_agg(x.id order by x.item) filter (where x.due_at is not null) as ids,
+           array_agg(x.failure order by x.item) filter (where x.due_at is not null) as failures,
+           array_agg(x.partition order by x.item) filter (where x.due_at is null) as lost_partitions,
+           array_agg(x.id order by x.item) filter (where x.due_at is null) as lost,
+           array_agg(x.failure order by x.item) filter (where x.due_at is null) as final_failures
     into judged
-    from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures,
-                _settle_failures.retry_afters_ms)
-         with ordinality as x (partition, id, failure, retry_after_ms, item)
-    cross join lateral (select t.* from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-    cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id
-                        offset 0) e;
-
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures,
-           array_agg(x.due_at) as dues
-    into retried from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, judged.dues)
-                      as x (partition, id, failure, due_at)
-    where x.due_at is not null;
-    if retried.ids is not null then
-        perform flowfabric._schedule_retries(retried.partitions, retried.ids, retried.failures, retried.dues);
+    from (
+        select x.*, t.attempt, flowfabric._retry_at(
+                   e.policy, x.failure, t.retries, x.retry_after_ms, t.deadline_at, _settle_failures.now) as due_at
+        from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures,
+                    _settle_failures.retry_afters_ms)
+             with ordinality as x (partition, id, failure, retry_after_ms, item)
+        cross join lateral (select t.* from flowfabric.tickets t
+                            where t.partition = x.partition and t.id = x.id offset 0) t
+        cross join lateral (select e.policy from flowfabric.executions e
+                            where e.partition = x.partition and e.id = x.id offset 0) e
+        offset 0) x; -- `offset 0`: the time of a retry is random, and computed once
+    if judged.ids is not null then
+        perform flowfabric._schedule_retries(
+            judged.partitions, judged.ids, judged.failures, array_remove(judged.dues, null));
     end if;
-
-    select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.failure) as failures
-    into final from unnest(_settle_failures.partitions, _settle_failures.ids, _settle_failures.failures, judged.dues)
-                    as x (partition, id, failure, due_at)
-    where x.due_at is null and x.id is not null;
-    if final.ids is not null then
+    if judged.lost is not null then
         others := (flowfabric._end(
-            final.partitions, final.ids, 'failed', failures => final.failures)).ended;
+            judged.lost_partitions, judged.lost, 'failed', failures => judged.final_failures)).ended;
     end if;
 
     return query
@@ -144,32 +140,6 @@ begin
                then jsonb_build_object('due_at', x.due_at, 'next_attempt', x.attempt + 1)::text end,
            case when x.item = array_position(judged.dues, null) then others end
     from unnest(judged.dues, judged.attempts) with ordinality as x (due_at, attempt, item);
-end $$;
-
--- The failures of attempts that used up their timeout: how long it is, and how often it was used up so far.
---
---   returns  per attempt its failure
-create or replace function flowfabric._timeout_failures(partitions smallint[], ids uuid[])
-returns jsonb[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return array(
-        select jsonb_build_object(
-            'class', 'timeout', 'category', 'timeout',
-            'reason', format('attempt_timeout: attempt %s used up its %s s; that happened %s', t.attempt, e.seconds,
-                             case when a.count = 0 then 'once' else a.count + 1 || ' times' end))
-        from unnest(_timeout_failures.partitions, _timeout_failures.ids) with ordinality as x (partition, id, item)
-        cross join lateral (select t.attempt from flowfabric.tickets t
-                            where t.partition = x.partition and t.id = x.id offset 0) t
-        cross join lateral (
-            select trim_scale((e.policy ->> 'attempt_timeout_ms')::numeric / 1000) as seconds
-            from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
-        cross join lateral (
-            select count(*) from flowfabric.attempts a
-            where a.partition = x.partition and a.execution = x.id
-              and starts_with(a.failure ->> 'reason', 'attempt_timeout:')) a
-        order by x.item);
 end $$;
 
 -- Sweep: fail attempts that exceeded their timeout. They are retried if the policy allows it, else the execution
@@ -190,6 +160,7 @@ declare
     due record;
     held uuid[];
     late record;
+    failures jsonb[];
 begin
     select array_agg(d.partition) as partitions, array_agg(d.id) as ids, array_agg(d.flow) as flows into due from (
         select t.partition, t.id, t.flow from flowfabric.tickets t
@@ -208,10 +179,24 @@ begin
     moved := coalesce(cardinality(late.ids), 0);
     locked := coalesce(cardinality(due.ids), 0) - moved;
     if moved > 0 then
+        failures := array(
+            select jsonb_build_object(
+                'class', 'timeout', 'category', 'timeout',
+                'reason', format('attempt_timeout: attempt %s used up its %s s; that happened %s', t.attempt, e.seconds,
+                                 case when a.count = 0 then 'once' else a.count + 1 || ' times' end))
+            from unnest(late.partitions, late.ids) with ordinality as x (partition, id, item)
+            cross join lateral (select t.attempt from flowfabric.tickets t
+                                where t.partition = x.partition and t.id = x.id offset 0) t
+            cross join lateral (
+                select trim_scale((e.policy ->> 'attempt_timeout_ms')::numeric / 1000) as seconds
+                from flowfabric.executions e where e.partition = x.partition and e.id = x.id offset 0) e
+            cross join lateral (
+                select count(*) from flowfabric.attempts a
+                where a.partition = x.partition and a.execution = x.id
+                  and starts_with(a.failure ->> 'reason', 'attempt_timeout:')) a
+            order by x.item);
         select array_agg(flowfabric._id(late.partitions[s.item], late.ids[s.item])) filter (where s.outcome = 'failed')
                || max(s.ended)
-        into ended
-        from flowfabric._settle_failures(
-            late.partitions, late.ids, flowfabric._timeout_failures(late.partitions, late.ids), null, now) s;
+        into ended from flowfabric._settle_failures(late.partitions, late.ids, failures, null, now) s;
     end if;
 end $$;

@@ -58,11 +58,9 @@ returns table (budget_id uuid, name text, period int, spent text)
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if not exists (
-        select from flowfabric.executions e
-        where e.partition = list_spending.partition and e.id = list_spending.id) then
-        perform flowfabric._refuse_missing(list_spending.partition, list_spending.id);
-    end if;
+    perform flowfabric._refuse_missing(list_spending.partition, list_spending.id)
+    where not exists (select from flowfabric.executions e
+                      where e.partition = list_spending.partition and e.id = list_spending.id);
     return query
     select s.budget, b.name, s.period, s.spent::text
     from flowfabric.spending s

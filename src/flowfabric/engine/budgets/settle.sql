@@ -45,24 +45,6 @@ language sql immutable as $$
                    else 'does not exist, or belongs to another execution' end))
 $$;
 
--- Save a settlement as a step in the journal, unless that step is already saved. The caller has locked the ticket.
-create or replace function flowfabric._save_settlement(
-    partition int, execution uuid, step text, occurrence int, now timestamptz)
-returns void
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result)
-    values (_save_settlement.partition, _save_settlement.execution, _save_settlement.step, _save_settlement.occurrence,
-            'step', _save_settlement.now, 'true')
-    on conflict do nothing;
-    if found and (
-        select count(*) from flowfabric.steps s
-        where s.partition = _save_settlement.partition and s.execution = _save_settlement.execution) > 10000 then
-        perform flowfabric._raise(flowfabric._too_many_steps_fault());
-    end if;
-end $$;
-
 -- Settle a reservation with the actual amounts. If they fit, they count as used; otherwise the estimate counts as used
 -- and the rest as overrun. With a step, the journal of the execution saves it in the same transaction, whatever the
 -- outcome: a handler that runs again must not spend again.
@@ -99,7 +81,13 @@ begin
     held := flowfabric._lock_reservation(
         settle.reservation_id, settle.partition, settle.id, settle.lease_id, settle.epoch, settle.attempt, now);
     if settle.step_name is not null then
-        perform flowfabric._save_settlement(settle.partition, settle.id, settle.step_name, settle.step_occurrence, now);
+        insert into flowfabric.steps (partition, execution, name, occurrence, kind, at, result)
+        values (settle.partition, settle.id, settle.step_name, settle.step_occurrence, 'step', now, 'true')
+        on conflict do nothing;
+        if found and 10000 < (select count(*) from flowfabric.steps s
+                              where s.partition = settle.partition and s.execution = settle.id) then
+            perform flowfabric._raise(flowfabric._too_many_steps_fault());
+        end if;
     end if;
     if (held.reservation).ended_by = 'settle' then
         return (held.reservation).answer || jsonb_build_object(

@@ -39,24 +39,6 @@ begin
     end if;
 end $$;
 
--- Delete dedup keys that are a day old. They stop counting at that age, deleted or not.
---
---   locks    the keys it removes, skipping locked ones
---   returns  how many keys were deleted
-create or replace function flowfabric._forget_usage_keys(take int)
-returns int
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    forgotten int;
-begin
-    delete from flowfabric.usage_keys k where k.ctid = any (array(
-        select o.ctid from flowfabric.usage_keys o where o.at <= flowfabric.clock() - interval '24 hours'
-        order by o.at limit _forget_usage_keys.take for update skip locked));
-    get diagnostics forgotten = row_count;
-    return forgotten;
-end $$;
-
 -- Check the step that a report or a settlement saves in the journal.
 --
 --   refuses  fence_required, as a value

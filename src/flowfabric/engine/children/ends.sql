@@ -312,23 +312,12 @@ begin
     more := next_ones.amount = _cancel_orphans.take;
     last_partition := coalesce(next_ones.partitions[passed], last_partition);
     last_id := coalesce(next_ones.ids[passed], last_id);
-    are_left := not more and flowfabric._has_orphans(_cancel_orphans.partition, _cancel_orphans.parent);
-end $$;
-
--- Whether an execution that has ended has children that must be cancelled and are not.
---
---   returns  true or false
-create or replace function flowfabric._has_orphans(partition int, parent uuid)
-returns boolean
-language plpgsql as $$
-#variable_conflict use_column
-begin
-    return exists (
+    are_left := not more and exists (
         select from (
             select e.partition, e.id, e.parent_partition, e.parent, e.on_parent_end from flowfabric.executions e
             where e.parent is not null
-              and (e.parent_partition, e.parent) >= (_has_orphans.partition::smallint, _has_orphans.parent)
-              and (e.parent_partition, e.parent) <= (_has_orphans.partition::smallint, _has_orphans.parent)
+              and (e.parent_partition, e.parent) >= (_cancel_orphans.partition::smallint, _cancel_orphans.parent)
+              and (e.parent_partition, e.parent) <= (_cancel_orphans.partition::smallint, _cancel_orphans.parent)
             order by e.parent_partition, e.parent, e.partition, e.id offset 0) e
         cross join lateral (select from flowfabric.tickets t where t.partition = e.partition and t.id = e.id offset 0) t
         where e.on_parent_end = 'cancel');

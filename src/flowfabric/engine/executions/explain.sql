@@ -115,10 +115,18 @@ begin
             'budget', _explain_limited.since,
             case when opens_at is null then 'change_budget' else 'time' end, opens_at);
     end if;
-    quota := flowfabric._full_quota(route.quotas, _explain_limited.now);
+    quota := (flowfabric._full_quota(route.quotas, _explain_limited.now)).quota;
     opens_at := flowfabric._next_room_at(quota, _explain_limited.now);
     return flowfabric._explanation(
-        flowfabric._explain_full(quota, opens_at, _explain_limited.now), 'quota', _explain_limited.since,
+        case when quota.id is null then 'one of its quotas does not exist; use create_quota to create it'
+             when opens_at is not null then
+                 format('quota %s admits %s per %s s; it has room again at %s', quota.name,
+                        flowfabric._number(quota.max_requests_per_window), flowfabric._number(quota.window_seconds),
+                        flowfabric._moment(opens_at))
+             else format('quota %s has %s of %s running; it has room again when one of them ends', quota.name,
+                         flowfabric._number(flowfabric._held_slots(quota, _explain_limited.now)),
+                         flowfabric._number(quota.max_concurrent)) end,
+        'quota', _explain_limited.since,
         case when opens_at is null then 'complete' else 'time' end, opens_at);
 end $$;
 

@@ -86,24 +86,6 @@ begin
     where t.is_there is null;
 end $$;
 
--- Read the failure of the last attempt that failed, with its traceback.
---
---   returns  the failure, or null if no attempt has failed
-create or replace function flowfabric._last_failure(asked flowfabric.executions)
-returns jsonb
-language sql stable as $$
-    select case
-        when (_last_failure.asked).outcome in ('failed', 'expired')
-             and (_last_failure.asked).attempt_epoch is not null then
-            (_last_failure.asked).failure || jsonb_strip_nulls(jsonb_build_object(
-                'traceback', (_last_failure.asked).traceback))
-        else (
-            select a.failure from flowfabric.attempts a
-            where a.partition = (_last_failure.asked).partition and a.execution = (_last_failure.asked).id
-              and a.lifecycle = 'ended_failure'
-            order by a.number desc limit 1) end
-$$;
-
 -- Describe an execution: its whole state, its tags and its policy.
 --
 --   refuses  execution_not_found
@@ -122,8 +104,12 @@ begin
         perform flowfabric._refuse_missing(describe.partition, describe.id);
     end if;
     select summary || jsonb_build_object('tags', coalesce(e.tags, '{}'), 'policy', coalesce(e.policy, '{}'))
-           || case when describe.with_last_failure then jsonb_build_object(
-               'last_failure', flowfabric._last_failure(e)) else '{}' end,
+           || case when describe.with_last_failure then jsonb_build_object('last_failure', case
+                  when e.outcome in ('failed', 'expired') and e.attempt_epoch is not null then
+                      e.failure || jsonb_strip_nulls(jsonb_build_object('traceback', e.traceback))
+                  else (select a.failure from flowfabric.attempts a
+                        where a.partition = e.partition and a.execution = e.id and a.lifecycle = 'ended_failure'
+                        order by a.number desc limit 1) end) else '{}' end,
            case when describe.with_payload then e.payload end, coalesce(e.encoding, 'json'),
            case when describe.with_result then e.result end, coalesce(e.result_encoding, 'json')
     into description, payload, encoding, result, result_encoding

@@ -96,6 +96,8 @@ create or replace function flowfabric.remove_idempotency_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
+declare
+    old_ones int;
 begin
     with expired as (
         select k.ctid as place, flowfabric._keeps_key(k.execution_partition, k.execution) as is_kept
@@ -114,5 +116,9 @@ begin
         where k.ctid = any (array(select x.place from expired x where not x.is_kept)) returning 1
     )
     select (select count(*) from kept) + (select count(*) from forgotten) into moved;
-    moved := moved + flowfabric._forget_usage_keys(greatest(remove_idempotency_keys.take - moved, 0));
+    delete from flowfabric.usage_keys k where k.ctid = any (array(
+        select o.ctid from flowfabric.usage_keys o where o.at <= flowfabric.clock() - interval '24 hours'
+        order by o.at limit greatest(remove_idempotency_keys.take - moved, 0) for update skip locked));
+    get diagnostics old_ones = row_count;
+    moved := moved + old_ones;
 end $$;

@@ -25,7 +25,7 @@ language sql stable as $$
         when r.needs <> '{}' and not flowfabric._is_covered(r, _admission.now) then 'blocked_by_route'
         when r.budgets <> '{}' and coalesce(flowfabric._budgets_closed(r.budgets, _admission.now), true)
             then 'blocked_by_budget'
-        when r.quotas <> '{}' and flowfabric._are_full(r.quotas, _admission.now) then 'blocked_by_quota'
+        when r.quotas <> '{}' and (flowfabric._full_quota(r.quotas, _admission.now)).is_full then 'blocked_by_quota'
         else 'eligible_now'
     end
     from flowfabric.routes r join flowfabric.lanes l on l.name = r.lane

@@ -26,8 +26,17 @@ declare
     minted constant uuid := flowfabric._mint_id(home);
     answer record;
 begin
-    perform flowfabric._raise(flowfabric._submit_one_fault(
-        submit_one.payload, submit_one.delay, submit_one.run_at));
+    -- What the arrays of `submit` cannot hold, or what Python checks before it calls `submit`.
+    perform flowfabric._raise(case
+        when coalesce(jsonb_typeof(submit_one.payload), 'null') <> 'object' then
+            flowfabric._fault('invalid_body', format(
+                'payload %s is invalid; use a JSON object with the arguments of the task by name',
+                flowfabric._shown(submit_one.payload::text)), '{"field": "payload"}')
+        when num_nonnulls(submit_one.delay, submit_one.run_at) = 2 then
+            flowfabric._fault('invalid_body', 'delay and run_at are both given; use one of them', '{"field": "delay"}')
+        when not isfinite(submit_one.delay) or abs(extract(epoch from submit_one.delay)) > 1e12 then
+            flowfabric._fault('invalid_time', format(
+                'delay %s is invalid; use a duration from 0, at most ten years', submit_one.delay)) end);
     select s.* into answer from flowfabric.submit(
         options => array[jsonb_strip_nulls(jsonb_build_object(
             'task', submit_one.task, 'lane', submit_one.lane, 'namespace', submit_one.namespace,
@@ -52,27 +61,6 @@ begin
     return case answer.outcome when 'duplicate' then answer.detail::jsonb ->> 'execution_id'
                                else flowfabric._id(home, minted) end;
 end $$;
-
--- Check what the arrays of `submit` cannot hold, or what Python checks before it calls `submit`.
---
---   refuses  invalid_body, invalid_time, as a value
---   returns  the fault, or null
-create or replace function flowfabric._submit_one_fault(
-    payload jsonb, delay interval, run_at timestamptz)
-returns jsonb
-language sql immutable as $$
-    select case
-        when coalesce(jsonb_typeof(_submit_one_fault.payload), 'null') <> 'object' then
-            flowfabric._fault('invalid_body', format(
-                'payload %s is invalid; use a JSON object with the arguments of the task by name',
-                flowfabric._shown(_submit_one_fault.payload::text)), '{"field": "payload"}')
-        when num_nonnulls(_submit_one_fault.delay, _submit_one_fault.run_at) = 2 then
-            flowfabric._fault('invalid_body', 'delay and run_at are both given; use one of them', '{"field": "delay"}')
-        when not isfinite(_submit_one_fault.delay) or abs(extract(epoch from _submit_one_fault.delay)) > 1e12 then
-            flowfabric._fault('invalid_time', format(
-                'delay %s is invalid; use a duration from 0, at most ten years', _submit_one_fault.delay))
-    end
-$$;
 
 -- Mint a UUID of version 8: 48 bits of milliseconds, 12 bits below the millisecond, 15 bits of partition, 47 random.
 --

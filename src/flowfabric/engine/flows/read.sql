@@ -31,33 +31,24 @@ language sql stable set enable_seqscan = off as $$
         group by 1) s
 $$;
 
--- Derive the state of a flow from the counts of its members.
+-- The summary of a flow, as in a list. Its state is derived from the counts of its members.
 --
---   returns  cancelled, open, failed, completed, running or blocked
-create or replace function flowfabric._flow_state(flow flowfabric.flows, counts jsonb)
-returns text
-language sql immutable as $$
-    select case
-        when (_flow_state.flow).cancelled_at is not null then 'cancelled'
-        when _flow_state.counts = '{}' then 'open'
-        when _flow_state.counts - '{completed,failed,cancelled,expired,skipped}'::text[] = '{}' then
-            case when _flow_state.counts ?| '{failed,cancelled,expired}' then 'failed' else 'completed' end
-        when _flow_state.counts ? 'active' then 'running'
-        when _flow_state.counts ?| '{suspended,delayed,rate_limited,waiting_dependencies}'
-         and not _flow_state.counts ? 'waiting' then 'blocked'
-        else 'open' end
-$$;
-
--- The summary of a flow, as in a list.
---
---   returns  the summary
+--   returns  the summary; its state is cancelled, open, failed, completed, running or blocked
 create or replace function flowfabric._flow_summary(flow flowfabric.flows, counts jsonb)
 returns jsonb
 language sql immutable as $$
     select jsonb_strip_nulls(jsonb_build_object(
         'flow_id', flowfabric._id_json((_flow_summary.flow).partition, (_flow_summary.flow).id),
         'kind', (_flow_summary.flow).kind, 'namespace', (_flow_summary.flow).namespace,
-        'state', flowfabric._flow_state(_flow_summary.flow, _flow_summary.counts),
+        'state', case
+            when (_flow_summary.flow).cancelled_at is not null then 'cancelled'
+            when _flow_summary.counts = '{}' then 'open'
+            when _flow_summary.counts - '{completed,failed,cancelled,expired,skipped}'::text[] = '{}' then
+                case when _flow_summary.counts ?| '{failed,cancelled,expired}' then 'failed' else 'completed' end
+            when _flow_summary.counts ? 'active' then 'running'
+            when _flow_summary.counts ?| '{suspended,delayed,rate_limited,waiting_dependencies}'
+             and not _flow_summary.counts ? 'waiting' then 'blocked'
+            else 'open' end,
         'revision', (_flow_summary.flow).revision, 'node_count', (_flow_summary.flow).node_count,
         'edge_count', (_flow_summary.flow).edge_count, 'created_at', (_flow_summary.flow).created_at,
         'changed_at', (_flow_summary.flow).changed_at, 'cancelled_at', (_flow_summary.flow).cancelled_at,

@@ -179,7 +179,8 @@ begin
 end $$;
 
 -- Apply the decisions: release members whose group is satisfied, skip members whose group is impossible, and cancel the
--- remaining upstreams. The caller has locked the flows and settled all edges.
+-- remaining upstreams. Only members that are blocked by dependencies are released, and a due time in the future stays.
+-- The caller has locked the flows and settled all edges.
 --
 --   moves    blocked_by_dependencies → eligible_now, or not_eligible_until_time; any phase → ended: skipped, cancelled
 --   locks    the tickets, in key order; the budgets of their reservations, in key order
@@ -197,6 +198,7 @@ declare
         cross join lateral (
             select g as edge_group from flowfabric.edge_groups g
             where g.partition = x.partition and g.downstream = x.id offset 0) g);
+    now constant timestamptz := flowfabric.clock();
     lanes text[];
 begin
     perform from (
@@ -209,42 +211,13 @@ begin
 
     perform flowfabric._note_groups('edge_group_satisfied', array(
         select g from unnest(fired) g where g.state = 'satisfied'));
-    lanes := flowfabric._release(fired);
-    if _act_on_groups.skips <> '{}' then
-        perform flowfabric._note_groups('edge_group_impossible', array(
-            select g from unnest(fired) g where g.state = 'impossible'));
-        perform flowfabric._end(
-            _act_on_groups.skip_partitions, _act_on_groups.skips, 'skipped',
-            failures => flowfabric._skip_failures(_act_on_groups.skip_partitions, _act_on_groups.skips));
-    end if;
-    if _act_on_groups.cancels <> '{}' then
-        perform flowfabric._end(
-            _act_on_groups.cancel_partitions, _act_on_groups.cancels, 'cancelled',
-            failures => _act_on_groups.reasons, detail => '{"source": "flow_cascade"}');
-    end if;
-    return lanes;
-end $$;
-
--- Release members whose group is satisfied. Only members that are blocked by dependencies move, and a due time in the
--- future is kept.
---
---   moves    blocked_by_dependencies → eligible_now, or not_eligible_until_time while the due time is ahead
---   returns  the lanes of those that are claimable now
-create or replace function flowfabric._release(groups flowfabric.edge_groups[])
-returns text[]
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-declare
-    now timestamptz := flowfabric.clock();
-    lanes text[];
-begin
     with released as (
         update flowfabric.tickets t
         set eligibility = case
                 when t.due_at > now then 'not_eligible_until_time' else 'eligible_now' end::flowfabric.eligibility,
             reason = case when t.due_at > now then 'waiting_for_delay' else 'waiting_for_worker' end::flowfabric.reason
         from (
-            select t.place from unnest(_release.groups) g
+            select t.place from unnest(fired) g
             cross join lateral (
                 select t.ctid as place, t.eligibility from flowfabric.tickets t
                 where t.partition = g.partition and t.id = g.downstream offset 0) t
@@ -253,6 +226,29 @@ begin
         returning t.lane, t.eligibility
     )
     select coalesce(array_agg(distinct r.lane), '{}') into lanes from released r where r.eligibility = 'eligible_now';
+    if _act_on_groups.skips <> '{}' then
+        perform flowfabric._note_groups('edge_group_impossible', array(
+            select g from unnest(fired) g where g.state = 'impossible'));
+        perform flowfabric._end(
+            _act_on_groups.skip_partitions, _act_on_groups.skips, 'skipped',
+            failures => array( -- because of an upstream that failed, or else of one that was skipped itself
+                select jsonb_build_object('class', 'cancelled', 'category', 'skipped', 'reason', format(
+                    'upstream %s %s', flowfabric._id(x.partition, u.upstream),
+                    coalesce(flowfabric._ended_state(u.outcome), u.state::text)))
+                from unnest(_act_on_groups.skip_partitions, _act_on_groups.skips)
+                     with ordinality as x (partition, id, number)
+                cross join lateral (
+                    select e.upstream, e.state, o.outcome from flowfabric.flow_edges e
+                    join flowfabric.executions o on o.partition = e.partition and o.id = e.upstream
+                    where e.partition = x.partition and e.downstream = x.id and e.state in ('failed', 'skipped')
+                    order by e.state, e.upstream limit 1) u
+                order by x.number));
+    end if;
+    if _act_on_groups.cancels <> '{}' then
+        perform flowfabric._end(
+            _act_on_groups.cancel_partitions, _act_on_groups.cancels, 'cancelled',
+            failures => _act_on_groups.reasons, detail => '{"source": "flow_cascade"}');
+    end if;
     return lanes;
 end $$;
 
@@ -274,25 +270,4 @@ begin
         select t.partition, t.id from flowfabric.tickets t
         where t.partition = g.partition and t.id = g.downstream offset 0) t;
     perform flowfabric._append_all(_note_groups.kind, open_ones.partitions, open_ones.ids, open_ones.details);
-end $$;
-
--- The reason why members are skipped: an upstream that failed, or else an upstream that was skipped itself.
---
---   returns  one failure per member, in the given order
-create or replace function flowfabric._skip_failures(partitions smallint[], ids uuid[])
-returns jsonb[]
-language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
-begin
-    return array(
-        select jsonb_build_object('class', 'cancelled', 'category', 'skipped', 'reason', format(
-            'upstream %s %s', flowfabric._id(x.partition, u.upstream),
-            coalesce(flowfabric._ended_state(u.outcome), u.state::text)))
-        from unnest(_skip_failures.partitions, _skip_failures.ids) with ordinality as x (partition, id, number)
-        cross join lateral (
-            select e.upstream, e.state, o.outcome from flowfabric.flow_edges e
-            join flowfabric.executions o on o.partition = e.partition and o.id = e.upstream
-            where e.partition = x.partition and e.downstream = x.id and e.state in ('failed', 'skipped')
-            order by e.state, e.upstream limit 1) u
-        order by x.number);
 end $$;

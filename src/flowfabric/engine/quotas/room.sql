@@ -1,24 +1,9 @@
 -- Room: how many more executions a quota admits. It is counted from stored rows, so an execution never has to return
 -- its slot explicitly. Each quota has stripes, and its room is that of all of them.
 
--- Whether a ticket holds a slot: it is active with the epoch of the slot, or has its grant. Epochs and grants do not
--- repeat, so a slot that is not held never will be again. A reader may treat an expired grant as holding nothing; an
--- admission may not, because a worker may be using the grant at that moment.
---
---   returns  true or false
-create or replace function flowfabric._holds_slot(
-    phase flowfabric.phase, eligibility flowfabric.eligibility, epoch bigint, expires_at timestamptz, slot_epoch bigint,
-    grant_expires_at timestamptz, valid_at timestamptz)
-returns boolean
-language sql immutable as $$
-    select case when _holds_slot.grant_expires_at is null
-        then _holds_slot.phase = 'active' and _holds_slot.epoch = _holds_slot.slot_epoch
-        else _holds_slot.phase = 'runnable' and _holds_slot.eligibility = 'granted'
-            and _holds_slot.expires_at = _holds_slot.grant_expires_at and _holds_slot.expires_at > _holds_slot.valid_at
-        end
-$$;
-
--- The slots of a stripe, and whether a ticket holds each.
+-- The slots of a stripe, and whether a ticket holds each: it is active with the epoch of the slot, or has its grant.
+-- Epochs and grants do not repeat, so a slot that is not held never will be again. A reader may treat an expired grant
+-- as holding nothing; an admission may not, because a worker may be using the grant at that moment.
 --
 --   returns  the ctids of the slots
 create or replace function flowfabric._slots_of(stripe flowfabric.quota_stripes, valid_at timestamptz)
@@ -28,8 +13,9 @@ language plpgsql stable as $$
 begin
     return query
     select s.ctid, coalesce((
-        select flowfabric._holds_slot(t.phase, t.eligibility, t.epoch, t.expires_at, s.epoch, s.grant_expires_at,
-                                      _slots_of.valid_at)
+        select case when s.grant_expires_at is null then t.phase = 'active' and t.epoch = s.epoch
+                    else t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at = s.grant_expires_at
+                         and t.expires_at > _slots_of.valid_at end
         from flowfabric.tickets t where t.partition = s.execution_partition and t.id = s.execution), false)
     from flowfabric.quota_slots s
     where s.partition = stripe.partition and s.quota = stripe.quota and s.stripe = stripe.number;
@@ -157,55 +143,24 @@ begin
         order by x.number);
 end $$;
 
--- The first of these quotas, by id, that admits nothing now, for readers.
+-- Whether any of these quotas admits nothing now, for readers. A quota that does not exist admits nothing.
 --
---   returns  the quota; null if all have room
-create or replace function flowfabric._full_quota(quotas uuid[], now timestamptz)
-returns flowfabric.quotas
+--   returns  true or false; the first of them, by id, that is full; null if one does not exist
+create or replace function flowfabric._full_quota(
+    quotas uuid[], now timestamptz, out is_full boolean, out quota flowfabric.quotas)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
-declare
-    quota flowfabric.quotas;
 begin
     for quota in select q.* from flowfabric.quotas q where q.id = any (_full_quota.quotas) order by q.id loop
         if flowfabric._quota_room(quota, _full_quota.now, _full_quota.now, 1) = 0 then
-            return quota;
+            is_full := true;
+            return;
         end if;
     end loop;
-    return null;
+    quota := null;
+    is_full := (select count(*) from flowfabric.quotas q where q.id = any (_full_quota.quotas))
+               < cardinality(_full_quota.quotas);
 end $$;
-
--- Whether any of these quotas admits nothing now. A quota that does not exist admits nothing.
---
---   returns  true or false
-create or replace function flowfabric._are_full(quotas uuid[], now timestamptz)
-returns boolean
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
-begin
-    return (flowfabric._full_quota(_are_full.quotas, _are_full.now)).id is not null
-        or (select count(*) from flowfabric.quotas q where q.id = any (_are_full.quotas))
-           < cardinality(_are_full.quotas);
-end $$;
-
--- Explain why a quota admits nothing now.
---
---   returns  the sentence
-create or replace function flowfabric._explain_full(quota flowfabric.quotas, next_room_at timestamptz, now timestamptz)
-returns text
-language sql stable as $$
-    select case
-        when (_explain_full.quota).id is null then 'one of its quotas does not exist; use create_quota to create it'
-        when _explain_full.next_room_at is not null then
-            format('quota %s admits %s per %s s; it has room again at %s', (_explain_full.quota).name,
-                   flowfabric._number((_explain_full.quota).max_requests_per_window),
-                   flowfabric._number((_explain_full.quota).window_seconds),
-                   flowfabric._moment(_explain_full.next_room_at))
-        else format('quota %s has %s of %s running; it has room again when one of them ends',
-                    (_explain_full.quota).name,
-                    flowfabric._number(flowfabric._held_slots(_explain_full.quota, _explain_full.now)),
-                    flowfabric._number((_explain_full.quota).max_concurrent)) end
-$$;
 
 -- When a full window has room again: the moment when enough of its oldest admissions have left the window.
 --

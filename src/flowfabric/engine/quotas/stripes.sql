@@ -5,8 +5,6 @@
 
 -- Create the missing stripes of a quota and divide its limits among all of them: one stripe for every four executions
 -- that the smaller limit admits, at most 16. The caller has locked the quota.
---
---   locks    the stripes, in order
 create or replace function flowfabric._make_stripes(partition int, quota uuid)
 returns void
 language plpgsql as $$
@@ -19,15 +17,14 @@ begin
     where q.partition = _make_stripes.partition and q.id = _make_stripes.quota
       and not exists (select from flowfabric.quota_stripes s
                       where s.partition = q.partition and s.quota = q.id and s.number = n.number);
-    perform from flowfabric.quota_stripes s
-    where s.partition = _make_stripes.partition and s.quota = _make_stripes.quota
-    order by s.number for update;
     perform flowfabric._divide(_make_stripes.partition, _make_stripes.quota);
 end $$;
 
 -- Divide what a quota admits now equally among its stripes. What a stripe has admitted stays its own. If there is more
 -- than the limits allow, because they were lowered, no stripe admits anything until a claim divides again. The caller
--- has locked the quota and all of its stripes.
+-- has locked the quota.
+--
+--   locks    the stripes, in order
 create or replace function flowfabric._divide(partition int, quota uuid)
 returns void
 language plpgsql as $$
@@ -35,6 +32,8 @@ language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
 begin
+    perform from flowfabric.quota_stripes s
+    where s.partition = _divide.partition and s.quota = _divide.quota order by s.number for update;
     perform flowfabric._count_again(s.ctid, now) from flowfabric.quota_stripes s
     where s.partition = _divide.partition and s.quota = _divide.quota;
     update flowfabric.quota_stripes s
@@ -251,8 +250,6 @@ begin
     if _divide_again.may_wait then
         perform from flowfabric.quotas q
         where q.partition = _divide_again.partition and q.id = _divide_again.quota for update;
-        perform from flowfabric.quota_stripes s
-        where s.partition = _divide_again.partition and s.quota = _divide_again.quota order by s.number for update;
     else
         perform from flowfabric.quotas q
         where q.partition = _divide_again.partition and q.id = _divide_again.quota for update skip locked;

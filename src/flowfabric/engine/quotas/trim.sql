@@ -13,6 +13,10 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     now timestamptz := flowfabric.clock();
     due record;
+    held flowfabric.quota_stripes;
+    span int;
+    removed int;
+    freed int;
 begin
     moved := 0;
     for due in
@@ -25,45 +29,26 @@ begin
            or s.slots > 0 and exists (select from flowfabric._slots_of(s, '-infinity') x where not x.is_held)
         order by s.quota, s.number offset trim_windows.passing
     loop
-        moved := moved + flowfabric._trim_stripe(due.partition, due.quota, due.number, now, trim_windows.take - moved);
         exit when moved >= trim_windows.take;
+        select s.* into held from flowfabric.quota_stripes s
+        where s.partition = due.partition and s.quota = due.quota and s.number = due.number for update skip locked;
+        continue when not found;
+        span := (select q.window_seconds from flowfabric.quotas q
+                 where q.partition = held.partition and q.id = held.quota);
+        delete from flowfabric.quota_entries e where e.ctid = any (array(
+            select e.ctid from flowfabric.quota_entries e
+            where e.partition = held.partition and e.quota = held.quota and e.stripe = held.number
+              and e.at <= now - span * interval '1 second'
+            order by e.at, e.number limit trim_windows.take - moved));
+        get diagnostics removed = row_count;
+        delete from flowfabric.quota_slots s where s.ctid = any (array(
+            select x.place from flowfabric._slots_of(held, '-infinity') x
+            where not x.is_held limit trim_windows.take - moved - removed));
+        get diagnostics freed = row_count;
+        update flowfabric.quota_stripes s
+        set slots = greatest(0, s.slots - freed), used_at = greatest(s.used_at, now),
+            entries = flowfabric._entries_of(held, span, now, '-infinity')
+        where s.partition = held.partition and s.quota = held.quota and s.number = held.number;
+        moved := moved + removed + freed;
     end loop;
-end $$;
-
--- Delete up to `most` rows of a stripe that its quota no longer counts, and count its entries again.
---
---   locks    the stripe, unless it is locked
---   returns  how many rows were deleted
-create or replace function flowfabric._trim_stripe(partition int, quota uuid, number int, now timestamptz, most int)
-returns int
-language plpgsql as $$
-#variable_conflict use_column
-declare
-    held flowfabric.quota_stripes;
-    quota flowfabric.quotas;
-    entries int;
-    removed int;
-begin
-    select s.* into held from flowfabric.quota_stripes s
-    where s.partition = _trim_stripe.partition and s.quota = _trim_stripe.quota and s.number = _trim_stripe.number
-    for update skip locked;
-    if not found then
-        return 0;
-    end if;
-    select q.* into quota from flowfabric.quotas q where q.partition = held.partition and q.id = held.quota;
-    delete from flowfabric.quota_entries e where e.ctid = any (array(
-        select e.ctid from flowfabric.quota_entries e
-        where e.partition = held.partition and e.quota = held.quota and e.stripe = held.number
-          and e.at <= _trim_stripe.now - quota.window_seconds * interval '1 second'
-        order by e.at, e.number limit _trim_stripe.most));
-    get diagnostics entries = row_count;
-    delete from flowfabric.quota_slots s where s.ctid = any (array(
-        select x.place from flowfabric._slots_of(held, '-infinity') x
-        where not x.is_held limit _trim_stripe.most - entries));
-    get diagnostics removed = row_count;
-    update flowfabric.quota_stripes s
-    set slots = greatest(0, s.slots - removed), used_at = greatest(s.used_at, _trim_stripe.now),
-        entries = flowfabric._entries_of(held, quota.window_seconds, _trim_stripe.now, '-infinity')
-    where s.partition = held.partition and s.quota = held.quota and s.number = held.number;
-    return entries + removed;
 end $$;

@@ -47,10 +47,9 @@ returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, cod
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e
-                   where e.partition = list_waits.partition and e.id = list_waits.id) then
-        perform flowfabric._refuse_missing(list_waits.partition, list_waits.id);
-    end if;
+    perform flowfabric._refuse_missing(list_waits.partition, list_waits.id)
+    where not exists (select from flowfabric.executions e
+                      where e.partition = list_waits.partition and e.id = list_waits.id);
     return query
     select w.execution, w.id, w.suspended_at, w.reason_code, w.about, encode(w.about_digest, 'hex'),
            array(select p.key from unnest(w.waitpoints) as g (id)
@@ -70,7 +69,8 @@ end $$;
 -- List the waitpoints of an execution, oldest first, with keyset pagination.
 --
 --   refuses  execution_not_found, invalid_limit
---   returns  one row per waitpoint, with the kid and the fingerprint of its token
+--   returns  one row per waitpoint, with the kid and the fingerprint of its token, and the names of the signals that
+--            its condition accepts, sorted: none if any name is accepted, a marker if no signal can satisfy it
 create or replace function flowfabric.list_waitpoints(
     partition int, id uuid, state text default null, after_created timestamptz default null, after_id uuid default null,
     take int default 100)
@@ -80,13 +80,19 @@ returns table (waitpoint_id uuid, key text, state_name text, required_signal_nam
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-    if not exists (select from flowfabric.executions e
-                   where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id) then
-        perform flowfabric._refuse_missing(list_waitpoints.partition, list_waitpoints.id);
-    end if;
+    perform flowfabric._refuse_missing(list_waitpoints.partition, list_waitpoints.id)
+    where not exists (select from flowfabric.executions e
+                      where e.partition = list_waitpoints.partition and e.id = list_waitpoints.id);
     return query
-    select w.id, w.key, w.state::text, flowfabric._required_names(s.condition, w.key), w.created_at, w.activated_at,
-           w.expires_at, w.closed_at, w.close_reason, w.kid, w.fingerprint,
+    select w.id, w.key, w.state::text,
+           case s.condition ->> 'kind'
+               when 'operator_only' then array['__operator_only__']
+               when 'timeout_only' then array['__timeout_only__']
+               else (select case when bool_and(n.node ? 'name')
+                         then array_agg(distinct n.node ->> 'name' order by n.node ->> 'name') else '{}' end
+                     from flowfabric._nodes(s.condition) n
+                     where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? w.key) end,
+           w.created_at, w.activated_at, w.expires_at, w.closed_at, w.close_reason, w.kid, w.fingerprint,
            (select count(*) from flowfabric.signals g where g.waitpoint = w.id), encode(s.about_digest, 'hex')
     from flowfabric.waitpoints w
     left join flowfabric.waits s on s.partition = w.partition and s.execution = w.execution and s.id = w.wait
@@ -97,19 +103,3 @@ begin
     order by w.created_at, w.id
     limit flowfabric._page(list_waitpoints.take);
 end $$;
-
--- List the names of the signals that a condition accepts on a waitpoint.
---
---   returns  the names, sorted; none if any name is accepted; a marker if no signal can satisfy it
-create or replace function flowfabric._required_names(condition jsonb, key text)
-returns text[]
-language sql immutable as $$
-    select case _required_names.condition ->> 'kind'
-        when 'operator_only' then array['__operator_only__']
-        when 'timeout_only' then array['__timeout_only__']
-        else (select case when bool_and(n.node ? 'name')
-                  then array_agg(distinct n.node ->> 'name' order by n.node ->> 'name') else '{}' end
-              from flowfabric._nodes(_required_names.condition) n
-              where coalesce(n.node -> 'waitpoints', n.node -> 'waitpoint') ? _required_names.key)
-    end
-$$;
