@@ -26,7 +26,7 @@ CANNOT_HAPPEN = {
         "row_locked": "it waits for locks",
         "payload_too_large": "a place stores no result of a handler",
     },
-    "_fence_faults": {"row_locked": "it waits for locks"},
+    "report_usage": {"row_locked": "it waits for locks"},
     "_fire": dict.fromkeys(OF_FLOWS, "a schedule does not submit to a flow"),
     "submit_one": {**dict.fromkeys(OF_FLOWS, "it submits to no flow"), "invalid_limit": "it sends one item"},
     "set_edge_group": {"execution_not_found": "a member of a flow that it has locked; retention removes whole flows"},

@@ -285,16 +285,14 @@ returns table (
     lane text, reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language sql stable as $$
     select * from (
-        select l.name, s.* from unnest(_stuck.lanes) l (name)
-        cross join lateral flowfabric._stuck_routes(l.name, _stuck.now) s
-        union all
-        select l.name, s.* from unnest(_stuck.lanes) l (name)
-        cross join lateral flowfabric._stuck_tasks(l.name, _stuck.now) s
-        union all
-        select l.name, s.* from unnest(_stuck.lanes) l (name) cross join lateral flowfabric._stuck_holds(l.name) s
-        union all
-        select l.name, s.* from unnest(_stuck.lanes) l (name)
-        cross join lateral flowfabric._stuck_delays(l.name, _stuck.now) s
+        select l.name, s.* from unnest(_stuck.lanes) l (name) cross join lateral (
+            select s.* from flowfabric._stuck_routes(l.name, _stuck.now) s
+            union all
+            select s.* from flowfabric._stuck_tasks(l.name, _stuck.now) s
+            union all
+            select s.* from flowfabric._stuck_holds(l.name) s
+            union all
+            select s.* from flowfabric._stuck_delays(l.name, _stuck.now) s) s
         union all
         select s.* from flowfabric._stuck_waits() s
         union all

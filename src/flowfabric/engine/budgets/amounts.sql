@@ -1,5 +1,5 @@
--- Amounts: {dimension: whole number}, validated, added and compared with limits. These functions use loops because
--- every usage report calls all of them, and a query would be several times slower.
+-- Amounts: {dimension: whole number}, at most 2^53 - 1, beyond which JSON numbers are not exact. These functions use
+-- loops because every usage report calls all of them, and a query would be several times slower.
 
 -- Check amounts.
 --
@@ -24,7 +24,7 @@ begin
                 format('dimension %s is invalid; use 1 to 64 lowercase letters, digits and underscores, starting with '
                        'a letter', flowfabric._shown(given.dimension)),
                 jsonb_build_object('dimension', left(given.dimension, 64)));
-        elsif not flowfabric._is_amount(given.value, 0) then
+        elsif not flowfabric._is_whole(given.value, 0, 9007199254740991) then
             return flowfabric._fault('invalid_usage',
                 format('amount %s of dimension %s is invalid; use a whole number from 0 to 9,007,199,254,740,991',
                        flowfabric._shown(given.value::text), given.dimension),
@@ -49,19 +49,6 @@ create or replace function flowfabric._is_dimension(word text)
 returns boolean
 language sql immutable as $$
     select _is_dimension.word ~ '^[a-z][a-z0-9_]{0,63}$'
-$$;
-
--- Whether a JSON value is a whole number from `smallest` to 2^53 - 1, beyond which JSON numbers are not exact.
---
---   returns  true or false
-create or replace function flowfabric._is_amount(value jsonb, smallest int)
-returns boolean
-language sql immutable as $$
-    select case
-        when jsonb_typeof(_is_amount.value) = 'number' then
-            _is_amount.value::numeric between _is_amount.smallest and 9007199254740991
-            and scale(_is_amount.value::numeric) = 0
-        else false end
 $$;
 
 -- Amounts as they are counted: input_tokens and output_tokens also count as tokens.

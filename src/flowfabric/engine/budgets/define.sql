@@ -45,8 +45,8 @@ create or replace function flowfabric._are_limits(limits jsonb)
 returns boolean
 language sql immutable as $$
     select case when jsonb_typeof(_are_limits.limits) = 'object' then (
-        select count(*) <= 32
-               and coalesce(bool_and(flowfabric._is_dimension(l.key) and flowfabric._is_amount(l.value, 1)), true)
+        select count(*) <= 32 and coalesce(bool_and(
+                   flowfabric._is_dimension(l.key) and flowfabric._is_whole(l.value, 1, 9007199254740991)), true)
         from jsonb_each(_are_limits.limits) l) else false end
 $$;
 
@@ -163,7 +163,7 @@ begin
     where b.partition = budget.partition and b.id = budget.id;
     perform flowfabric._store_budget(budget);
     perform flowfabric._append_budget('budget_changed', budget, change_budget.by, given);
-    lanes := flowfabric._resume_waiting_for_budget(before, budget, now);
+    lanes := flowfabric._resume_waiting_for_budget(before, budget);
 end $$;
 
 -- The description of a budget, in its effective state.

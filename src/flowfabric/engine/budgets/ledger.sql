@@ -46,7 +46,7 @@ begin
     perform flowfabric._store_budget(after);
     perform flowfabric._append_budget('usage_released', after, release_usage.by, jsonb_build_object(
         'execution_id', flowfabric._id(release_usage.partition, release_usage.id), 'amounts', spent));
-    lanes := flowfabric._resume_waiting_for_budget(before, after, now);
+    lanes := flowfabric._resume_waiting_for_budget(before, after);
 end $$;
 
 -- List the amounts that an execution has spent, by budget and period.

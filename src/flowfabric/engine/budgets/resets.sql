@@ -26,7 +26,7 @@ begin
     perform flowfabric._store_budget(after);
     perform flowfabric._append_budget('budget_reset', after, reset_budget.by, jsonb_build_object(
         'used', before.used, 'next_reset_at', after.next_reset_at));
-    lanes := flowfabric._resume_waiting_for_budget(before, after, now);
+    lanes := flowfabric._resume_waiting_for_budget(before, after);
     next_reset_at := after.next_reset_at;
 end $$;
 
@@ -53,7 +53,7 @@ begin
     for place in 1 .. moved loop
         held := flowfabric._lock_budgets(array[due[place].id], now);
         lanes := array(
-            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(due[place], held[1], now)) l
+            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(due[place], held[1])) l
             order by 1);
     end loop;
 end $$;

@@ -106,7 +106,7 @@ begin
     end if;
     update flowfabric.reservations r set answer = verdict - 'ended'
     where r.partition = (held.reservation).partition and r.id = (held.reservation).id;
-    lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
+    lanes := flowfabric._resume_waiting_for_budget(held.budget, after);
     return verdict || jsonb_build_object('lanes', lanes);
 end $$;
 
@@ -197,7 +197,7 @@ begin
     perform flowfabric._append_budget('reservation_released', after, detail => jsonb_strip_nulls(jsonb_build_object(
         'reservation_id', release.reservation_id, 'estimate', (held.reservation).estimate,
         'execution_id', flowfabric._id(release.partition, release.id))));
-    lanes := flowfabric._resume_waiting_for_budget(held.budget, after, now);
+    lanes := flowfabric._resume_waiting_for_budget(held.budget, after);
 end $$;
 
 -- Sweep: end expired reservations, and delete reservations that ended a day ago. A reservation stops counting when it
@@ -233,7 +233,7 @@ begin
         perform flowfabric._store_budget(expired.budget);
         moved := moved + expired.expired_count;
         lanes := array(
-            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(before, expired.budget, now)) l
+            select distinct l from unnest(lanes || flowfabric._resume_waiting_for_budget(before, expired.budget)) l
             order by 1);
     end loop;
     locked := (select count(*) from unnest(budget_ids) b where b <> all (held));

@@ -117,34 +117,6 @@ begin
     end if;
 end $$;
 
--- Check the fences of the items of a call that have one.
---
---   returns  one fault per item, or null if the fence is valid or missing
-create or replace function flowfabric._fence_faults(
-    partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[])
-returns jsonb[]
-language plpgsql as $$
-declare
-    rounds int[] := array(
-        select case when x.id is null then 0 else 1 end from unnest(_fence_faults.ids) with ordinality as x (id, item)
-        order by x.item);
-    faults jsonb[];
-    judged record;
-begin
-    if 1 = any (rounds) then
-        for judged in
-            select f.item, f.fault
-            from flowfabric._fenced(
-                _fence_faults.partitions, _fence_faults.ids, _fence_faults.lease_ids, _fence_faults.epochs,
-                _fence_faults.attempts, rounds, 1) f
-            where f.fault is not null
-        loop
-            faults[judged.item] := judged.fault;
-        end loop;
-    end if;
-    return faults;
-end $$;
-
 -- Report usage, many reports in one call, counted one after the other. A report is counted in all its dimensions or in
 -- none. Under a lease it is added to the ledger of the execution, and a hard breach applies the action of the budget to
 -- the execution.
@@ -170,6 +142,7 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 #variable_conflict use_column
 declare
     now timestamptz;
+    rounds int[]; -- 0 for items without a fence
     faults jsonb[];
     held flowfabric.budgets[];
     held_ids uuid[];
@@ -187,8 +160,18 @@ begin
                    flowfabric._number(cardinality(report_usage.budgets))));
     end if;
     perform flowfabric._lock_flows_for_breach(report_usage.budgets, report_usage.partitions, report_usage.ids);
-    faults := flowfabric._fence_faults(
-        report_usage.partitions, report_usage.ids, report_usage.lease_ids, report_usage.epochs, report_usage.attempts);
+    rounds := array(select (x.id is not null)::int from unnest(report_usage.ids) with ordinality as x (id, item)
+                    order by x.item);
+    if 1 = any (rounds) then
+        for it in
+            select f.item, f.fault
+            from flowfabric._fenced(report_usage.partitions, report_usage.ids, report_usage.lease_ids,
+                                    report_usage.epochs, report_usage.attempts, rounds, 1) f
+            where f.fault is not null
+        loop
+            faults[it.item] := it.fault;
+        end loop;
+    end if;
     now := flowfabric.clock();
     held := flowfabric._lock_budgets(
         flowfabric._budgets_to_lock(report_usage.budgets, report_usage.partitions, report_usage.ids), now);

@@ -118,8 +118,7 @@ end $$;
 --
 --   moves    suspended → runnable, for executions that waited for the budget and fit now
 --   returns  the lanes that may have claimable work again: theirs, and those of the budget's routes if it opened them
-create or replace function flowfabric._resume_waiting_for_budget(
-    before flowfabric.budgets, after flowfabric.budgets, now timestamptz)
+create or replace function flowfabric._resume_waiting_for_budget(before flowfabric.budgets, after flowfabric.budgets)
 returns text[]
 language plpgsql as $$
 declare

@@ -334,7 +334,7 @@ begin
         perform flowfabric.promote_due(_take_ready.take + 100, among => seen.lanes);
     end if;
     if seen.is_expired then
-        perform flowfabric._expire_grants(seen.lanes, _take_ready.take + 100, now);
+        perform flowfabric.expire_grants(_take_ready.take + 100, among => seen.lanes);
     end if;
     if _take_ready.last_created is not null and not seen.is_late and _take_ready.partitions is null then
         chosen := flowfabric._continue_in_route(

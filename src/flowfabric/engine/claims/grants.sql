@@ -212,52 +212,36 @@ begin
         claim_granted.worker, claim_granted.instance, claim_granted.lease_ms * interval '1 ms', now) c;
 end $$;
 
--- Sweep: make executions claimable again whose grants expired unused.
+-- Sweep: make executions claimable again whose grants expired unused. A claim does it for its lanes, `among`.
 --
 --   moves    granted → eligible_now
 --   locks    the tickets it moves, skipping locked ones
 --   emits    grant_expired
 --   returns  how many were moved, and the lanes that have work again
 create or replace function flowfabric.expire_grants(
-    take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
+    take int default 500, passing int default 0, among text[] default null, out moved int, out lanes text[],
+    out ended text[])
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
 #variable_conflict use_column
 declare
-    expired text[];
-begin
-    expired := flowfabric._expire_grants(array(select l.name from flowfabric.lanes l), expire_grants.take,
-                                         flowfabric.clock(), expire_grants.passing);
-    moved := coalesce(cardinality(expired), 0);
-    lanes := array(select distinct l from unnest(expired) l);
-end $$;
-
--- Make executions claimable again whose grants expired unused, at most `take` per call.
---
---   moves    granted → eligible_now
---   locks    the tickets it moves, skipping locked ones
---   emits    grant_expired
---   returns  the lane of each moved ticket
-create or replace function flowfabric._expire_grants(lanes text[], take int, now timestamptz, passing int default 0)
-returns text[]
-language plpgsql as $$
-#variable_conflict use_column
-declare
+    now timestamptz := flowfabric.clock();
     expired record;
 begin
     with late as (
         select t.ctid as place from flowfabric.tickets t
-        where t.lane = any (_expire_grants.lanes) and t.phase = 'runnable' and t.eligibility = 'granted'
-          and t.expires_at <= _expire_grants.now
-        limit _expire_grants.take offset _expire_grants.passing
+        where t.lane = any (coalesce(expire_grants.among, array(select l.name from flowfabric.lanes l)))
+          and t.phase = 'runnable' and t.eligibility = 'granted' and t.expires_at <= now
+        limit expire_grants.take offset expire_grants.passing
         for update skip locked
     ), moved as (
         update flowfabric.tickets t set eligibility = 'eligible_now', grant_kid = null
         where t.ctid = any (array(select l.place from late l))
         returning t.partition, t.id, t.lane, t.grant_worker, t.grant_instance
     )
-    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(m.lane) as lanes,
+    select array_agg(m.partition) as partitions, array_agg(m.id) as ids, array_agg(distinct m.lane) as lanes,
            array_agg(jsonb_build_object('worker', m.grant_worker, 'instance', m.grant_instance)) as details
     into expired from moved m;
     perform flowfabric._append_all('grant_expired', expired.partitions, expired.ids, expired.details);
-    return expired.lanes;
+    moved := coalesce(cardinality(expired.ids), 0);
+    lanes := coalesce(expired.lanes, '{}');
 end $$;

@@ -13,41 +13,7 @@ language sql immutable as $$
         else false end
 $$;
 
--- List the unknown fields of a policy as dotted paths. A backoff may only have the fields of its type.
---
---   returns  one path per row
-create or replace function flowfabric._unknown_policy_fields(policy jsonb)
-returns setof text
-language sql immutable as $$
-    select f.name from jsonb_object_keys(_unknown_policy_fields.policy) f (name)
-    where f.name not in ('retry', 'attempt_timeout_ms', 'max_reclaim_count', 'max_replay_count', 'dedup_window_ms',
-                         'retention_ms', 'suspension', 'max_signals', 'stream')
-    union all
-    select 'stream.' || f.name
-    from jsonb_object_keys(case when jsonb_typeof(_unknown_policy_fields.policy -> 'stream') = 'object'
-                                then _unknown_policy_fields.policy -> 'stream' else '{}' end) f (name)
-    where f.name <> 'retention_maxlen'
-    union all
-    select 'suspension.' || f.name
-    from jsonb_object_keys(case when jsonb_typeof(_unknown_policy_fields.policy -> 'suspension') = 'object'
-                                then _unknown_policy_fields.policy -> 'suspension' else '{}' end) f (name)
-    where f.name not in ('default_timeout_ms', 'timeout_behavior')
-    union all
-    select 'retry.' || f.name
-    from jsonb_object_keys(case when jsonb_typeof(_unknown_policy_fields.policy -> 'retry') = 'object'
-                                then _unknown_policy_fields.policy -> 'retry' else '{}' end) f (name)
-    where f.name not in ('max_retries', 'backoff', 'retryable')
-    union all
-    select 'retry.backoff.' || f.name
-    from jsonb_object_keys(case when jsonb_typeof(_unknown_policy_fields.policy #> '{retry,backoff}') = 'object'
-                                then _unknown_policy_fields.policy #> '{retry,backoff}' else '{}' end) f (name)
-    where f.name not in ('type', 'jitter')
-      and not (_unknown_policy_fields.policy #>> '{retry,backoff,type}' = 'fixed' and f.name = 'delay_ms')
-      and not (_unknown_policy_fields.policy #>> '{retry,backoff,type}' = 'exponential'
-               and f.name in ('initial_delay_ms', 'max_delay_ms', 'multiplier'))
-$$;
-
--- Check a policy.
+-- Check a policy. A backoff may only have the fields of its type.
 --
 --   refuses  invalid_policy, as a value
 --   returns  the fault with the field's path, or null if the policy is valid
@@ -73,8 +39,21 @@ language sql immutable as $$
                 where _policy_fault.policy #> '{retry,backoff}' is not null
                   and coalesce(_policy_fault.policy #>> '{retry,backoff,type}', '') not in ('fixed', 'exponential')
                 union all
-                select u.field, 'is unknown; remove it'
-                from flowfabric._unknown_policy_fields(_policy_fault.policy) u (field)
+                select o.prefix || f.name, 'is unknown; remove it'
+                from (values
+                    ('', _policy_fault.policy, '{retry,attempt_timeout_ms,max_reclaim_count,max_replay_count,'
+                                               'dedup_window_ms,retention_ms,suspension,max_signals,stream}'::text[]),
+                    ('stream.', _policy_fault.policy -> 'stream', '{retention_maxlen}'),
+                    ('suspension.', _policy_fault.policy -> 'suspension', '{default_timeout_ms,timeout_behavior}'),
+                    ('retry.', _policy_fault.policy -> 'retry', '{max_retries,backoff,retryable}'),
+                    ('retry.backoff.', _policy_fault.policy #> '{retry,backoff}',
+                     case _policy_fault.policy #>> '{retry,backoff,type}'
+                         when 'fixed' then '{type,jitter,delay_ms}'::text[]
+                         when 'exponential' then '{type,jitter,initial_delay_ms,max_delay_ms,multiplier}'
+                         else '{type,jitter}' end)) o (prefix, part, fields)
+                cross join lateral jsonb_object_keys(
+                    case when jsonb_typeof(o.part) = 'object' then o.part else '{}' end) f (name)
+                where f.name <> all (o.fields)
                 union all
                 select array_to_string(n.path, '.'), format('is invalid; use a whole number from %s to %s',
                                                         n.low, flowfabric._number(n.high))
@@ -104,23 +83,12 @@ language sql immutable as $$
                 union all
                 select 'retry.retryable',
                        'is invalid; use a list of up to 64 failure classes or categories, 1 to 64 bytes each'
-                where not flowfabric._is_word_list(_policy_fault.policy #> '{retry,retryable}')
+                where case when jsonb_typeof(_policy_fault.policy #> '{retry,retryable}') = 'array' then (
+                        select count(*) > 64 or bool_or(jsonb_typeof(w.word) <> 'string'
+                                                        or octet_length(w.word #>> '{}') not between 1 and 64)
+                        from jsonb_array_elements(_policy_fault.policy #> '{retry,retryable}') w (word))
+                    else _policy_fault.policy #> '{retry,retryable}' is not null end
             ) w (field, remedy)
             limit 1)
-    end
-$$;
-
--- Check whether a JSON value is a list of up to 64 strings of 1 to 64 bytes.
---
---   returns  true, false, or null if there is no value
-create or replace function flowfabric._is_word_list(value jsonb)
-returns boolean
-language sql immutable as $$
-    select case
-        when _is_word_list.value is null then null
-        when jsonb_typeof(_is_word_list.value) <> 'array' then false
-        else jsonb_array_length(_is_word_list.value) <= 64 and not exists (
-            select from jsonb_array_elements(_is_word_list.value) w (word)
-            where jsonb_typeof(w.word) <> 'string' or octet_length(w.word #>> '{}') not between 1 and 64)
     end
 $$;

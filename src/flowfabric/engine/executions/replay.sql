@@ -38,7 +38,7 @@ begin
         return;
     end if;
     perform flowfabric._lock_flows(array[e.partition], array[e.flow]) from flowfabric.executions e
-    where e.partition = replay.partition and e.id = replay.id and e.flow is not null;
+    where e.partition = replay.partition and e.id = replay.id;
     select e.outcome, e.ended_at, e.replays, e.policy, r.lane, l.state, e.flow,
            case when not replay.from_scratch then e.version end as version into ended
     from flowfabric.executions e join flowfabric.routes r on r.id = e.route join flowfabric.lanes l on l.name = r.lane

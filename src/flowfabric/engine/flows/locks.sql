@@ -129,23 +129,13 @@ create or replace function flowfabric._members(
     inout partitions int[], inout ids uuid[], inout flows uuid[])
 language plpgsql as $$
 #variable_conflict use_column
-declare
-    found record;
 begin
-    if _members.flows is null then
-        select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(t.flow) as flows into found
-        from unnest(_members.partitions, _members.ids) as x (partition, id)
-        cross join lateral (
-            select t.flow from flowfabric.tickets t where t.partition = x.partition and t.id = x.id offset 0) t
-        where t.flow is not null;
-    else
-        select array_agg(x.partition) as partitions, array_agg(x.id) as ids, array_agg(x.flow) as flows into found
-        from unnest(_members.partitions, _members.ids, _members.flows) as x (partition, id, flow)
-        where x.flow is not null;
-    end if;
-    partitions := found.partitions;
-    ids := found.ids;
-    flows := found.flows;
+    select array_agg(x.partition), array_agg(x.id), array_agg(coalesce(x.flow, t.flow)) into partitions, ids, flows
+    from unnest(_members.partitions, _members.ids, _members.flows) as x (partition, id, flow)
+    left join lateral (
+        select t.flow from flowfabric.tickets t
+        where _members.flows is null and t.partition = x.partition and t.id = x.id offset 0) t on true
+    where coalesce(x.flow, t.flow) is not null;
 end $$;
 
 -- Lock the flows of executions that a call may end, before the call locks their tickets. A caller that knows the flows

@@ -56,22 +56,6 @@ begin
                flowfabric._shown(_refuse_no_schedule.name), flowfabric._shown(_refuse_no_schedule.namespace)));
 end $$;
 
--- Whether a schedule already has the requested definition, so that there is nothing to change.
---
---   returns  true or false
-create or replace function flowfabric._is_scheduled(
-    schedule flowfabric.schedules, timing jsonb, options jsonb, payload bytea, priority int, tags jsonb,
-    deadline_ms bigint)
-returns boolean
-language sql immutable as $$
-    select (_is_scheduled.schedule).timing = _is_scheduled.timing
-       and (_is_scheduled.schedule).options = _is_scheduled.options
-       and (_is_scheduled.schedule).payload is not distinct from _is_scheduled.payload
-       and (_is_scheduled.schedule).priority = _is_scheduled.priority
-       and (_is_scheduled.schedule).tags is not distinct from _is_scheduled.tags
-       and (_is_scheduled.schedule).deadline_ms is not distinct from _is_scheduled.deadline_ms
-$$;
-
 -- Create a schedule. The caller, who can parse cron expressions, has computed its next tick.
 --
 --   moves    schedule – → active, or paused
@@ -120,8 +104,9 @@ begin
         where s.namespace = create_schedule.namespace and s.name = create_schedule.name;
         exit when found; -- otherwise it was just deleted: try again
     end loop;
-    if not flowfabric._is_scheduled(there, create_schedule.timing::jsonb, wanted_options, create_schedule.payload,
-                                    create_schedule.priority, wanted_tags, create_schedule.deadline_ms) then
+    if (there.timing, there.options, there.payload, there.priority, there.tags, there.deadline_ms)
+       is distinct from (create_schedule.timing::jsonb, wanted_options, create_schedule.payload,
+                         create_schedule.priority, wanted_tags, create_schedule.deadline_ms) then
         perform flowfabric._refuse('schedule_already_exists', format(
             'schedule %s already exists in namespace %s with another definition; use change_schedule to change it',
             flowfabric._shown(create_schedule.name), flowfabric._shown(create_schedule.namespace)));
@@ -159,8 +144,9 @@ begin
     perform flowfabric._raise(flowfabric._schedule_fault(
         change_schedule.name, wanted_options, change_schedule.priority, octet_length(change_schedule.payload),
         change_schedule.payload_limit, change_schedule.deadline_ms, change_schedule.tags));
-    if flowfabric._is_scheduled(there, change_schedule.timing::jsonb, wanted_options, change_schedule.payload,
-                                change_schedule.priority, wanted_tags, change_schedule.deadline_ms) then
+    if (there.timing, there.options, there.payload, there.priority, there.tags, there.deadline_ms)
+       is not distinct from (change_schedule.timing::jsonb, wanted_options, change_schedule.payload,
+                             change_schedule.priority, wanted_tags, change_schedule.deadline_ms) then
         return 'noop';
     end if;
 

@@ -101,9 +101,11 @@ declare
 begin
     judged := flowfabric._judge_node(_judge.condition, _judge.signals);
     holds := judged.holds;
-    counted := flowfabric._ids_at(judged.counted, _judge.signals);
-    satisfiers := case when judged.counted = judged.satisfiers then counted
-                       else flowfabric._ids_at(judged.satisfiers, _judge.signals) end;
+    counted := array(select _judge.signals -> (p.place - 1)::int ->> 'id'
+                     from (select distinct unnest(judged.counted)) p (place) order by p.place);
+    satisfiers := case when judged.counted = judged.satisfiers then counted else array(
+        select _judge.signals -> (p.place - 1)::int ->> 'id'
+        from (select distinct unnest(judged.satisfiers)) p (place) order by p.place) end;
 end $$;
 
 -- Count a new signal in a tally (`_tally`).
@@ -149,21 +151,6 @@ begin
             where flowfabric._is_satisfied(m.node, _is_satisfied.tally))
         else coalesce((_is_satisfied.tally -> (_is_satisfied.node::text) -> 'count')::int
                       >= coalesce((_is_satisfied.node -> 'n')::int, 1), false) end;
-end $$;
-
--- Convert positions of signals to their ids.
---
---   returns  each id once, in order of arrival
-create or replace function flowfabric._ids_at(places bigint[], signals jsonb)
-returns text[]
-language plpgsql immutable as $$
-begin
-    if cardinality(_ids_at.places) <= 1 then
-        return case when cardinality(_ids_at.places) = 0 then '{}'
-                    else array[_ids_at.signals -> (_ids_at.places[1] - 1)::int ->> 'id'] end;
-    end if;
-    return array(select _ids_at.signals -> (p.place - 1)::int ->> 'id'
-                 from (select distinct unnest(_ids_at.places)) p (place) order by p.place);
 end $$;
 
 -- List the nodes of a condition with their depth; the root has depth 1.
@@ -235,29 +222,6 @@ language sql immutable as $$
     end from jsonb_array_elements(_keys_cause.keys) k (key)
 $$;
 
--- Check a `count` node.
---
---   returns  the cause, or null if it is valid
-create or replace function flowfabric._count_cause(node jsonb)
-returns text
-language sql immutable as $$
-    select case
-        when coalesce(jsonb_typeof(_count_cause.node -> 'n'), 'number') <> 'number' then 'malformed_condition'
-        when coalesce((_count_cause.node -> 'n')::numeric, 0) < 1 then 'count_n_zero'
-        when not flowfabric._is_whole(_count_cause.node -> 'n', 1, 1e30) then 'malformed_condition'
-        when (_count_cause.node -> 'n')::numeric > 10000 then 'count_n_too_large'
-        when coalesce(_count_cause.node ->> 'of', '') not in (
-            'distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
-        when coalesce(_count_cause.node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
-        when jsonb_typeof(_count_cause.node -> 'waitpoints') <> 'array' then 'malformed_condition'
-        when flowfabric._keys_cause(_count_cause.node -> 'waitpoints') is not null
-            then flowfabric._keys_cause(_count_cause.node -> 'waitpoints')
-        when _count_cause.node ->> 'of' = 'distinct_waitpoints'
-         and (_count_cause.node ->> 'n')::int > jsonb_array_length(_count_cause.node -> 'waitpoints')
-            then 'count_exceeds_waitpoint_set'
-    end
-$$;
-
 -- Check one node of a condition, without its members. An unknown field is refused, never ignored.
 --
 --   returns  the cause, or null if it is valid
@@ -285,7 +249,20 @@ begin
           or octet_length(_node_cause.node ->> 'source_type') not between 1 and 64 then 'malformed_condition'
         when _node_cause.node ->> 'kind' = 'single'
             then flowfabric._keys_cause(jsonb_build_array(coalesce(_node_cause.node -> 'waitpoint', '""')))
-        when _node_cause.node ->> 'kind' = 'count' then flowfabric._count_cause(_node_cause.node)
+        when _node_cause.node ->> 'kind' = 'count' then case
+            when coalesce(jsonb_typeof(_node_cause.node -> 'n'), 'number') <> 'number' then 'malformed_condition'
+            when coalesce((_node_cause.node -> 'n')::numeric, 0) < 1 then 'count_n_zero'
+            when not flowfabric._is_whole(_node_cause.node -> 'n', 1, 1e30) then 'malformed_condition'
+            when (_node_cause.node -> 'n')::numeric > 10000 then 'count_n_too_large'
+            when coalesce(_node_cause.node ->> 'of', '') not in (
+                'distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
+            when coalesce(_node_cause.node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
+            when jsonb_typeof(_node_cause.node -> 'waitpoints') <> 'array' then 'malformed_condition'
+            when flowfabric._keys_cause(_node_cause.node -> 'waitpoints') is not null
+                then flowfabric._keys_cause(_node_cause.node -> 'waitpoints')
+            when _node_cause.node ->> 'of' = 'distinct_waitpoints'
+             and (_node_cause.node ->> 'n')::int > jsonb_array_length(_node_cause.node -> 'waitpoints')
+                then 'count_exceeds_waitpoint_set' end
         when coalesce(_node_cause.node -> 'members', '[]') = '[]' and 'members' = any (fields)
             then replace(_node_cause.node ->> 'kind', '_', '') || '_empty_members'
         when jsonb_typeof(_node_cause.node -> 'members') <> 'array' then 'malformed_condition'
