@@ -28,6 +28,7 @@ WAITS = {
     "_admit": "a slot of an execution whose ticket and stripe the call has locked",
     "_admit_one": "the same",
     "_adopt_children": "a step, whose ticket the call has locked",
+    "_divide": "stripes; a claim that does not wait has locked them before",
     "_divide_again": "a quota; not in a claim that does not wait, as in merged calls",
     "_fenced": "tickets; not called if the caller does not wait",
     "_lock_budgets": "budgets",

@@ -70,20 +70,32 @@ begin
     return found_id;
 end $$;
 
--- Create the routes that a call needs and that do not exist, in the order of their fields, so that two calls that
--- create the same routes cannot deadlock. `wanted` are the positions of options, with repeats.
+-- Create the routes that a call needs and that do not exist: those of the items that will be written, which are valid,
+-- not duplicates, and the first with their id. In the order of their fields, so that two calls that create the same
+-- routes cannot deadlock.
 --
 --   moves    lane – → active, if it is new
 --   returns  the options, with the ids of the new routes filled in
-create or replace function flowfabric._make_routes(inout options flowfabric.options[], wanted int[])
+create or replace function flowfabric._make_routes(
+    inout options flowfabric.options[], options_of int[], partitions int[], ids uuid[], faults jsonb[], owners text[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
     place int;
 begin
     for place in
-        select w.place from (select distinct unnest(_make_routes.wanted) as place) w
-        cross join lateral (select ((options[w.place]).route).*) r
+        select w.option from (
+            select distinct x.option from (
+                select distinct on (x.partition, x.id) x.* from unnest(
+                    _make_routes.options_of, _make_routes.partitions, _make_routes.ids, _make_routes.faults,
+                    _make_routes.owners) with ordinality as x (option, partition, id, fault, owner, item)
+                where x.fault is null and x.owner is null
+                order by x.partition, x.id, x.item) x
+            left join lateral (
+                select e.id from flowfabric.executions e
+                where e.partition = x.partition and e.id = x.id offset 0) e on true
+            where e.id is null) w
+        cross join lateral (select ((options[w.option]).route).*) r
         where r.id is null order by r.lane, r.namespace, r.needs, r.budgets, r.quotas
     loop
         options[place].route.id := flowfabric._make_route((options[place]).route);

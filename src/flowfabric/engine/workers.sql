@@ -328,29 +328,6 @@ begin
     end loop;
 end $$;
 
--- Compare the locks that instances promised to hold with those that are held. A missing lock usually means that a
--- process has died: a live worker that lost its connection registers again within 800 ms. If more than half of all
--- instances have lost their lock in the last 15 s, including those that hold it again, the server or the network was
--- gone, and every instance has 15 s to register again.
---
---   returns  whether there is anything to do, and for how long a lock may be missing
-create or replace function flowfabric._missing_locks(
-    held int[], now timestamptz, out is_any boolean, out grace interval)
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    select coalesce(bool_or(x.is_missing or x.lock_missing_since is not null), false),
-           case when 2 * count(*) filter (
-                    where x.is_missing or x.lock_retaken_at > _missing_locks.now - interval '15 s') > count(*)
-                then interval '15 s' else interval '800 ms' end
-    into is_any, grace
-    from (
-        select w.lock_missing_since, w.lock_retaken_at, h.key is null as is_missing
-        from flowfabric.workers w
-        left join (select distinct k as key from unnest(_missing_locks.held) k) h on h.key = w.lock_key
-        where w.lock_key is not null) x;
-end $$;
-
 -- End the leases of dead instances, and remove the instances. If another transaction has locked a ticket or a budget
 -- of its reservations, the lease and its instance are left for the next pass. A flow member over its reclaim cap would
 -- end; that is left to expire_leases, which locks the flow first.
@@ -392,8 +369,8 @@ begin
     moved := coalesce(cardinality(removed), 0);
 end $$;
 
--- End the leases of instances that promised to hold their advisory lock and have not held it for the grace of
--- _missing_locks: the process is gone. Only time in which the lock was checked counts: between two checks the server
+-- End the leases of instances that promised to hold their advisory lock and have not held it for the grace below: the
+-- process is gone. Only time in which the lock was checked counts: between two checks the server
 -- itself may have been away, so at most half the grace is counted there.
 --
 --   moves    active → runnable: pending_reclaim_attempt; over the cap → ended: failed
@@ -409,11 +386,23 @@ language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = o
 declare
     now timestamptz := flowfabric.clock();
     held int[] := flowfabric._held_locks();
-    missing record := flowfabric._missing_locks(held, now);
+    missing record;
     entry record;
     dead text[] := '{}';
 begin
     moved := 0;
+    -- A missing lock usually means that a process has died: a live worker that lost its connection registers again
+    -- within 800 ms. If more than half of all instances have lost their lock in the last 15 s, including those that
+    -- hold it again, the server or the network was gone, and every instance has 15 s to register again.
+    select coalesce(bool_or(x.is_missing or x.lock_missing_since is not null), false) as is_any,
+           case when 2 * count(*) filter (where x.is_missing or x.lock_retaken_at > now - interval '15 s') > count(*)
+                then interval '15 s' else interval '800 ms' end as grace
+    into missing
+    from (
+        select w.lock_missing_since, w.lock_retaken_at, h.key is null as is_missing
+        from flowfabric.workers w
+        left join (select distinct k as key from unnest(held) k) h on h.key = w.lock_key
+        where w.lock_key is not null) x;
     if not missing.is_any then
         return;
     end if;

@@ -10,8 +10,6 @@ create or replace function flowfabric._open_routes(
     take int, now timestamptz, inout routes int[], inout route_lanes text[], inout rooms jsonb)
 language plpgsql stable as $$
 #variable_conflict use_column
-declare
-    fresh uuid[];
 begin
     select coalesce(array_agg(x.route order by x.turn), '{}'), coalesce(array_agg(x.lane order by x.turn), '{}')
     into routes, route_lanes
@@ -19,12 +17,15 @@ begin
     cross join lateral (select r.budgets from flowfabric.routes r where r.id = x.route offset 0) r
     where r.budgets = '{}' or not coalesce(flowfabric._budgets_closed(r.budgets, _open_routes.now), true);
 
-    fresh := array(
-        select distinct u.id from unnest(_open_routes.routes) x (route)
-        cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
-        cross join lateral unnest(r.quotas) u (id)
-        where not _open_routes.rooms ? u.id::text);
-    rooms := flowfabric._merge_rooms(rooms, fresh, flowfabric._rooms(fresh, _open_routes.take, _open_routes.now));
+    -- Grants count until a sweep or a claim expires them. A quota that does not exist admits nothing.
+    rooms := rooms || coalesce((
+        select jsonb_object_agg(f.id, coalesce((
+                   select flowfabric._quota_room(q, _open_routes.now, '-infinity', _open_routes.take)
+                   from flowfabric.quotas q where q.id = f.id), 0))
+        from (select distinct u.id from unnest(_open_routes.routes) x (route)
+              cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
+              cross join lateral unnest(r.quotas) u (id)
+              where not _open_routes.rooms ? u.id::text) f), '{}');
     if rooms = '{}' then
         return;
     end if;
@@ -34,16 +35,6 @@ begin
     cross join lateral (select r.quotas from flowfabric.routes r where r.id = x.route offset 0) r
     where not exists (select from unnest(r.quotas) u (id) where _open_routes.rooms -> u.id::text = '0');
 end $$;
-
--- Merge newly read quota capacities into the capacities that the claim already knows.
---
---   returns  how many more executions each quota admits, by quota id
-create or replace function flowfabric._merge_rooms(rooms jsonb, quotas uuid[], amounts bigint[])
-returns jsonb
-language sql immutable as $$
-    select _merge_rooms.rooms || coalesce(jsonb_object_agg(x.id, x.amount), '{}')
-    from unnest(_merge_rooms.quotas, _merge_rooms.amounts) x (id, amount)
-$$;
 
 -- From the routes whose turn it is at one priority, keep the open ones. If many are closed, the scan continues with the
 -- routes after them, in strides that double, until it has as many open routes as executions to take: every route gets
@@ -190,7 +181,8 @@ begin
         end loop;
         exit when cardinality(places) >= _serve_shares.take;
     end loop;
-    rooms := flowfabric._merge_rooms(rooms, quotas.ids, amounts);
+    rooms := rooms || coalesce((
+        select jsonb_object_agg(x.id, x.amount) from unnest(quotas.ids, amounts) x (id, amount)), '{}');
 end $$;
 
 -- The quotas of these routes and their known capacity.

@@ -1,31 +1,5 @@
 -- Override: an operator completes or fails an execution without its lease.
 
--- Check the arguments of an override.
---
---   refuses  invalid_body, as a value
---   returns  the fault, or null if the override is valid
-create or replace function flowfabric._override_fault(
-    outcome text, reason text, result bytea, encoding text, result_limit int)
-returns jsonb
-language plpgsql immutable as $$
-begin
-    return case
-        when coalesce(_override_fault.outcome, '') not in ('success', 'failed') then
-            flowfabric._fault('invalid_body',
-                format('outcome %s is invalid; use success or failed', flowfabric._shown(_override_fault.outcome)),
-                '{"field": "outcome"}')
-        when coalesce(_override_fault.reason, '') !~ '\S' or octet_length(_override_fault.reason) > 4096 then
-            flowfabric._fault('invalid_body',
-                format('reason %s is invalid; say in 1 to 4,096 bytes why you override the execution',
-                       flowfabric._shown(_override_fault.reason)), '{"field": "reason"}')
-        when _override_fault.outcome = 'failed' and _override_fault.result is not null then
-            flowfabric._fault('invalid_body',
-                'a failed execution has no result; use the outcome success, or remove the result',
-                '{"field": "result"}')
-        else flowfabric._result_fault(octet_length(_override_fault.result), _override_fault.encoding,
-                                      _override_fault.result_limit) end;
-end $$;
-
 -- Complete or fail an execution without its lease. A failure by override is final, whatever the retry policy says. If a
 -- worker has a lease, it loses the lease, and its later calls are refused.
 --
@@ -46,8 +20,20 @@ declare
     wanted flowfabric.outcome;
 begin
     perform flowfabric._check_by(coalesce(override.by, ''));
-    perform flowfabric._raise(flowfabric._override_fault(
-        override.outcome, override.reason, override.result, override.encoding, override.result_limit));
+    perform flowfabric._raise(case
+        when coalesce(override.outcome, '') not in ('success', 'failed') then
+            flowfabric._fault('invalid_body',
+                format('outcome %s is invalid; use success or failed', flowfabric._shown(override.outcome)),
+                '{"field": "outcome"}')
+        when coalesce(override.reason, '') !~ '\S' or octet_length(override.reason) > 4096 then
+            flowfabric._fault('invalid_body',
+                format('reason %s is invalid; say in 1 to 4,096 bytes why you override the execution',
+                       flowfabric._shown(override.reason)), '{"field": "reason"}')
+        when override.outcome = 'failed' and override.result is not null then
+            flowfabric._fault('invalid_body',
+                'a failed execution has no result; use the outcome success, or remove the result',
+                '{"field": "result"}')
+        else flowfabric._result_fault(octet_length(override.result), override.encoding, override.result_limit) end);
     wanted := override.outcome;
     public_state := flowfabric._ended_state(wanted);
     perform flowfabric._lock_for_end(array[override.partition], array[override.id], wins => wanted = 'success');

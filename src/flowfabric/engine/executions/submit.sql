@@ -185,27 +185,6 @@ begin
     return made;
 end $$;
 
--- Find the options of the items that will be written: valid, not duplicates, and the first with their id.
---
---   returns  positions in `options`, with repeats
-create or replace function flowfabric._options_to_write(
-    options_of int[], partitions int[], ids uuid[], faults jsonb[], owners text[])
-returns int[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return array(
-        select distinct on (x.partition, x.id) x.option
-        from unnest(_options_to_write.options_of, _options_to_write.partitions, _options_to_write.ids,
-                    _options_to_write.faults, _options_to_write.owners)
-             with ordinality as x (option, partition, id, fault, owner, item)
-        left join lateral (
-            select e.id from flowfabric.executions e
-            where e.partition = x.partition and e.id = x.id offset 0) e on true
-        where x.fault is null and x.owner is null and e.id is null
-        order by x.partition, x.id, x.item);
-end $$;
-
 -- Compute the public state of new executions with these options: a budget or a quota may close their route. Costs
 -- nothing for routes without budgets and quotas.
 --
@@ -369,8 +348,8 @@ begin
     end if;
     is_new := exists (select from unnest(read) o where (o.route).id is null);
     if is_new then
-        read := flowfabric._make_routes(read, flowfabric._options_to_write(
-            submit.options_of, submit.partitions, submit.ids, faults, owners));
+        read := flowfabric._make_routes(
+            read, submit.options_of, submit.partitions, submit.ids, faults, owners);
     end if;
 
     if is_new or faults is not null or owners is not null then

@@ -126,23 +126,6 @@ begin
         0, quota.max_concurrent - flowfabric._held_slots(_quota_room.quota, _quota_room.valid_at)));
 end $$;
 
--- How many more executions each quota admits now, for a claim of `take` executions. Grants count until a sweep or a
--- claim expires them.
---
---   returns  one number per quota, in the given order; 0 for a quota that does not exist
-create or replace function flowfabric._rooms(quotas uuid[], take int, now timestamptz)
-returns bigint[]
-language plpgsql stable as $$
-#variable_conflict use_column
-begin
-    return array(
-        select coalesce((
-            select flowfabric._quota_room(q, _rooms.now, '-infinity', _rooms.take) from flowfabric.quotas q
-            where q.id = x.id), 0)
-        from unnest(_rooms.quotas) with ordinality as x (id, number)
-        order by x.number);
-end $$;
-
 -- Whether any of these quotas admits nothing now, for readers. A quota that does not exist admits nothing.
 --
 --   returns  true or false; the first of them, by id, that is full; null if one does not exist
