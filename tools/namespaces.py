@@ -101,9 +101,9 @@ NAMESPACES = [
     ),
     Namespace(
         "Workers",
-        "The worker processes that are live",
+        "The worker processes that are live, and their tasks",
         "workers worker",
-        "workers.list_workers workers.describe_worker workers.mark_dead",
+        "workers.list_workers workers.describe_worker workers.mark_dead tasks.list_tasks tasks.describe_task",
     ),
 ]
 

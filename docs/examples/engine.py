@@ -453,6 +453,13 @@ async def of_tasks(conn: asyncpg.Connection) -> None:
     found = await tasks.find_task(conn, "reprot")
     if found.outcome == "missing":
         print("no running worker has it; did you mean", " or ".join(found.nearest))
+    # tasks.list_tasks
+    for task in (await tasks.list_tasks(conn)).items:
+        print(task.name, task.new_count, "have not started")
+    # tasks.describe_task
+    report = await tasks.describe_task(conn, "report")
+    for version in report.versions if report else ():
+        print(version.version, "has", version.left_count, "left and", version.worker_count, "workers")
 
 
 async def of_turns(conn: asyncpg.Connection) -> None:

@@ -6,7 +6,17 @@ from uuid import UUID
 
 from flowfabric.engine import attempts, children, claims, flows, lanes, steps, waits, workers
 from flowfabric.ids import ExecutionId, FlowId, stamped
-from flowfabric.model import ChildToSubmit, Claim, Delay, Options, RegisteredTask, ReportedStep, Step, Submission
+from flowfabric.model import (
+    Begin,
+    ChildToSubmit,
+    Claim,
+    Delay,
+    Options,
+    RegisteredTask,
+    ReportedStep,
+    Step,
+    Submission,
+)
 from tests.engine.waits.scene import approvals, wish
 from tests.given import Given
 
@@ -19,7 +29,7 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
-STUCK, NAPPING, BROKEN, BUSY = map(numbered, range(12, 16))
+STUCK, NAPPING, BROKEN, BUSY, OLD = map(numbered, range(12, 17))
 PARENT, *CHILDREN = map(numbered, range(50, 76))
 
 SCHEMA: Mapping[str, object] = {
@@ -73,6 +83,16 @@ async def blocked(given: Given) -> None:
     claim = await given.claimed(execution_id=RETRIED, lane="retried", policy=RETRY)
     await attempts.fail(given.conn, claim.fence, "connection refused", traceback="Traceback: …")
     await asking(given)
+
+
+async def versioned(given: Given) -> None:
+    """An execution that has started under a version that no worker has, one that has not started, and a worker."""
+    claim = await given.claimed(execution_id=OLD)
+    await claims.mark_begun_many(given.conn, [Begin(fence=claim.fence, version=1)])
+    await attempts.delay(given.conn, claim.fence)
+    await given.submitted(execution_id=WAITING)
+    tasks = [RegisteredTask(name="report", version=2), RegisteredTask(name="mail\x1b[31m", lane="mail")]
+    await workers.register_worker(given.conn, "pool", instance="pool-1", lanes=["default", "mail"], tasks=tasks)
 
 
 async def lost(given: Given) -> None:

@@ -163,6 +163,13 @@ async def test_workers(look: Looks, given: Given) -> None:
     await look("workers mark-dead", "pool-1 --reason gone", "pool-1 --json")
 
 
+async def test_tasks(look: Looks, given: Given) -> None:
+    await scene.versioned(given)
+
+    await look("tasks list", "", "--json", "--limit 1", "--namespace nowhere")
+    await look("tasks describe", "report", "report --json", "nothing")
+
+
 async def test_submitting(look: Looks, given: Given) -> None:
     await look(
         "submit",

@@ -1,9 +1,11 @@
 """The remedies of `ff top`: every stuck execution comes with the command that releases it."""
 
+from flowfabric.cli.remedies import remedy as executions_remedy
 from flowfabric.cli.remedies import stuck_remedy, with_remedies
-from flowfabric.engine import quotas
+from flowfabric.engine import executions, quotas
 from flowfabric.engine.overview import overview
 from flowfabric.postgres.driver import Connection
+from tests.cli import scene
 from tests.engine.budgets.scene import TEAM, make, spend
 from tests.engine.stuck import everything_stuck
 from tests.given import Given
@@ -47,6 +49,16 @@ async def test_a_budget_and_a_quota_have_their_remedy(conn: Connection, given: G
 
     assert found["blocked_by_budget"].endswith(": ff budgets list")
     assert found["blocked_by_quota"].endswith(": ff quotas list")
+
+
+async def test_a_version_that_no_worker_has_has_its_remedies(conn: Connection, given: Given) -> None:
+    await scene.versioned(given)
+
+    remedy = (await remedies(conn))["no_version"]
+    assert "has version 1: ff worker FILE.py:app --lanes default" in remedy
+    assert remedy.endswith(": ff tasks describe report")
+    one = executions_remedy(await executions.describe(conn, scene.OLD), served=True)
+    assert one.endswith(f": ff executions replay {scene.OLD} --from-scratch")
 
 
 async def test_a_lane_is_quoted_for_the_shell(conn: Connection, given: Given) -> None:

@@ -13,7 +13,7 @@ from flowfabric.engine.overview import overview
 from flowfabric.engine.steps import save_step
 from flowfabric.errors import ExecutionNotActive, InvalidBody, InvalidText, LeaseLost
 from flowfabric.ids import ExecutionId
-from flowfabric.model import ChangedCode, Claim, Held, HoldChange, Step
+from flowfabric.model import Begin, ChangedCode, Claim, Held, HoldChange, Step
 from flowfabric.postgres.driver import Connection
 from tests.given import Given
 
@@ -107,6 +107,26 @@ async def test_overview_and_doctor_show_executions_whose_code_has_changed(conn: 
     [finding] = judge_work(await doctor.diagnose(conn))
     assert (finding.check, finding.value, finding.level) == ("code", "1 waiting", "wrong")
     assert "because its code has changed: an earlier run saved 'charge'" in finding.problem
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (None, None, "saved 'charge'; deploy a fix"),
+        (None, 1, "saved 'charge'; its task had version 1 then, as now; deploy a fix"),
+        (1, 3, "saved 'charge'; its task had version 1 then and has version 3 now; deploy a fix"),
+    ],
+)
+async def test_the_version_of_the_task_then_and_now_is_named(
+    conn: Connection, given: Given, then: int | None, now: int | None, words: str
+) -> None:
+    claim = await given.claimed()
+    await claims.mark_begun_many(conn, [Begin(fence=claim.fence, version=then)])
+    await holds.hold_changed(conn, claim.fence, "saved 'charge'", steps=["charge"], version=now)
+
+    assert words in (await executions.explain(conn, claim.execution_id)).sentence
+    event = await given.event("execution_held")
+    assert (event.get("version_then"), event.get("version_now")) == ((then or 1) if now else None, now)
 
 
 async def test_the_remedy_names_the_ways_out(conn: Connection, given: Given) -> None:

@@ -30,6 +30,7 @@ from flowfabric.engine import (
     schedules,
     signing_keys,
     steps,
+    tasks,
     waits,
     workers,
 )
@@ -67,6 +68,7 @@ from flowfabric.model import (
     Key,
     Lane,
     LaneChange,
+    ListedTask,
     MarkedDead,
     Moved,
     Page,
@@ -1010,7 +1012,7 @@ class Waitpoints(Operations):
 
 
 class Workers(Operations):
-    """The worker processes that are live."""
+    """The worker processes that are live, and their tasks."""
 
     __slots__ = ()
 
@@ -1043,3 +1045,17 @@ class Workers(Operations):
         Raises `InvalidWorker`, `InvalidBody`.
         """
         return await self._change(lambda conn: workers.mark_dead(conn, instance, by=by, reason=reason), repeat=False)
+
+    async def list_tasks(
+        self, *, namespace: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> Page[ListedTask]:
+        """List the tasks that live workers have or that have unfinished executions, by name.
+
+        Each has its versions, with the number of workers that have the version and of executions that have started
+        under it. Counts stop at 10,001. Raises `InvalidLimit`.
+        """
+        return await self._read(lambda conn: tasks.list_tasks(conn, namespace=namespace, cursor=cursor, limit=limit))
+
+    async def describe_task(self, task: str, *, namespace: str | None = None) -> ListedTask | None:
+        """Describe a task, with the instances of each version; `None` if no live worker has it and no work is left."""
+        return await self._read(lambda conn: tasks.describe_task(conn, task, namespace=namespace))

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         Key,
         Lane,
         LaneChange,
+        ListedTask,
         MarkedDead,
         Moved,
         Page,
@@ -1013,7 +1014,7 @@ class SyncWaitpoints(Sync):
 
 
 class SyncWorkers(Sync):
-    """The worker processes that are live.
+    """The worker processes that are live, and their tasks.
 
     The sync version of `Workers`.
     """
@@ -1050,4 +1051,20 @@ class SyncWorkers(Sync):
         Raises `InvalidWorker`, `InvalidBody`.
         """
         answer: MarkedDead = self._wait(self._thing.mark_dead, instance, by=by, reason=reason)
+        return answer
+
+    def list_tasks(
+        self, *, namespace: str | None = None, cursor: str | None = None, limit: int = 50
+    ) -> Page[ListedTask]:
+        """List the tasks that live workers have or that have unfinished executions, by name.
+
+        Each has its versions, with the number of workers that have the version and of executions that have started
+        under it. Counts stop at 10,001. Raises `InvalidLimit`.
+        """
+        answer: Page[ListedTask] = self._wait(self._thing.list_tasks, namespace=namespace, cursor=cursor, limit=limit)
+        return answer
+
+    def describe_task(self, task: str, *, namespace: str | None = None) -> ListedTask | None:
+        """Describe a task, with the instances of each version; `None` if no live worker has it and no work is left."""
+        answer: ListedTask | None = self._wait(self._thing.describe_task, task, namespace=namespace)
         return answer

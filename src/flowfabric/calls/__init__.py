@@ -10,6 +10,7 @@ from flowfabric.calls.arguments import (
     span,
     span_or_moment,
     under,
+    version,
     words,
 )
 from flowfabric.calls.items import (
@@ -51,5 +52,6 @@ __all__ = [
     "span_or_moment",
     "sweep",
     "under",
+    "version",
     "words",
 ]

@@ -117,6 +117,14 @@ def priority(given: int | None) -> int:
     return number
 
 
+def version(given: int | None) -> int | None:
+    """Return the version of a task, or none. Raises `InvalidBody` for one Postgres could not store."""
+    number = expect(int, given, "version")
+    if number is not None and not 1 <= number < 1 << 31:
+        raise InvalidBody(f"version {number} is invalid; use 1 or more", field="version")
+    return number
+
+
 def expect(kind: type[T], value: T, field: str) -> T:
     """Return a value that has the expected type or is `None`; the driver would reject the whole batch for another type.
 

@@ -17,6 +17,7 @@ from flowfabric.cli.commands.schedules import schedules
 from flowfabric.cli.commands.signing_keys import signing_keys
 from flowfabric.cli.commands.submit import submit
 from flowfabric.cli.commands.sweep import sweep
+from flowfabric.cli.commands.tasks import tasks
 from flowfabric.cli.commands.top import top
 from flowfabric.cli.commands.waitpoints import waitpoints
 from flowfabric.cli.commands.worker import worker
@@ -27,7 +28,7 @@ from flowfabric.errors import FlowFabricError
 INTERRUPTED = 130
 COMMANDS = (
     budgets, completion, dev, doctor, events, executions, flows, lanes, migrate, quotas, schedules, signing_keys,
-    submit, sweep, top, waitpoints, worker, workers,
+    submit, sweep, tasks, top, waitpoints, worker, workers,
 )  # fmt: skip
 
 

@@ -163,8 +163,8 @@ def route_remedy(stuck: Stuck) -> str:
             task, _, version = (stuck.subject or "").rpartition(" version ")
             return (
                 f"start a worker whose app has version {version}: ff worker FILE.py:app --lanes {lane}; or start them "
-                f"again under another version: ff executions list --task {shlex.quote(task)}, then "
-                "ff executions replay EXECUTION --from-scratch"
+                "again under another version: ff executions replay EXECUTION --from-scratch; what is left: "
+                f"ff tasks describe {shlex.quote(task)}"
             )
         case "blocked_by_budget":
             return "raise the budget, reset it, or wait for its next reset: ff budgets list"

@@ -30,13 +30,17 @@ async def unhold(conn: Connection, execution_id: ExecutionId, *, by: str, reason
     return msgspec.convert(dict(await call.row(conn, "unhold", **_act(execution_id, by, reason))), Unheld)
 
 
-async def hold_changed(conn: Connection, fence: Fence, reason: str, *, steps: Sequence[str] = ()) -> Held:
+async def hold_changed(
+    conn: Connection, fence: Fence, reason: str, *, steps: Sequence[str] = (), version: int | None = None
+) -> Held:
     """Hold an execution whose code has changed: this run does not fit what earlier runs have saved.
 
-    The journal is kept, and the attempt continues after `unhold`. `steps` are the saved names that do not fit. Raises
-    `LeaseLost`, `ExecutionNotActive`, `ExecutionNotFound`, `InvalidBody`.
+    The journal is kept, and the attempt continues after `unhold`. `steps` are the saved names that do not fit;
+    `version` is the version of the task that the code has now. Raises `LeaseLost`, `ExecutionNotActive`,
+    `ExecutionNotFound`, `InvalidBody`.
     """
-    return calls.only(await hold_changed_many(conn, [ChangedCode(fence=fence, reason=reason, steps=steps)]))
+    change = ChangedCode(fence=fence, reason=reason, steps=steps, version=version)
+    return calls.only(await hold_changed_many(conn, [change]))
 
 
 async def hold_changed_many(
@@ -52,7 +56,14 @@ async def hold_changed_many(
 
 def _change(change: ChangedCode) -> Act:
     names = [check_text(name, "step name") for name in change.steps]
-    return Act(change.fence, {"reasons": kept_text(str(change.reason)), "steps": calls.json_text(names, "steps")})
+    return Act(
+        change.fence,
+        {
+            "reasons": kept_text(str(change.reason)),
+            "steps": calls.json_text(names, "steps"),
+            "versions": calls.version(change.version),
+        },
+    )
 
 
 def _act(execution_id: ExecutionId, by: str, reason: str | None) -> dict[str, object]:

@@ -73,7 +73,8 @@ end $$;
 
 -- Hold executions whose code has changed: a run does not fit what earlier runs have saved. The journal is kept, and the
 -- attempt continues after `unhold`, so it is not used up. `steps` is a JSON list per item: the saved names that do not
--- fit, at most 100. `wait` is as for complete.
+-- fit, at most 100. `versions` are the versions of their tasks that the code has now; the hold also has the versions
+-- under which they have started. `wait` is as for complete.
 --
 --   moves    active → runnable: attempt_interrupted, blocked_by_operator / code_changed
 --   locks    the tickets, in key order; without `wait`, skips locked ones
@@ -83,7 +84,7 @@ end $$;
 --   returns  per item 'held', or its refusal
 create or replace function flowfabric.hold_changed(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], reasons text[], steps text[],
-    wait boolean default true)
+    versions int[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -101,7 +102,8 @@ begin
                array_agg(x.fault) filter (where x.fault is not null) as faults
         into judged from (
             select f.item, f.place,
-                   coalesce(f.fault, flowfabric._changed_fault(hold_changed.steps[f.item]::jsonb)) as fault
+                   coalesce(f.fault, flowfabric._changed_fault(hold_changed.steps[f.item]::jsonb),
+                            flowfabric._version_fault(hold_changed.versions[f.item])) as fault
             from flowfabric._fenced(hold_changed.partitions, hold_changed.ids, hold_changed.lease_ids,
                                     hold_changed.epochs, hold_changed.attempts, rounds, round, hold_changed.wait) f) x;
         now := flowfabric.clock();
@@ -110,17 +112,19 @@ begin
         with held as (
             update flowfabric.tickets t
             set phase = 'runnable', attempt_state = 'attempt_interrupted', eligibility = 'blocked_by_operator',
-                reason = 'code_changed', hold = jsonb_build_object('since', now) || c.change,
+                reason = 'code_changed',
+                hold = jsonb_build_object('since', now) || c.change || flowfabric._version_change(t.version, c.version),
                 attempt_left = t.attempt_deadline - now, attempt_deadline = null
             from (select x.* from unnest(judged.items, judged.places) as x (item, place)
                   limit cardinality(judged.items)) x
             cross join lateral (
                 select jsonb_build_object('reason', flowfabric._kept_text(hold_changed.reasons[x.item]),
-                                          'steps', hold_changed.steps[x.item]::jsonb)) c (change)
+                                          'steps', hold_changed.steps[x.item]::jsonb),
+                       hold_changed.versions[x.item]) c (change, version)
             where t.ctid = x.place
             returning x.item, t.partition, t.id, jsonb_build_object(
                 'code_changed', true, 'attempt', t.attempt, 'epoch', t.epoch, 'worker', t.worker,
-                'instance', t.instance) || c.change as detail
+                'instance', t.instance) || c.change || flowfabric._version_change(t.version, c.version) as detail
         ), noted as (
             select flowfabric._append_all('execution_held', array_agg(h.partition), array_agg(h.id),
                                           array_agg(h.detail))
@@ -132,6 +136,17 @@ begin
         from unnest(judged.refused, judged.faults) as x (item, fault);
     end loop;
 end $$;
+
+-- The version of a task under which an execution has started, which is 1 for code without versions, and the one that
+-- the code has now.
+--
+--   returns  {version_then, version_now}, or {} if the second is unknown
+create or replace function flowfabric._version_change(version_then int, version_now int)
+returns jsonb
+language sql immutable as $$
+    select case when _version_change.version_now is null then '{}' else jsonb_build_object(
+        'version_then', coalesce(_version_change.version_then, 1), 'version_now', _version_change.version_now) end
+$$;
 
 -- Check the names that a report of changed code lists.
 --

@@ -127,9 +127,11 @@ from flowfabric.model.waits import (
 from flowfabric.model.workers import (
     Beat,
     FoundTask,
+    ListedTask,
     MarkedDead,
     Registered,
     RegisteredTask,
+    TaskVersion,
     Worker,
     WorkerDescription,
 )
@@ -211,6 +213,7 @@ __all__ = [
     "Lease",
     "Level",
     "Link",
+    "ListedTask",
     "MarkedDead",
     "Member",
     "Moved",
@@ -266,6 +269,7 @@ __all__ = [
     "Swept",
     "TagChange",
     "Tail",
+    "TaskVersion",
     "Timing",
     "Unheld",
     "Usage",

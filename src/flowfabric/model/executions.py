@@ -235,6 +235,8 @@ class ChangedCode(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     steps: Sequence[str] = ()
     """At most 100."""
+    version: int | None = None
+    """The version of the task that the code has now."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):

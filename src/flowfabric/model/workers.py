@@ -51,6 +51,38 @@ class FoundTask(msgspec.Struct, frozen=True, kw_only=True):
     """Registered tasks with similar names, if it is missing."""
 
 
+class TaskVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a task: who serves it, and what is left of it. Tasks without versions have version 1."""
+
+    version: int
+    left_count: int
+    """How many unfinished executions have started under it; 10,001 means more than 10,000."""
+    worker_count: int
+    """How many live workers have it."""
+    lanes: Sequence[str]
+    """The lanes that these workers have for it."""
+    instances: Sequence[str] = ()
+    """The first 20 of these workers; a list of tasks leaves them out."""
+
+
+class ListedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, its versions, and how many of its executions are unfinished."""
+
+    name: str
+    new_count: int
+    """How many have not started under any version; 10,001 means more than 10,000.
+
+    If a task has only version 1, they count there.
+    """
+    is_exact: bool
+    """Whether all unfinished executions were counted.
+
+    If there are more than 10,000 of all tasks, those without a version are counted among the first 10,000.
+    """
+    versions: Sequence[TaskVersion]
+    """The newest first."""
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, and how many leases it holds."""
 

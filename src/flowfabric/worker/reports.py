@@ -235,7 +235,8 @@ class Reports:
             "or replay it from a step or from scratch",
             *(claim.task, claim.execution_id, reason, claim.execution_id),
         )
-        change = ChangedCode(fence=claim.fence, reason=reason, steps=steps[:MOST_NAMED])
+        now = self._app.tasks[claim.task].version
+        change = ChangedCode(fence=claim.fence, reason=reason, steps=steps[:MOST_NAMED], version=now)
         await self._leased.persist(claim, lambda: self._hold(change))
 
     async def requeue(self, claim: Claim) -> None:

@@ -77,10 +77,7 @@ async def mark_begun_many(
 
 
 def _begin(begin: Begin) -> calls.Act:
-    version = begin.version
-    if version is not None and (type(version) is not int or not 1 <= version < 1 << 31):
-        raise InvalidBody(f"version {version!r} is invalid; use a whole number from 1", field="version")
-    return calls.Act(begin.fence, {"versions": version})
+    return calls.Act(begin.fence, {"versions": calls.version(begin.version)})
 
 
 async def revoke(

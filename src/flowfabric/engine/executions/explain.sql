@@ -65,7 +65,8 @@ language sql immutable as $$
                   coalesce((_paused_words.lane).by, 'an unnamed operator'), ': ' || (_paused_words.lane).reason)
 $$;
 
--- Who holds an execution, since when, and why. Without a `by`, a worker held it because its code has changed.
+-- Who holds an execution, since when, and why. Without a `by`, a worker held it because its code has changed: then also
+-- the version of its task then and now.
 --
 --   returns  the sentence
 create or replace function flowfabric._held_words(hold jsonb)
@@ -75,6 +76,12 @@ language sql stable as $$
                        else 'held since %1$s because its code has changed%3$s' end,
                   flowfabric._moment((_held_words.hold ->> 'since')::timestamptz), _held_words.hold ->> 'by',
                   ': ' || (_held_words.hold ->> 'reason'))
+           || case when _held_words.hold -> 'version_then' <> _held_words.hold -> 'version_now' then format(
+                       '; its task had version %s then and has version %s now', _held_words.hold -> 'version_then',
+                       _held_words.hold -> 'version_now')
+                   when _held_words.hold ? 'version_now' then format(
+                       '; its task had version %s then, as now', _held_words.hold -> 'version_then')
+                   else '' end
 $$;
 
 -- Build an explanation.
