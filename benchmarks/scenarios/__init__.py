@@ -4,6 +4,7 @@ from benchmarks.scenario import Scenario
 from benchmarks.scenarios import (
     backlog,
     beside_worker,
+    budget,
     capabilities,
     children,
     claim_backlog,
@@ -72,6 +73,7 @@ SCENARIOS: list[Scenario] = [
     routes.many,
     customers.scenario,
     quota.scenario,
+    budget.scenario,
     capabilities.scenario,
     raw_signals.scenario,
     waits.resumed,

@@ -20,7 +20,7 @@ OF_WORKERS = {
     *("executions.list_ended", "steps.read_journal", "steps.save_step", "waits.create_waitpoint", "waits.read_signals"),
     *("waits.suspend", "workers.beat", "workers.hold_lock", "workers.register_worker", "workers.unregister_worker"),
     *("children.submit_children", "events.advance_horizon", "events.watch_log", "routes.register_route"),
-    *("turns.end_turn", "turns.take_turn"),
+    *("turns.end_turn", "turns.take_turn", "claims.submit_and_claim", "claims.signal_and_claim"),
 }
 OF_THE_APP = {"clock.clock", "executions.submit", "flows.submit_flow", "overview.overview", "waits.deliver_signal"}
 OF_THE_COMMAND = {"doctor.diagnose", "executions.match_executions", "flows.match_flows", "tasks.find_task"}

@@ -118,7 +118,7 @@ async def test_what_is_leased_while_the_worker_stops_is_released(database_url: s
 
     async with app, at_work(app) as worker:
         execution_id = await given.submitted(task="echo", priority=1, lane="later")
-        loan = borrowed(worker, echo)
+        loan = await borrowed(worker, echo)
         slots = loan.ask()
         worker.stop()
         loan.claimed = await given.claim(instance=slots.instance, lanes=["later"], request=slots.request)
@@ -127,9 +127,29 @@ async def test_what_is_leased_while_the_worker_stops_is_released(database_url: s
     assert await given.events(execution_id) == ["execution_submitted", "lease_acquired", "execution_delayed"]
 
 
-def borrowed(worker: Worker, task: Task[..., Any]) -> Loan:
-    loan = worker._lending.lend([task.options])
-    assert loan is not None
+async def test_what_is_leased_while_something_runs_alone_goes_to_other_workers(database_url: str, given: Given) -> None:
+    app, gate = App(url=database_url), Gate()
+    echo = gated(app, gate, name="echo")
+
+    async with idling(app) as worker:
+        execution_id = await given.submitted(task="echo", lane="later")
+        loan = await borrowed(worker, echo)
+        slots = loan.ask()
+        loan.claimed = await given.claim(instance=slots.instance, lanes=["later"], request=slots.request)
+        worker._isolation.wait(loan.claimed[0])  # as if another claim had brought one that runs alone
+        loan.__exit__()
+        await until(lambda: given.rows("select from flowfabric.tickets where phase = 'runnable'"))
+
+    assert await given.events(execution_id) == ["execution_submitted", "lease_acquired", "execution_delayed"]
+    assert gate.came == 0
+
+
+async def borrowed(worker: Worker, task: Task[..., Any]) -> Loan:
+    """A loan, between two claims of the worker."""
+    loan = None
+    while loan is None:
+        await until(lambda: worker._lendable() > 0)
+        loan = worker._lending.lend([task.options])
     return loan
 
 
@@ -138,7 +158,7 @@ async def test_slots_that_are_lent_are_neither_claimed_for_nor_lent_twice(databa
     wait = gated(app, gate)
 
     async with idling(app, concurrency=2, drain="0s") as worker:
-        with borrowed(worker, wait):
+        with await borrowed(worker, wait):
             await wait.submit_many([()] * 3)
             await until(lambda: gate.inside == 1)
             assert worker._lending.lend([wait.options]) is None

@@ -88,6 +88,7 @@ class Worker:
         self._names: set[str] = set()
         self._starting: set[asyncio.Task[None]] = set()  # tasks that have not taken a claim yet
         self._reporting: set[UUID] = set()
+        self._returning: set[asyncio.Task[list[Claim]]] = set()
         self._any_ended = asyncio.Event()
         self._context = copy_context()
         self._threads = Threads()
@@ -251,7 +252,12 @@ class Worker:
     def _borrowed(self, claims: Sequence[Claim], asked_at: float) -> None:
         """A call has returned the slots that it was lent, and what it has claimed for them."""
         self._position.moved(claims, 0.0, from_front=False)
-        self._received(claims, asked_at)
+        if claims and self._isolation.is_closed:  # nothing else may run now, so others get them
+            self._heartbeat.add((claim.fence for claim in claims), asked_at)
+            self._returning.add(returning := asyncio.create_task(self._requeue(claims)))
+            returning.add_done_callback(self._returning.discard)
+        else:
+            self._received(claims, asked_at)
         if self._full or not claims:
             self._pauses.wake()
 
