@@ -26,7 +26,19 @@ from flowfabric.model import EventKind
 GROUPS = {
     "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker"],
     "What a handler uses": [
-        *("Context", "Child", "Waiting", "First", "Signal", "Suspension", "Verdict", "Reservation", "Usage", "metered"),
+        *(
+            "Context",
+            "Child",
+            "Waiting",
+            "First",
+            "Signal",
+            "Suspension",
+            "Verdict",
+            "Reservation",
+            "Usage",
+            "OutputStream",
+            "metered",
+        ),
         *("Connection", "log_execution"),
     ],
     "Flows": ["Flow", "Node", "FlowHandle"],
@@ -36,7 +48,7 @@ GROUPS = {
     ],
     "Without await": [
         *("SyncApp", "SyncTask", "SyncExecution", "SyncFlow", "SyncFlowHandle"),
-        *("SyncContext", "SyncChild", "SyncReservation", "SyncConnection"),
+        *("SyncContext", "SyncChild", "SyncReservation", "SyncOutputStream", "SyncConnection"),
     ],
     "What an app returns": [*public.RETURNED],
     "Options of an app": [*public.KEYWORDS],

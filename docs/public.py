@@ -52,6 +52,7 @@ INTERNAL = {
     "Connection.remove_termination_listener",
     "Connection.transaction",
     "Context.asked",
+    "Context.close_output",
     "Context.unasked",
     "Context.unawaited",
     "Reservation.is_begun",

@@ -35,6 +35,7 @@ FILES = [
             "flowfabric.postgres.driver": ["Connection"],
             "flowfabric.handler.budgets": ["Reservation"],
             "flowfabric.handler.children": ["Child"],
+            "flowfabric.handler.streams": ["OutputStream"],
             "flowfabric.handler.context": ["Context"],
         },
     ),
@@ -71,6 +72,7 @@ EXCLUDED = {
     *(
         "Clock.pass_until",
         "Context.asked",
+        "Context.close_output",
         "Context.unasked",
         "Context.unawaited",
         "Reservation.is_begun",
@@ -86,7 +88,7 @@ EXCLUDED = {
 }
 
 # Classes whose attributes are part of their public face; those of the others are private.
-WITH_ATTRIBUTES = {"Child", "Engine", "Execution", "Flow", "FlowHandle", "Reservation", "Subscription"}
+WITH_ATTRIBUTES = {"Child", "Engine", "Execution", "Flow", "FlowHandle", "OutputStream", "Reservation", "Subscription"}
 
 # Plain methods of these classes touch nothing that belongs to the event loop.
 ANYWHERE = {"App", "Execution", "Flow", "FlowHandle", "Task"}

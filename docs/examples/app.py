@@ -33,6 +33,7 @@ from flowfabric import (
     SyncExecution,
     SyncFlow,
     SyncFlowHandle,
+    SyncOutputStream,
     SyncReservation,
     SyncTask,
     Worker,
@@ -239,6 +240,10 @@ def of_sync(ctx: SyncContext) -> None:
     reservation: SyncReservation = ctx.reserve("team-a", tokens=4_000)
     with reservation:
         reservation.settle(tokens=3_100)
+    # SyncOutputStream
+    out: SyncOutputStream = ctx.stream("answer")
+    with out:
+        out.write("The tide ")
 
 
 async def of_task(conn: asyncpg.Connection) -> None:
@@ -344,6 +349,12 @@ async def of_context(ctx: Context) -> None:
     await ctx.step("mail", send_mail, waitpoint.token)
     # Context.append_frame
     await ctx.append_frame("tool_call", {"tool": "search", "query": "tides"})
+    # Context.stream
+    async with ctx.stream("answer") as out:
+        for token in ("The ", "tide ", "rises."):
+            await out.write(token)
+    # Context.progress
+    await ctx.progress(40, "indexing")
     # Context.now
     today = (await ctx.now()).date()
     # Context.random
@@ -398,6 +409,14 @@ async def of_handlers(ctx: Context) -> None:
     # Reservation.release
     async with ctx.reserve("team-a", tokens=4_000) as reservation:
         await reservation.release()  # nothing was spent
+    # OutputStream, OutputStream.write
+    async with ctx.stream("answer") as out:
+        await out.write("The tide ")
+        await out.write("rises.")
+    # OutputStream.flush
+    out = ctx.stream("answer")
+    await out.write("The tide rises.")
+    await out.flush()
 
 
 async def of_flows(

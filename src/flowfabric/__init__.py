@@ -25,7 +25,8 @@ from flowfabric.handler.children import Child
 from flowfabric.handler.context import Context
 from flowfabric.handler.logs import log_execution
 from flowfabric.handler.metering import metered
-from flowfabric.handler.sync import SyncChild, SyncConnection, SyncContext, SyncReservation
+from flowfabric.handler.streams import OutputStream
+from flowfabric.handler.sync import SyncChild, SyncConnection, SyncContext, SyncOutputStream, SyncReservation
 from flowfabric.handler.waits import First, Waiting
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Signal, Suspension, Usage
@@ -50,6 +51,7 @@ __all__ = [
     "FlowFabricError",
     "FlowHandle",
     "Node",
+    "OutputStream",
     "PermanentError",
     "Reservation",
     "Signal",
@@ -63,6 +65,7 @@ __all__ = [
     "SyncExecution",
     "SyncFlow",
     "SyncFlowHandle",
+    "SyncOutputStream",
     "SyncReservation",
     "SyncTask",
     "Task",

@@ -244,7 +244,8 @@ language sql stable as $$
         || ',"kind":' || to_json((_step_entry.step).kind)::text
         || coalesce(',"encoding":' || to_json((_step_entry.step).encoding)::text, '')
         || coalesce(',"result":"' || replace(encode((_step_entry.step).result, 'base64'), E'\n', '') || '"', '')
-        || coalesce(',"due_at":' || to_json((_step_entry.step).due_at)::text, '') || '}'
+        || coalesce(',"due_at":' || to_json((_step_entry.step).due_at)::text, '')
+        || ',"at":' || to_json((_step_entry.step).at)::text || '}'
 $$;
 
 -- Encode a completed wait as an entry of the journal, with or without its signals.
@@ -259,6 +260,9 @@ language sql stable as $$
                ',"due_at":' || to_json(coalesce((_wait_entry.wait).timeout_at, (_wait_entry.wait).ended_at))::text, '')
            else ',"kind":"wait"' end
         || coalesce(',"by":' || to_json((_wait_entry.wait).ended_by)::text, '')
+        || case when (_wait_entry.wait).ended_at is null then ''
+                else ',"at":' || to_json((_wait_entry.wait).suspended_at)::text
+                     || ',"ended_at":' || to_json((_wait_entry.wait).ended_at)::text end
         || ',"signals":' || flowfabric._signals_text(
                (_wait_entry.wait).partition, (_wait_entry.wait).execution,
                case when _wait_entry.with_signals then (_wait_entry.wait).satisfiers end) || '}'
@@ -293,7 +297,7 @@ begin
         from (
             select m.*, sum(m.bytes) over (order by m.number) as size from (
                 select p.number, t.partition, t.id, coalesce((
-                           select sum(coalesce(octet_length(s.result), 0) / 3 * 4 + 60) from flowfabric.steps s
+                           select sum(coalesce(octet_length(s.result), 0) / 3 * 4 + 100) from flowfabric.steps s
                            where s.partition = t.partition and s.execution = t.id), 0) + coalesce((
                            select sum(flowfabric._signals_bytes(w.partition, w.execution, w.satisfiers))
                            from flowfabric.waits w

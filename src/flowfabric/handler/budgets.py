@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from flowfabric import ids
 from flowfabric.engine import budgets
 from flowfabric.errors import FlowFabricError, ReservationNotFound
+from flowfabric.handler.frames import Output
 from flowfabric.handler.journal import LONGEST_NAME, Place
 from flowfabric.handler.runtime import Amounts, Runtime
 from flowfabric.handler.waits import Leaving, Stop, Unwind
@@ -28,10 +29,12 @@ class Spender(NamedTuple):
     runtime: Runtime
     claim: Claim
     leaving: Leaving
+    output: Output
 
     async def report(self, place: Place | None, budget: str, amounts: Amounts) -> Usage:
         """Count usage, unless an earlier run has counted it. Raises `BudgetExhausted`, or unwinds the handler."""
         if place is not None and place.entry is not None:
+            self.output.pass_entry(place)
             first: Usage = place.read(place.entry.result, Usage)
             return first
         report = UsageReport(
@@ -43,7 +46,10 @@ class Spender(NamedTuple):
             step=None if place is None else (place.name, place.occurrence),
         )
         with self.leaving.busy():
+            await self.output.flush()
             answer = await self.runtime.report_usage(self.claim, report)
+        if place is not None:
+            self.output.saved()
         self.check(budget, answer)
         return answer
 
@@ -94,7 +100,7 @@ class Reservation:
         self._entered = True
         if self._settled is not None:
             return self  # an earlier run has settled it: nothing more is reserved or counted
-        runtime, claim, leaving = self._spender
+        runtime, claim, leaving, _ = self._spender
         with leaving.busy():
             answer = await runtime.reserve(claim, self.budget, self.estimate, self._ttl, self._key())
         self._spender.check(self.budget, answer)
@@ -105,6 +111,7 @@ class Reservation:
         if error is None:
             if self._reservation_id is not None:
                 await self.settle()
+            self._pass_entry()
         elif not isinstance(error, Unwind):  # a suspended run keeps its reservation and finds it again
             try:
                 await self.release()
@@ -122,15 +129,18 @@ class Reservation:
         already has what it paid for.
         """
         if self._reservation_id is None:
+            self._pass_entry()
             first = self._settled or Settled(outcome="settled")
             return replace(first, outcome="already_applied", first=first.outcome)
         amounts = actual or self.estimate
-        runtime, claim, leaving = self._spender
+        runtime, claim, leaving, output = self._spender
         with leaving.busy():
+            await output.flush()
             try:
                 answer = await runtime.settle(claim, self._reservation_id, amounts, self._place)
             except ReservationNotFound:  # it has expired: report the usage without it
                 answer = await self._report(amounts)
+        output.saved()
         self._reservation_id, self._settled = None, answer
         if answer.outcome == "hard_breach" and answer.action != "refuse":
             self._spender.stop()
@@ -141,6 +151,10 @@ class Reservation:
         reservation_id, self._reservation_id = self._reservation_id, None
         if reservation_id is not None:
             await self._spender.runtime.release(self._spender.claim, reservation_id)
+
+    def _pass_entry(self) -> None:
+        if self._place is not None:
+            self._spender.output.pass_entry(self._place)
 
     async def _report(self, amounts: Amounts) -> Settled:
         usage = await self._spender.report(self._place, self.budget, amounts)

@@ -9,26 +9,25 @@ import asyncio
 import inspect
 import random as randomness
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import partial
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
-from flowfabric import durations, payloads
+from flowfabric import durations
 from flowfabric.errors import InvalidName
 from flowfabric.handler.approvals import Verdict, approval, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.children import Child, read_end
-from flowfabric.handler.frames import Frames
-from flowfabric.handler.journal import Place, Places, earlier_names
-from flowfabric.handler.retries import with_retries
+from flowfabric.handler.frames import Output, Pending, Progress, read_ttl
+from flowfabric.handler.journal import Place, Places, earlier_names, step_running
 from flowfabric.handler.runtime import Runtime
+from flowfabric.handler.steps import Steps, returned
+from flowfabric.handler.streams import OutputStream
 from flowfabric.handler.unawaited import Calls
 from flowfabric.handler.waits import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
-from flowfabric.ids import ExecutionId, read_execution_id, shown
-from flowfabric.model import Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
-from flowfabric.postgres.driver import Connection
+from flowfabric.ids import ExecutionId, shown
+from flowfabric.model import Appended, Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
 
 if TYPE_CHECKING:
     from flowfabric.app.tasks import ChildCall, SubmitOptions, Task
@@ -42,9 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-_step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
-
-
 class Context:
     """One run of a handler: its steps and waits, and the execution it belongs to."""
 
@@ -54,11 +50,15 @@ class Context:
         self._places = Places(journal)
         self._leaving = Leaving()
         self._calls = Calls()
-        self._frames = Frames(runtime, claim)
+        self._output = Output(runtime, claim, journal, self._leaving)
+
+    @property
+    def _steps(self) -> Steps:
+        return Steps(self._runtime, self._claim, self._leaving, self._output)
 
     @property
     def _spender(self) -> Spender:
-        return Spender(self._runtime, self._claim, self._leaving)
+        return Spender(self._runtime, self._claim, self._leaving, self._output)
 
     @property
     def execution_id(self) -> ExecutionId:
@@ -151,11 +151,10 @@ class Context:
         if retries < 0:
             raise ValueError(f"retries {retries} is invalid; use a whole number from 0")
         pause = durations.read_duration(backoff)
-        kind = _returned(name, function, returns)
+        kind = returned(name, function, returns)
         place = self._ask("step", name, was)
         call = partial(function, *args, **kwargs)
-        made = self._step(place, lambda: with_retries(lambda: self._call(name, call), retries, pause), kind)
-        return self._noted("ctx.step", name, made)
+        return self._noted("ctx.step", name, self._steps.call(place, call, retries, pause, kind))
 
     @overload
     def transaction_step(
@@ -219,8 +218,8 @@ class Context:
         pause = durations.read_duration(backoff)
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"transaction step {name!r} needs an async function, because its connection is async")
-        kind = _returned(name, function, returns)
-        made = self._transaction_step(
+        kind = returned(name, function, returns)
+        made = self._steps.run_transaction(
             self._ask("step", name, was), lambda conn: function(conn, *args, **kwargs), retries, pause, kind
         )
         return self._noted("ctx.transaction_step", name, made)
@@ -318,7 +317,7 @@ class Context:
         The other waits are withdrawn. Their waitpoints stay open, and signals that arrive there are kept for the next
         wait of that name. Takes only waits of this context, which include the results of children.
         """
-        return self._noted("ctx.any_of", None, first_of(self._leaving, check_waits(waits)))
+        return self._noted("ctx.any_of", None, first_of(self._leaving, check_waits(waits), self._output.leave_out))
 
     def all_of(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T]]:
         """Suspend until several waits have all completed, and return their values, as `asyncio.gather` does."""
@@ -358,15 +357,51 @@ class Context:
             return await self._runtime.create_waitpoint(self._claim, key, duration)
 
         place = self._ask("step", f"waitpoint:{key}", [f"waitpoint:{old}" for old in earlier_names(was)])
-        made = self._step(place, create, CreatedWaitpoint)
+        made = self._steps.run(place, create, CreatedWaitpoint)
         return self._noted("ctx.create_waitpoint", key, made)
 
-    def append_frame(self, type: str, data: object, *, kind: str = "event") -> Coroutine[Any, Any, str]:  # noqa: A002
-        """Append a frame to the stream of this attempt, where readers see it at once; return its id.
+    def append_frame(
+        self,
+        type: str,  # noqa: A002
+        data: object = None,
+        *,
+        kind: str = "event",
+        mode: str = "durable",
+        ttl: str | timedelta | None = None,
+        correlation_id: str | None = None,
+    ) -> Coroutine[Any, Any, Appended | None]:
+        """Append a frame to the stream of this attempt, and return when it is committed: readers see it at once.
 
-        `data` is what JSON can hold, or bytes, up to 64 KiB; the kind is `event`, `stdout`, `stderr` or `blob`.
+        `type` is a word of your own, such as `tool_call`; `data` is anything that JSON can represent, or bytes, up to
+        64 KiB. Also inside steps. A run that resumes or retries gets `None` for what readers have seen before, and
+        appends nothing. A refused frame raises; the next one is appended as usual.
         """
-        return self._noted("ctx.append_frame", type, self._frames.append(type, data, kind))
+        frame = Pending(type, data, kind=kind, mode=mode, ttl=read_ttl(ttl), correlation_id=correlation_id)
+        return self._noted("ctx.append_frame", type, self._output.append(frame))
+
+    def stream(
+        self,
+        name: str,
+        *,
+        kind: str = "stdout",
+        mode: str = "durable",
+        ttl: str | timedelta | None = None,
+        correlation_id: str | None = None,
+    ) -> OutputStream:
+        """Write text or bytes piece by piece, as frames of type `name`: `async with ctx.stream("answer") as out`.
+
+        `await out.write(token)` sends the first piece at once, and those that follow while a call is in flight
+        together. At the end of the block everything is committed.
+        """
+        return OutputStream(self._output, name, kind, mode, read_ttl(ttl), correlation_id)
+
+    def progress(self, percent: float, message: str | None = None) -> Coroutine[Any, Any, None]:
+        """Report how far the run is, from 0 to 100: `await ctx.progress(40, "indexing")`.
+
+        Patches `progress` and `message` of the summary of this attempt. It does not wait for the commit, so call it as
+        often as you like: of several reports that wait for a call in flight, only the newest is sent.
+        """
+        return self._noted("ctx.progress", percent, self._output.send(Progress(percent, message)))
 
     def now(self) -> Coroutine[Any, Any, datetime]:
         """Return the current time and save it: a later run gets the same."""
@@ -393,6 +428,11 @@ class Context:
         """The groups of waits for which the run was unwound: it needs one wait of each group to complete."""
         return self._leaving.asked if self._leaving.left else ()
 
+    async def close_output(self) -> None:
+        """Return when all frames of the run are committed or refused; drop those that are appended later."""
+        self._output.close()
+        await self._output.flush()
+
     def _noted(self, call: str, about: object, made: M) -> M:
         self._calls.add(call, about, made)
         return made
@@ -401,7 +441,7 @@ class Context:
         if self._leaving.left:
             # The run was unwound. Calls in `finally` blocks and in tasks it left running belong to a later run.
             raise Stop if self._leaving.stopped else Unwind
-        if (outer := _step_running.get()) is not None:
+        if (outer := step_running.get()) is not None:
             raise InvalidName(
                 f"{shown(name)} is inside step {shown(outer)}; a step cannot contain steps or waits, so call it outside"
             )
@@ -409,59 +449,12 @@ class Context:
 
     def _budget_place(self, operation: str, budget: str) -> Place | None:
         """Return the journal place of a budget operation, or `None` inside a step, which has its own place."""
-        if _step_running.get() is not None and not self._leaving.left:
+        if step_running.get() is not None and not self._leaving.left:
             return None
         return self._ask("step", place_name(operation, budget, self._claim.namespace))
 
-    async def _step(self, place: Place, run: Callable[[], Awaitable[Any]], returns: Any) -> Any:
-        if place.entry is not None:
-            return place.read(place.entry.result, returns)
-        with self._leaving.busy(), self._runtime.run_step(self._claim, place) as step:
-            within = _step_running.set(place.name)
-            try:
-                encoded, result = place.keep(await run(), returns)
-            finally:
-                _step_running.reset(within)
-            saved = await self._runtime.save_step(self._claim, step, encoded)
-        return result if saved == encoded else place.read(saved, returns)
-
-    async def _call(self, name: str, call: "partial[Any]") -> Any:
-        """Call the function of a step; in a thread if it is not async, because it may block."""
-        if inspect.iscoroutinefunction(call):
-            return await call()
-        answer = await self._runtime.call_in_thread(self._claim, name, call)
-        return await answer if inspect.isawaitable(answer) else answer
-
-    async def _transaction_step(
-        self,
-        place: Place,
-        write: Callable[[Connection], Awaitable[Any]],
-        retries: int,
-        pause: timedelta,
-        returns: Any,
-    ) -> Any:
-        if place.entry is not None:
-            return place.read(place.entry.result, returns)
-
-        async def written(conn: Connection) -> bytes:
-            encoded, _ = place.keep(await write(conn), returns)
-            return encoded
-
-        with self._leaving.busy(), self._runtime.run_step(self._claim, place) as step:
-            within = _step_running.set(place.name)
-            run = partial(self._runtime.run_transaction, self._claim, step, written)
-            try:
-                return place.read(await with_retries(run, retries, pause), returns)
-            finally:
-                _step_running.reset(within)
-
     async def _submit(self, place: Place, call: "ChildCall") -> Child[Any]:
-        if place.entry is not None:
-            child = read_execution_id(place.read(place.entry.result, str))
-        else:
-            with self._leaving.busy():
-                child = await self._runtime.submit_child(self._claim, place.name, place.occurrence, call)
-        return Child(child, call.returns, self._child_end)
+        return Child(await self._steps.submit(place, call), call.returns, self._child_end)
 
     def _child_end(self, child: ExecutionId, returns: Any) -> Waiting[Any]:
         made = self._waiting(f"child:{child}", child, lambda signals: read_end(child, signals, returns))
@@ -482,18 +475,15 @@ class Context:
         async def wait() -> T:
             if place.entry is None:
                 await self._leaving.unwind(await wish())
+            self._output.pass_entry(place)
             return read(() if place.entry is None else place.entry.signals)
 
         return Waiting(place, wait, wish)
 
     def _sleeping(self, name: str, span: timedelta | datetime, was: str | Sequence[str]) -> Waiting[None]:
-        return sleeping(self._leaving, self._ask("sleep", name, was), span, self._runtime.clock)
-
-
-def _returned(name: str, function: Callable[..., object], returns: Any) -> Any:
-    """Return the type of a step's result. Raises `InvalidBody`, before the step runs, if it could not be saved."""
-    kind = payloads.returned(function) if returns is None else returns
-    return payloads.check_kind(kind, f"the result of step {shown(name)}")
+        return sleeping(
+            self._leaving, self._ask("sleep", name, was), span, self._runtime.clock, self._output.pass_entry
+        )
 
 
 def _first_signal(signals: Sequence[Signal]) -> Signal | None:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -12,6 +13,9 @@ from flowfabric.ids import check_text, shown
 from flowfabric.model import JournalEntry
 
 LONGEST_NAME = 128
+
+step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
+"""The name of the step whose function runs."""
 
 
 def earlier_names(was: str | Sequence[str]) -> Sequence[str]:

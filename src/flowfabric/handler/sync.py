@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from flowfabric.handler.children import Child
     from flowfabric.handler.context import Context
     from flowfabric.handler.runtime import Amounts
+    from flowfabric.handler.streams import OutputStream
     from flowfabric.handler.waits import First, Waiting
     from flowfabric.ids import ExecutionId
-    from flowfabric.model import CreatedWaitpoint, Settled, Signal, Suspension, Usage
+    from flowfabric.model import Appended, CreatedWaitpoint, Settled, Signal, Suspension, Usage
     from flowfabric.postgres.driver import Connection, Row
 A = TypeVar("A")
 B = TypeVar("B")
@@ -141,6 +142,39 @@ class SyncChild(Sync, Generic[R]):
         """The same object, whose methods return waits, to wait for several together: `ctx.any_of(ctx.unwaited...)`."""
         unwaited: Child[R] = self._unwaited()
         return unwaited
+
+
+class SyncOutputStream(Sync):
+    """Text and bytes that a handler writes piece by piece: `with ctx.stream("answer") as out`.
+
+    The sync version of `OutputStream`.
+    """
+
+    __slots__ = ()
+    _thing: OutputStream
+
+    @property
+    def name(self) -> str:
+        answer: str = self._thing.name
+        return answer
+
+    def __enter__(self) -> Self:
+        self._wait(self._thing.__aenter__)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._wait(self._thing.__aexit__, kind, error, _)
+
+    def write(self, data: str | bytes) -> None:
+        """Write a piece; it waits only if readers would otherwise be far behind: too much has not been sent yet.
+
+        Long pieces are divided. Raises the error of an earlier piece that was refused, once; the stream can be used on.
+        """
+        self._wait(self._thing.write, data)
+
+    def flush(self) -> None:
+        """Return when everything that was written is committed. Raises the error of a piece that was refused."""
+        self._wait(self._thing.flush)
 
 
 class SyncContext(Sync):
@@ -371,13 +405,53 @@ class SyncContext(Sync):
         answer: CreatedWaitpoint = self._wait(self._thing.create_waitpoint, key, expires_in=expires_in, was=was)
         return answer
 
-    def append_frame(self, type: str, data: object, *, kind: str = "event") -> str:
-        """Append a frame to the stream of this attempt, where readers see it at once; return its id.
+    def append_frame(
+        self,
+        type: str,
+        data: object = None,
+        *,
+        kind: str = "event",
+        mode: str = "durable",
+        ttl: str | timedelta | None = None,
+        correlation_id: str | None = None,
+    ) -> Appended | None:
+        """Append a frame to the stream of this attempt, and return when it is committed: readers see it at once.
 
-        `data` is what JSON can hold, or bytes, up to 64 KiB; the kind is `event`, `stdout`, `stderr` or `blob`.
+        `type` is a word of your own, such as `tool_call`; `data` is anything that JSON can represent, or bytes, up to
+        64 KiB. Also inside steps. A run that resumes or retries gets `None` for what readers have seen before, and
+        appends nothing. A refused frame raises; the next one is appended as usual.
         """
-        answer: str = self._wait(self._thing.append_frame, type, data, kind=kind)
+        answer: Appended | None = self._wait(
+            self._thing.append_frame, type, data, kind=kind, mode=mode, ttl=ttl, correlation_id=correlation_id
+        )
         return answer
+
+    def stream(
+        self,
+        name: str,
+        *,
+        kind: str = "stdout",
+        mode: str = "durable",
+        ttl: str | timedelta | None = None,
+        correlation_id: str | None = None,
+    ) -> SyncOutputStream:
+        """Write text or bytes piece by piece, as frames of type `name`: `with ctx.stream("answer") as out`.
+
+        `out.write(token)` sends the first piece at once, and those that follow while a call is in flight
+        together. At the end of the block everything is committed.
+        """
+        return SyncOutputStream(
+            self._wait(self._thing.stream, name, kind=kind, mode=mode, ttl=ttl, correlation_id=correlation_id),
+            self._loop,
+        )
+
+    def progress(self, percent: float, message: str | None = None) -> None:
+        """Report how far the run is, from 0 to 100: `ctx.progress(40, "indexing")`.
+
+        Patches `progress` and `message` of the summary of this attempt. It does not wait for the commit, so call it as
+        often as you like: of several reports that wait for a call in flight, only the newest is sent.
+        """
+        self._wait(self._thing.progress, percent, message)
 
     def now(self) -> datetime:
         """Return the current time and save it: a later run gets the same."""

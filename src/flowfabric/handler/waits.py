@@ -38,14 +38,14 @@ class Waiting(Coroutine[Any, Any, T_co]):
     def __init__(
         self, place: Place, wait: Callable[[], Coroutine[Any, Any, T_co]], wish: Callable[[], Awaitable[Wish]]
     ) -> None:
-        self._place = place
+        self.place = place
         self._begin = wait
         self._begun: Coroutine[Any, Any, T_co] | None = None
         self._taken = False
         self.wish = wish
 
     def __repr__(self) -> str:
-        return f"<wait {self._place.name}>"
+        return f"<wait {self.place.name}>"
 
     @property
     def is_begun(self) -> bool:
@@ -59,7 +59,7 @@ class Waiting(Coroutine[Any, Any, T_co]):
     @property
     def over(self) -> bool:
         """Whether the wait has completed before this run."""
-        return self._place.entry is not None and self._place.entry.by is not None
+        return self.place.entry is not None and self.place.entry.by is not None
 
     def send(self, value: Any) -> Any:
         """Resume the coroutine, as the event loop does."""
@@ -150,7 +150,11 @@ class Leaving:
 
 
 def sleeping(
-    leaving: Leaving, place: Place, until: timedelta | datetime, clock: Callable[[], Awaitable[datetime]]
+    leaving: Leaving,
+    place: Place,
+    until: timedelta | datetime,
+    clock: Callable[[], Awaitable[datetime]],
+    pass_entry: Callable[[Place], None],
 ) -> Waiting[None]:
     """Build a wait until a moment, or for a duration that starts when the sleep is first asked for."""
 
@@ -167,12 +171,14 @@ def sleeping(
 
     async def wait() -> None:
         if place.entry is not None and place.entry.by is not None:
+            pass_entry(place)
             return
         now, due_at = await times()
         if due_at - now <= SHORTEST_SLEEP and place.entry is None:
             await asyncio.sleep(max((due_at - now).total_seconds(), 0))
         elif due_at > now:
             await leaving.unwind(Wish(name=place.name, occurrence=place.occurrence, what=due_at))
+        pass_entry(place)
 
     return Waiting(place, wait, wish)
 
@@ -188,10 +194,12 @@ def check_waits(given: Sequence[object]) -> Sequence[Waiting[Any]]:
     return waits
 
 
-async def first_of(leaving: Leaving, waits: Sequence[Waiting[Any]]) -> First[Any]:
+async def first_of(leaving: Leaving, waits: Sequence[Waiting[Any]], leave_out: Callable[[Place], None]) -> First[Any]:
     """Wait until one completes. The journal has at most one, because the first to complete withdraws the others."""
     for index, wait in enumerate(waits):
         if wait.over:
+            for other in waits:
+                leave_out(other.place)
             return First(index, await wait)
     await leaving.unwind_for_first([await wait.wish() for wait in waits])
     raise AssertionError("a run that waits is unwound")

@@ -20,6 +20,10 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_at: datetime | None = None
     by: str | None = None
     signals: Sequence[Signal] = ()
+    at: datetime | None = None
+    """When a run saved the step, or suspended for a wait that has ended."""
+    ended_at: datetime | None = None
+    """When the wait ended."""
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import islice
 
 from flowfabric.app import App
+from flowfabric.calls import MOST_BYTES, MOST_ITEMS
 from flowfabric.engine import streams
 from flowfabric.errors import FlowFabricError, RowLocked
 from flowfabric.model import Appended, Claim, FrameToAppend
@@ -44,4 +45,5 @@ class Frames:
 
 
 def _size(frames: Sequence[FrameToAppend]) -> int:
-    return sum(len(frame.payload) for frame in frames)
+    """The size of a call in a batch, which is full at 8 MiB or about 1,000 frames."""
+    return sum(max(len(frame.payload), MOST_BYTES // MOST_ITEMS) for frame in frames)

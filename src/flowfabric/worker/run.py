@@ -65,7 +65,20 @@ Outcome = Completed | Failed | Suspended | Postponed | Changed | Lost
 
 
 async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
-    """Call the handler once and return the outcome, whatever the handler returned or raised."""
+    """Call the handler once and return the outcome, whatever the handler returned or raised.
+
+    What it has appended to its stream is committed before the outcome is reported.
+    """
+    outcome = await _run(task, claim, context, threads)
+    if not isinstance(outcome, Lost):
+        try:
+            await context.close_output()
+        except asyncio.CancelledError:  # the lease is lost, or the worker stops
+            return Lost()
+    return outcome
+
+
+async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
     try:
         inputs = {name: upstream.result for name, upstream in claim.inputs.items()} if claim.inputs else None
         arguments = task.arguments.decode(claim.payload, inputs)
