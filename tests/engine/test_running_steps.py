@@ -87,6 +87,14 @@ async def test_a_saved_step_does_not_run_any_more_and_has_its_duration(conn: Con
     assert (saved.lasted, saved.started_at) == (done.lasted, saved.saved_at - timedelta(seconds=15))
 
 
+async def test_what_has_no_function_has_no_start_and_no_duration(conn: Connection, given: Given) -> None:
+    claim = await given.claimed()
+    await steps.save_step(conn, Step(fence=claim.fence, name="submit:page", occurrence=1))
+
+    [saved] = (await steps.list_steps(conn, claim.execution_id)).items
+    assert (saved.state, saved.started_at, saved.lasted) == ("completed", None, None)
+
+
 async def test_a_later_report_replaces_an_earlier_one_and_a_renewal_without_one_keeps_it(
     conn: Connection, given: Given
 ) -> None:

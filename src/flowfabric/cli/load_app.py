@@ -21,9 +21,7 @@ class CannotLoad(CommandError):
 
 def load_app(place: str) -> App:
     """Import the app; if that fails, the command ends with the reason."""
-    where, _, name = place.rpartition(":")
-    if not where or not name:
-        raise CannotLoad(f"{shown(place)} is invalid; use file.py:app or package.module:app")
+    where, name = split_place(place)
     module = _from_file(Path(where)) if where.endswith(".py") else _from_package(where)
     try:
         found = getattr(module, name)
@@ -35,17 +33,38 @@ def load_app(place: str) -> App:
     return found
 
 
+def split_place(place: str) -> tuple[str, str]:
+    """Split `file.py:app` into the file or module, and the variable."""
+    where, _, name = place.rpartition(":")
+    if not where or not name:
+        raise CannotLoad(f"{shown(place)} is invalid; use file.py:app or package.module:app")
+    return where, name
+
+
+def code_directory(place: str) -> Path:
+    """The directory of the file or package that an app is in, without loading it."""
+    where, _ = split_place(place)
+    if not where.endswith(".py"):
+        return Path()
+    _check_file(Path(where))
+    return Path(where).parent
+
+
 def _hint(apps: list[str]) -> str:
     return f"did you mean {' or '.join(apps)}?" if apps else "it has no flowfabric.App; add app = flowfabric.App()"
 
 
-def _from_file(path: Path) -> ModuleType:
+def _check_file(path: Path) -> None:
     try:
         exists = path.is_file()
     except OSError as error:  # the name is too long, or we may not read the directory
         raise CannotLoad(f"could not read {shown(str(path))}: {error.strerror}") from None
     if not exists:
         raise CannotLoad(f"file {shown(str(path))} does not exist in {Path.cwd()}; check the path")
+
+
+def _from_file(path: Path) -> ModuleType:
+    _check_file(path)
     sys.path.insert(0, str(path.parent.resolve()))  # so that it can import its neighbours, as a script can
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None

@@ -39,12 +39,6 @@ def reload_on_change(directories: Sequence[Path], arguments: Sequence[str], *, d
     return asyncio.run(Reloading(directories, arguments, drain=drain).run())
 
 
-def code_directory(place: str) -> Path:
-    """The directory of the code behind `file.py:app` or `package.module:app`."""
-    where = place.rpartition(":")[0]
-    return Path(where).parent if where.endswith(".py") else Path()
-
-
 class Reloading:
     """A child process that is replaced when a Python file changes.
 

@@ -174,7 +174,8 @@ begin
                 when m.due_at is null or m.due_at <= coalesce(ended_at, now) then 'completed'
                 when ended_at is null then 'sleeping' else 'interrupted' end,
            m.started_at, m.saved_at, m.due_at,
-           greatest(coalesce(m.due_at, m.saved_at, now) - m.started_at, interval '0'), m.size,
+           case when m.started_at is not null
+                then greatest(coalesce(m.due_at, m.saved_at, now) - m.started_at, interval '0') end, m.size,
            coalesce(m.encoding, 'json'),
            case when list_steps.with_results and m.fits and m.saved_at is not null then (
                select s.result from flowfabric.steps s

@@ -148,6 +148,34 @@ async def test_a_directory_that_does_not_exist_is_refused(ff: Run, tmp_path: Pat
     assert (code, "Directory 'nowhere' does not exist" in err) == (2, True)
 
 
+@pytest.mark.parametrize("place", ["nothing.py:app", "hello.py", "hello.py:"])
+async def test_an_app_that_is_not_there_ends_it_at_once(ff: Run, tmp_path: Path, place: str) -> None:
+    written(tmp_path, SOURCE, "hello.py")
+
+    code, _, err = await ff("dev", place, "--reload")
+    assert (code, err.partition(":")[0]) == (1, "cannot_load")
+
+
+async def test_a_package_is_watched_from_the_working_directory(tmp_path: Path, database_url: str, given: Given) -> None:
+    (tmp_path / "shop" / "parts").mkdir(parents=True)
+    written(tmp_path / "shop", SOURCE, "tasks.py")
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowfabric.cli", "dev", "shop.tasks:app", "--reload"),
+        cwd=tmp_path,
+        env=os.environ | {"FLOWFABRIC_URL": database_url},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        await until(lambda: _instances(given))
+        dev = Dev(process, tmp_path / "shop" / "parts")
+        dev.change("size = 3\n")
+        await dev.says("changed: shop/parts/hello.py; starting the worker again")
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert (await ends(process))[0] == 0
+
+
 async def _hello(given: Given) -> ExecutionId:
     return await given.submitted(task="hello", payload=b'{"name": "ada"}')
 

@@ -24,10 +24,10 @@ from flowfabric.cli.commands.worker import (
     worker_options,
 )
 from flowfabric.cli.connection import app_at
-from flowfabric.cli.load_app import load_app
+from flowfabric.cli.load_app import code_directory, load_app
 from flowfabric.cli.options import json_option, url_option
 from flowfabric.cli.output import print_result
-from flowfabric.cli.reloading import code_directory, reload_on_change
+from flowfabric.cli.reloading import reload_on_change
 from flowfabric.cli.run_lines import RunLines
 from flowfabric.worker import Worker
 
@@ -70,8 +70,9 @@ def dev(
     if (reload or directories) and not reloaded:
         if click.get_current_context().get_parameter_source("drain") is ParameterSource.DEFAULT:
             drain = RELOAD_DRAIN
+        directory = code_directory(app)
         arguments = [*sys.argv[1:], "--drain", durations.format_duration(drain), "--reloaded"]
-        sys.exit(reload_on_change(directories or [code_directory(app)], arguments, drain=drain.total_seconds()))
+        sys.exit(reload_on_change(directories or [directory], arguments, drain=drain.total_seconds()))
     loaded = app_at(url, load_app(app))
     run(_develop(loaded, app, as_json=as_json, with_parent=reloaded, drain=drain, **options))
 
