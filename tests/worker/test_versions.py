@@ -1,13 +1,18 @@
 """Workers with several versions of a task: which function runs an execution, and what waits for another worker."""
 
+import re
+from typing import Any
+
 import pytest
 
 from flowfabric import App, Context, Execution
 from flowfabric.app.tasks import Task
 from flowfabric.engine import executions
+from flowfabric.worker import Worker
+from flowfabric.worker.registered import registered_tasks
 from tests.app.scene import happens
 from tests.given import Given
-from tests.worker.scene import TIMEOUT, until, working
+from tests.worker.scene import TIMEOUT, Gate, at_work, until, working
 
 
 def program(url: str, *versions: int | None) -> tuple[App, Task[[], int], list[str]]:
@@ -84,3 +89,72 @@ async def test_old_work_waits_for_a_worker_that_has_its_version(
         async with working(old):
             assert await result(old, execution) == 1
     assert ran == ["report 2", "one 2"]
+
+
+async def test_what_a_worker_has_claimed_ahead_and_releases_has_no_version(database_url: str, given: Given) -> None:
+    app, gate = App(url=database_url), Gate()
+
+    @app.task(version=1)
+    async def report(ctx: Context, waits: bool) -> None:
+        if waits:
+            await gate()
+
+    async with app:
+        await report.submit_many([(False,)] * 20)
+        made = await report.submit_many([(True,)] * 5)
+        async with at_work(app, concurrency=1, drain="0s") as worker:
+            await until(lambda: gate.came == 1 and len(worker._prefetched) > 0)
+    found = [await executions.describe(given.conn, each.execution_id) for each in made]
+
+    assert sum(each.counts.attempts for each in found) > 1
+    assert [each.version for each in found] == [1, None, None, None, None]
+
+
+async def test_the_functions_of_two_versions_may_need_other_workers(database_url: str) -> None:
+    app = App(url=database_url)
+    app.task(name="report", version=1, lane="old", needs=["gpu"], limit=1)(nothing)
+    app.task(name="report", version=2, lane="new")(nothing)
+
+    worker = Worker(app)
+    assert (worker.lanes, worker.capabilities) == (["new", "old"], ["gpu"])
+    assert [(each.name, each.version, each.lane) for each in registered_tasks(app.every_task) or ()] == [
+        ("report", 1, "old"),
+        ("report", 2, "new"),
+    ]
+
+
+async def nothing(ctx: Context) -> None:
+    """Do nothing."""
+
+
+def test_an_old_version_is_not_submitted(database_url: str) -> None:
+    app = App(url=database_url)
+    old = app.task(name="report", version=1)(nothing)
+    new = app.task(name="report", version=2)(nothing)
+
+    assert new.submission().options.task == "report"
+    for submit in (old.submission, old.child_call, old.with_options(priority=5).submission):
+        with pytest.raises(ValueError, match=r"version 1 of task report only finishes.*submit version 2"):
+            submit()
+
+
+@pytest.mark.parametrize("version", [0, -1, 2**31, True, 1.0, "2"])
+def test_an_invalid_version_is_refused(app: App, version: Any) -> None:
+    with pytest.raises(ValueError, match="use a whole number from 1"):
+        app.task(version=version)(nothing)
+    assert (app.tasks, app.versions) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [(1, 1, "version 1 of task 'nothing' already exists: nothing; use version=2"), (None, 2, "give both a version="),
+     (2, None, "give both a version="), (None, None, "use another name")],
+)  # fmt: skip
+def test_two_tasks_of_one_name_have_different_versions(
+    app: App, first: int | None, second: int | None, message: str
+) -> None:
+    kept = app.task(version=first)(nothing)
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        app.task(version=second)(nothing)
+    assert app.tasks == {"nothing": kept}
