@@ -42,6 +42,7 @@ INTERNAL = {
     "App.loop",
     "App.notifier",
     "App.notify",
+    "App.tails",
     "App.wake_from_anywhere",
     "App.waiters",
     "Clock.pass_until",

@@ -42,7 +42,7 @@ from flowfabric import (
 )
 from flowfabric.engine import lanes
 from flowfabric.engine.events import OLDEST
-from flowfabric.model import EventFilter, PublicState, SignalToSend
+from flowfabric.model import EventFilter, Frame, PublicState, SignalToSend, Superseded
 
 # App
 app = App(
@@ -304,6 +304,22 @@ async def of_execution(execution: Execution[list[str]], token: str) -> None:
     # Execution.steps
     async for step in execution.steps(results=True):
         print(step.name, step.state, step.size, step.result)
+    # Execution.frames
+    shown: list[Frame] = []
+    async for frame in execution.frames(attempts="valid"):
+        if isinstance(frame, Superseded):
+            shown = [old for old in shown if frame.keeps(old)]
+        else:
+            shown.append(frame)
+            print(frame.text or "", end="")
+    # Execution.summary
+    summary = await execution.summary()
+    if summary is not None:
+        print(summary.document, summary.version)
+    # Execution.progress
+    progress = await execution.progress()
+    if progress is not None:
+        print(f"{progress.percent:.0f} % {progress.message}")
     # ExecutionId
     text = str(execution.execution_id)  # to store; `app.execution(text)` returns the handle again
 

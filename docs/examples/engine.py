@@ -440,6 +440,9 @@ async def of_streams(conn: asyncpg.Connection, claim: Claim) -> None:
     tail = Tail(execution_id=claim.execution_id, after=page.frames[-1].id if page.frames else "0-0")
     pages = await streams.tail_frames(conn, [tail])
     print(len(pages))
+    # streams.find_valid_frames
+    valid = await streams.find_valid_frames(conn, claim.execution_id)
+    print("frames of attempt 1 stay valid up to", valid.get(1))
     # streams.read_summary
     summary = await streams.read_summary(conn, claim.execution_id)
     if summary is not None:

@@ -19,6 +19,7 @@ _EVENT_CURSOR = re.compile(r"[A-Za-z0-9_-]{12}")
 _MICROSECONDS = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 _FRAME = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,10}))?")
+_ATTEMPT = re.compile(r"[1-9][0-9]{0,9}")
 _MOST_MS, _MOST_SEQ = 2**63 - 1, 2**31 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -118,6 +119,21 @@ def parse_frame_cursor(text: str) -> tuple[int, int]:
     if seq is None:
         raise _not_concrete(text)
     return ms, min(seq, _MOST_SEQ - 1)
+
+
+def parse_stream_cursor(text: str) -> tuple[int, str]:
+    """Parse where a reader of all attempts continues: an attempt, and the id of its last frame that was read.
+
+    Raises `InvalidCursor`.
+    """
+    attempt, colon, after = text.partition(":")
+    if not (colon and _ATTEMPT.fullmatch(attempt)) or int(attempt) >= 1 << 31:
+        raise InvalidCursor(
+            f"cursor {ids.shown(text)} is invalid; use the cursor of a frame, such as 1:1790000000000-3",
+            cause="malformed",
+        )
+    parse_frame_cursor(after)
+    return int(attempt), after
 
 
 def next_frame_id(frame_id: str) -> str:

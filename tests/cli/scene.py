@@ -2,15 +2,17 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from flowfabric.engine import attempts, children, claims, flows, lanes, steps, waits, workers
+from flowfabric.engine import attempts, children, claims, flows, lanes, steps, streams, waits, workers
 from flowfabric.ids import ExecutionId, FlowId, stamped
 from flowfabric.model import (
     Begin,
     ChildToSubmit,
     Claim,
     Delay,
+    FrameToAppend,
     Options,
     RegisteredTask,
     ReportedStep,
@@ -29,7 +31,7 @@ def numbered(number: int) -> ExecutionId:
 
 
 PAUSED, UNSERVED, RETRIED, ASKING, LOST, DONE, FAILED, CANCELLED, HELD, WAITING, SIGNALLED = map(numbered, range(1, 12))
-STUCK, NAPPING, BROKEN, BUSY, OLD = map(numbered, range(12, 17))
+STUCK, NAPPING, BROKEN, BUSY, OLD, TALKING = map(numbered, range(12, 18))
 PARENT, *CHILDREN = map(numbered, range(50, 76))
 
 SCHEMA: Mapping[str, object] = {
@@ -172,6 +174,28 @@ async def raised(given: Given) -> None:
     for _ in range(2):
         [claim] = await given.claim(lanes=["shop"])
         await attempts.fail(given.conn, claim.fence, "LookupError: no \x1b[31mtide", traceback=TRACEBACK)
+
+
+async def streamed(given: Given) -> None:
+    """An execution of two attempts that has put out text, an event, data, progress, and text that was replaced."""
+    retried = {"retry": {"max_retries": 1, "backoff": NO_PAUSE}}
+    claim = await given.claimed(execution_id=TALKING, lane="talks", policy=retried)
+    await _put(given, claim, b'"Once upon "', b'"a "', kind="stdout", type="answer")
+    await steps.save_step(given.conn, Step(fence=claim.fence, name="begin", occurrence=1))
+    await _put(given, claim, b'"tide"', kind="stdout", type="answer")
+    await attempts.fail(given.conn, claim.fence, "connection refused")
+    [claim] = await given.claim(lanes=["talks"])
+    await _put(given, claim, b'{"tool": "search\\u001b[31m", "n": 3}', type="tool_call", correlation_id="call-1")
+    await _put(given, claim, b'{"progress": 40, "message": "indexing"}', type="progress", mode="summary")
+    await _put(given, claim, b'"time\\n"', b'"\\u001b[31mred"', kind="stdout", type="answer")
+    await _put(given, claim, b'"a warning\\n"', kind="stderr", type="log")
+    await _put(given, claim, b"\0\xff", kind="blob", type="image", encoding="png")
+    await attempts.complete(given.conn, claim.fence)
+
+
+async def _put(given: Given, claim: Claim, *payloads: bytes, **more: Any) -> None:
+    frames = [FrameToAppend(fence=claim.fence, payload=payload, **more) for payload in payloads]
+    await streams.append_frames(given.conn, frames)
 
 
 async def ended(given: Given) -> None:

@@ -24,6 +24,7 @@ from tests.cli.scene import (
     RETRIED,
     SIGNALLED,
     STUCK,
+    TALKING,
     UNSERVED,
     WAITING,
 )  # fmt: skip
@@ -80,6 +81,14 @@ async def test_steps(look: Looks, given: Given) -> None:
 
     ways = [f"{NAPPING} {way}" for way in ("--results", "--json --limit 2", "--results --json", "--limit 2")]
     await look("executions steps", f"{NAPPING}", *ways, f"{BUSY}", f"{BUSY} --limit 2", f"{WAITING}", f"{STUCK}")
+
+
+async def test_frames(look: Looks, given: Given) -> None:
+    await scene.streamed(given)
+    await given.cancelled(execution_id=CANCELLED)
+
+    ways = [f"{TALKING} {way}" for way in ("--all", "--attempt 1", "--json --all", "--cursor 1:x")]
+    await look("executions tail", f"{TALKING}", *ways, f"{CANCELLED}", f"{STUCK}")
 
 
 async def test_explanations(look: Looks, given: Given) -> None:

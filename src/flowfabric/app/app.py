@@ -31,6 +31,7 @@ from flowfabric.app.namespaces import (
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.sync import SyncApp
+from flowfabric.app.tails import Tails
 from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, named, read_policy, read_returns, submission
 from flowfabric.app.waiters import Waiters
 from flowfabric.config import Config
@@ -59,6 +60,7 @@ class Connections(NamedTuple):
     log: EventLog
     waiters: Waiters
     client: Client
+    tails: Tails
     close: AsyncExitStack
     loop: asyncio.AbstractEventLoop
 
@@ -197,7 +199,10 @@ class App:
         opening.push_async_callback(waiters.close)
         client = Client(database, notifier)
         opening.push_async_callback(client.close)
-        return Connections(database, notifier, log, waiters, client, opening.pop_all(), asyncio.get_running_loop())
+        tails = Tails(log, notifier, polls_only=self.config.pooler)
+        opening.push_async_callback(tails.close)
+        loop = asyncio.get_running_loop()
+        return Connections(database, notifier, log, waiters, client, tails, opening.pop_all(), loop)
 
     async def _prepare(self, database: Database, conn: Connection) -> None:
         """Migrate an embedded database that is behind this release; your own database is only checked."""
@@ -319,6 +324,11 @@ class App:
     def workers(self) -> Workers:
         """The worker processes that are live."""
         return Workers(self)
+
+    @property
+    def tails(self) -> Tails:
+        """The readers in this process that follow the streams of executions."""
+        return self._opened.tails
 
     @property
     def client(self) -> Client:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from flowfabric import durations, payloads
 from flowfabric.app.operations import notify
-from flowfabric.engine import attempts, events, executions, waits
+from flowfabric.app.tails import Attempts, Follower
+from flowfabric.engine import attempts, events, executions, streams, waits
 from flowfabric.errors import (
     ExecutionCancelled,
     ExecutionExpired,
@@ -24,13 +25,17 @@ from flowfabric.model import (
     Description,
     Event,
     Explanation,
+    Frame,
     Outcome,
+    Progress,
     PublicState,
     Result,
     SignalToSend,
     StepSummary,
+    StreamSummary,
     SubmitOutcome,
     Submitted,
+    Superseded,
 )
 from flowfabric.postgres.call import LONGEST_PAGE
 from flowfabric.postgres.driver import Connection
@@ -209,6 +214,42 @@ class Execution(Generic[R]):
                 yield step
             if (cursor := page.next_cursor) is None:
                 return
+
+    async def frames(
+        self, cursor: str | None = None, *, attempts: Attempts = "current", best_effort: bool = True
+    ) -> AsyncIterator[Frame | Superseded]:
+        """Yield what the execution puts out, past and new, until it has ended.
+
+        Starts with the current attempt, or after the frame with this cursor. `attempts="all"` starts with the first
+        attempt; `"valid"` does too, and leaves out what another attempt has replaced; a number reads only that one. If
+        another attempt replaces the one that is read, a `Superseded` says which frames stay valid, and the frames of
+        the next attempt follow. A slow reader loses no durable frame that the stream still keeps.
+
+        Raises `ExecutionNotFound`, `InvalidCursor`, and `StreamDisconnected` if the database is unavailable for longer
+        than the setting `subscription_timeout`.
+        """
+        app = self._app
+        found = Follower(app.tails, app.log, self.execution_id, cursor, attempts, best_effort=best_effort)
+        async for frame in found:
+            yield frame
+
+    async def summary(self, *, attempt: int | None = None) -> StreamSummary | None:
+        """Return the summary of the current attempt, or of another: a JSON document; `None` if it has none."""
+        return await self._run(lambda conn: streams.read_summary(conn, self.execution_id, attempt=attempt))
+
+    async def progress(self) -> Progress | None:
+        """Return how far the current attempt is, as its handler has said; `None` if it has not said so."""
+        found = await self.summary()
+        percent = None if found is None else found.document.get("progress")
+        if found is None or not isinstance(percent, int | float) or isinstance(percent, bool):
+            return None
+        message = found.document.get("message")
+        return Progress(
+            percent=percent,
+            message=message if isinstance(message, str) else None,
+            attempt=found.attempt,
+            updated_at=found.updated_at,
+        )
 
     async def _ended_at(self, event: Event) -> bool:
         """Whether this event is the last end of the execution, which may have been replayed since."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from flowfabric.app.executions import Execution
     from flowfabric.app.flows import Flow, FlowHandle, Node
     from flowfabric.app.subscriptions import EventLog, Subscription
+    from flowfabric.app.tails import Attempts, Tails
     from flowfabric.app.tasks import SubmitOptions, Task
     from flowfabric.ids import ExecutionId, FlowId
     from flowfabric.model import (
@@ -46,11 +47,15 @@ if TYPE_CHECKING:
         Explanation,
         FlowDescription,
         FlowState,
+        Frame,
         Outcome,
         Overview,
+        Progress,
         PublicState,
         SignalToSend,
         StepSummary,
+        StreamSummary,
+        Superseded,
     )
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,6 +172,31 @@ class SyncExecution(Sync, Generic[R]):
         as the bytes that were stored.
         """
         return self._iterate(self._thing.steps, results=results)
+
+    def frames(
+        self, cursor: str | None = None, *, attempts: Attempts = "current", best_effort: bool = True
+    ) -> Iterator[Frame | Superseded]:
+        """Yield what the execution puts out, past and new, until it has ended.
+
+        Starts with the current attempt, or after the frame with this cursor. `attempts="all"` starts with the first
+        attempt; `"valid"` does too, and leaves out what another attempt has replaced; a number reads only that one. If
+        another attempt replaces the one that is read, a `Superseded` says which frames stay valid, and the frames of
+        the next attempt follow. A slow reader loses no durable frame that the stream still keeps.
+
+        Raises `ExecutionNotFound`, `InvalidCursor`, and `StreamDisconnected` if the database is unavailable for longer
+        than the setting `subscription_timeout`.
+        """
+        return self._iterate(self._thing.frames, cursor, attempts=attempts, best_effort=best_effort)
+
+    def summary(self, *, attempt: int | None = None) -> StreamSummary | None:
+        """Return the summary of the current attempt, or of another: a JSON document; `None` if it has none."""
+        answer: StreamSummary | None = self._wait(self._thing.summary, attempt=attempt)
+        return answer
+
+    def progress(self) -> Progress | None:
+        """Return how far the current attempt is, as its handler has said; `None` if it has not said so."""
+        answer: Progress | None = self._wait(self._thing.progress)
+        return answer
 
 
 class SyncFlowHandle(Sync):
@@ -402,6 +432,12 @@ class SyncApp(Opening):
     def workers(self) -> SyncWorkers:
         """The worker processes that are live."""
         return SyncWorkers(self._thing.workers, self._loop)
+
+    @property
+    def tails(self) -> Tails:
+        """The readers in this process that follow the streams of executions."""
+        answer: Tails = self._thing.tails
+        return answer
 
     def overview(self, *, limit: int = 20) -> Overview:
         """Take a snapshot of waiting, running and stuck executions, with at most `limit` lanes and workers."""

@@ -29,8 +29,7 @@ def plain(value: object) -> object:
         case EntityId():
             return str(value)
         case msgspec.Struct():
-            fields = msgspec.structs.fields(value)
-            return {field.encode_name: plain(getattr(value, field.name)) for field in fields}
+            return fields(value)
         case Mapping():
             return {str(key): plain(inner) for key, inner in value.items()}
         case bytes():
@@ -40,6 +39,16 @@ def plain(value: object) -> object:
         case Sequence() | Set():
             return [plain(inner) for inner in value]
     return value
+
+
+def fields(value: msgspec.Struct) -> dict[str, object]:
+    """The fields of a value, made only of types that JSON has."""
+    return {field.encode_name: plain(getattr(value, field.name)) for field in msgspec.structs.fields(value)}
+
+
+def payload(value: bytes, encoding: str) -> object:
+    """A payload as the JSON it contains, or in base64 if it is something else."""
+    return _decoded(value) if encoding == "json" else base64.b64encode(value).decode()
 
 
 def cell(value: object) -> str:

@@ -107,7 +107,9 @@ from flowfabric.model.streams import (
     FrameMode,
     FramePage,
     FrameToAppend,
+    Progress,
     StreamSummary,
+    Superseded,
     Tail,
 )
 from flowfabric.model.suspending import ExecutionToSuspend
@@ -226,6 +228,7 @@ __all__ = [
     "Overview",
     "Page",
     "PriorityChange",
+    "Progress",
     "PublicState",
     "Quota",
     "Rates",
@@ -262,6 +265,7 @@ __all__ = [
     "Submitted",
     "SubmittedFlow",
     "Summary",
+    "Superseded",
     "Suspended",
     "SuspendedExecution",
     "Suspension",

@@ -94,6 +94,34 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.attempt}:{self.id}"
 
 
+class Superseded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A mark between the frames of two attempts: another attempt has replaced this one.
+
+    What the attempt has put out up to `last_id` stays valid, because the step that it led to was saved. Forget the
+    rest: the next attempt puts it out again.
+    """
+
+    attempt: int
+    by: int
+    """The attempt that replaces it."""
+    last_id: str | None = None
+    """The id of the last frame that stays valid; `None` if no frame does."""
+    kind: Literal["superseded"] = "superseded"
+
+    def keeps(self, frame: Frame) -> bool:
+        """Whether a frame stays valid: one of another attempt, or up to `last_id`."""
+        return frame.attempt != self.attempt or _place(frame.id) <= _place(self.last_id or "0-0")
+
+    @property
+    def text(self) -> None:
+        """`None`, because a mark has no text."""
+
+    @property
+    def cursor(self) -> str:
+        """Where a reader continues after this mark."""
+        return f"{self.by}:0-0"
+
+
 class FramePage(msgspec.Struct, frozen=True, kw_only=True):
     """Frames of one attempt, and how its stream stands.
 
@@ -122,6 +150,20 @@ class Tail(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     after: str = "0-0"
     best_effort: bool = True
     """Whether best-effort frames are read too."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an execution is, as its handler has said with `ctx.progress`."""
+
+    percent: float
+    """From 0 to 100."""
+    message: str | None = None
+    attempt: int
+    updated_at: datetime
+
+
+def _place(frame_id: str) -> tuple[int, ...]:
+    return tuple(map(int, frame_id.split("-")))
 
 
 class StreamSummary(msgspec.Struct, frozen=True, kw_only=True):

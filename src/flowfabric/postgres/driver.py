@@ -247,9 +247,12 @@ async def _fetch(conn: Connection, statement: str, arguments: Sequence[object]) 
     return await conn.fetch(statement, *arguments)
 
 
-async def closed(conn: Connection, seconds: float) -> bool:
-    """Wait until the connection is closed, by either side, but no longer than that; return whether it is closed."""
-    ended = asyncio.Event()
+async def closed(conn: Connection, seconds: float, ended: asyncio.Event | None = None) -> bool:
+    """Wait until the connection is closed, by either side, but no longer than that; return whether it is closed.
+
+    A caller that sets `ended` ends the wait too.
+    """
+    ended = ended or asyncio.Event()
 
     def end(_: object) -> None:
         ended.set()

@@ -53,6 +53,8 @@ class Notifier:
         self._ended: set[str] = set()
         self._streams: set[str] = set()
         self._listeners: set[Listener] = set()
+        self._stream_listeners: set[Listener] = set()
+        self._attention = asyncio.Event()
         self._waiting = asyncio.Event()
         self._all_sent = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
@@ -85,12 +87,17 @@ class Notifier:
         if self._sending is None:
             self._sending = asyncio.create_task(self._keep(self._send_all), name="notifier: send")
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every notification, and once after each connect. Returns a function that stops it."""
-        self._listeners.add(listener)
+    def listen(self, listener: Listener, *, streams: bool = False) -> Callable[[], None]:
+        """Call `listener` with every notification, and once after each connect. Returns a function that stops it.
+
+        Notifications of `streams` have a channel of their own, which only processes with such a listener listen to.
+        """
+        listeners = self._stream_listeners if streams else self._listeners
+        listeners.add(listener)
+        self._attention.set()
         if self._listening is None and not (self._closed or self._database.config.pooler):
             self._listening = asyncio.create_task(self._keep(self._listen), name="notifier: listen")
-        return lambda: self._listeners.discard(listener)
+        return lambda: listeners.discard(listener)
 
     async def _keep(self, use: Callable[[Connection], Awaitable[None]]) -> None:
         """Use a connection until it is lost, then open another."""
@@ -136,9 +143,18 @@ class Notifier:
         await conn.add_listener(CHANNEL, self._received)
         self._deliver(Notification())
         every = self._database.config.call_timeout.total_seconds()
-        while not await driver.closed(conn, every):
-            # A connection that went silent looks like one without news, so ask now and then.
-            await call.builtin(conn, "now")
+        hears_streams = False
+        while True:
+            self._attention.clear()
+            if self._stream_listeners and not hears_streams:
+                await conn.add_listener(STREAMS, self._received)
+                hears_streams = True
+                self._deliver(Notification())
+            if await driver.closed(conn, every, self._attention):
+                return
+            if not self._attention.is_set():
+                # A connection that went silent looks like one without news, so ask now and then.
+                await call.builtin(conn, "now")
 
     def _received(self, _conn: Connection, _pid: int, _channel: str, payload: object) -> None:
         try:
@@ -147,8 +163,15 @@ class Notifier:
             self._deliver(Notification())  # from another release, or another program: look at everything
 
     def _deliver(self, notification: Notification) -> None:
-        for listener in tuple(self._listeners):
+        if notification.streams:
+            listeners = self._stream_listeners
+        else:
+            listeners = self._listeners if notification.lanes or notification.ended else self._everybody()
+        for listener in tuple(listeners):
             listener(notification)
+
+    def _everybody(self) -> set[Listener]:
+        return self._listeners | self._stream_listeners
 
 
 async def commit_asynchronously(database: Database, conn: Connection) -> None:

@@ -11,6 +11,7 @@ from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.commands import execution_actions as actions
 from flowfabric.cli.commands.events import detail_for_people, parse_cursor
 from flowfabric.cli.errors import JSON
+from flowfabric.cli.frames import Screen
 from flowfabric.cli.options import (
     at_moment,
     execution_argument,
@@ -249,6 +250,32 @@ async def list_steps(app: App, execution: str, results: bool, limit: int, cursor
     """
     execution_id = await resolve.execution_id(app, execution)
     return await app.executions.list_steps(execution_id, results=results, limit=limit, cursor=cursor)
+
+
+@executions.command("tail")
+@execution_argument
+@click.option("--cursor", metavar="CURSOR", help="Start after the frame with this cursor, as --json prints it.")
+@click.option("--attempt", type=click.IntRange(1), help="Only the frames of this attempt.")
+@click.option("--all", "everything", is_flag=True, help="Also what a later attempt has replaced, with a mark after it.")
+@prints()
+async def tail(app: App, execution: str, cursor: str | None, attempt: int | None, everything: bool) -> None:
+    """Print what an execution puts out, past and new, until it ends: text as it comes, other frames one per line.
+
+    Follows retries: when another attempt replaces the one you see, a line says so. Progress is a bar on standard error,
+    if that is a terminal. With --json each frame is a line, with its `cursor`.
+
+    \b
+    Example:
+      ff executions tail 019df237-3e80-8a31-800c-3f9b71e5d004
+      ff executions tail 019df237-3e80-8a31-800c-3f9b71e5d004 --json --cursor 1:1790000000000-3
+    """
+    found = await resolve.execution(app, execution)
+    screen = Screen()
+    try:
+        async for frame in found.frames(cursor, attempts=attempt or ("all" if everything else "valid")):
+            screen.write(frame)
+    finally:
+        screen.end()
 
 
 for action in (actions.cancel, actions.override, actions.replay, actions.hold, actions.unhold, actions.resume,

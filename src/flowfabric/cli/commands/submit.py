@@ -1,6 +1,8 @@
 """`ff submit`: submit a task by its name."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, BinaryIO, NamedTuple
 
@@ -12,6 +14,7 @@ from flowfabric.app import App
 from flowfabric.app.tasks import submission, unknown_task
 from flowfabric.cli import formatting
 from flowfabric.cli.errors import JSON, CommandError, command_error
+from flowfabric.cli.frames import Screen
 from flowfabric.cli.options import ReadFile, app_option, duration, given, json_object, tag, when
 from flowfabric.cli.output import prints
 from flowfabric.cli.submissions import checking_arguments, with_options
@@ -95,6 +98,7 @@ def _text(accepted: Accepted) -> str:
     help='Retry and timeout policy, such as \'{"retry": {"max_retries": 3}}\'.',
 )
 @click.option("--wait", is_flag=True, help="Wait until it has ended, and print its result.")
+@click.option("--follow", is_flag=True, help="Print what it puts out while it runs, and then its result.")
 @click.option(
     "--timeout",
     type=duration,
@@ -103,18 +107,23 @@ def _text(accepted: Accepted) -> str:
 )
 @prints(sentence=_text)
 async def submit(
-    app: App, task: str, arguments: Mapping[str, Any], each: BinaryIO | None, wait: bool, timeout: timedelta | None,  # noqa: ASYNC109
+    app: App, task: str, arguments: Mapping[str, Any], each: BinaryIO | None, wait: bool, follow: bool,
+    timeout: timedelta | None,  # noqa: ASYNC109
     **options: Any,
 ) -> AsyncIterator[Accepted]:  # fmt: skip
     """Submit TASK, with its arguments as a JSON object, and print the execution id.
 
-    The execution is stored when the id is printed. With --each, one line is printed for each line submitted.
+    The execution is stored when the id is printed. With --each, one line is printed for each line submitted. --follow
+    prints its output as `ff executions tail` does.
 
     \b
     Example:
       ff submit greet '{"name": "Ada"}' --key ada-2026 --wait
       ff submit greet --each people.jsonl --app hello.py:app
+      ff submit answer '{"question": "Why is the sky blue?"}' --follow
     """
+    if each is not None and follow:
+        raise click.UsageError("--follow is invalid with --each, which submits several executions; remove one of them")
     if each is not None and (options["key"] or options["execution_id"]):
         raise click.UsageError("--key and --id are invalid with --each, which submits several executions; remove them")
     one = each is None
@@ -123,12 +132,14 @@ async def submit(
     stored = [each for batch in progress(_batches(lines), "submitting") for each in await _send(app, batch, one=one)]
     if warning and stored:
         _note(warning)
-    if not wait:
+    if not (wait or follow):
         await _warn(app, {line.submission.options.lane for line in lines})
     for submitted in stored:
         if submitted.outcome is SubmitOutcome.DUPLICATE:
             _note(f"duplicate: {submitted.execution_id} was already submitted with this key; nothing was submitted now")
-        if not wait:
+        if follow:
+            await _follow(app, submitted, timeout)
+        if not (wait or follow):
             yield Accepted(execution_id=submitted.execution_id, outcome=submitted.outcome)
         elif ended := await _end(app, submitted, timeout):
             yield ended
@@ -218,6 +229,18 @@ def _note(text: str) -> None:
     """A note to people on standard error; with --json the same is in the result."""
     if not click.get_current_context().meta.get(JSON):
         click.echo(formatting.printable(text), err=True)
+
+
+async def _follow(app: App, submitted: Submitted, at_most: timedelta | None) -> None:
+    """Print the output of an execution, for as long as --timeout."""
+    screen = Screen()
+    with suppress(TimeoutError):
+        try:
+            async with asyncio.timeout(None if at_most is None else at_most.total_seconds()):
+                async for frame in app.execution(submitted.execution_id).frames(attempts="valid"):
+                    screen.write(frame)
+        finally:
+            screen.end()
 
 
 async def _end(app: App, submitted: Submitted, at_most: timedelta | None) -> Ended | None:

@@ -76,6 +76,16 @@ async def tail_frames(conn: Connection, tails: Sequence[Tail], *, limit: int = 5
     return await calls.each(tails, read, send)
 
 
+async def find_valid_frames(conn: Connection, execution_id: ExecutionId) -> dict[int, str]:
+    """Find what stays valid of attempts that others have followed: by attempt, the id of its last valid frame.
+
+    That is the last frame before the last step or wait that was saved by the end of the attempt: the next attempt does
+    not repeat what comes before it. An attempt without such a frame is missing.
+    """
+    found = await call.rows(conn, "find_valid_frames", **calls.about(execution_id))
+    return {row["attempt"]: row["frame_id"] for row in found}
+
+
 def _take(limit: int) -> int:
     if not isinstance(limit, int):
         raise InvalidLimit(f"limit {limit!r:.82} is invalid; use 1 to 10,000")

@@ -46,6 +46,30 @@ begin
         null, null, tail_frames.take, null, tail_frames.best_efforts, flowfabric.clock()) t;
 end $$;
 
+-- Find what stays valid of attempts that others have followed: the last frame of each before the last entry of the
+-- journal that was saved by its end. A later attempt does not repeat what comes before that entry.
+--
+--   returns  a row per attempt whose stream is closed and has such a frame
+create or replace function flowfabric.find_valid_frames(partition int, id uuid)
+returns table (attempt int, frame_id text)
+language plpgsql stable set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+    return query
+    with saved as materialized (
+        select j.at from flowfabric._journal(find_valid_frames.partition, find_valid_frames.id) j
+    )
+    select s.attempt, f.ms || '-' || f.seq
+    from flowfabric.streams s
+    cross join lateral (select max(j.at) as at from saved j where j.at <= s.closed_at) j
+    cross join lateral (
+        select f.ms, f.seq from flowfabric.frames f
+        where f.partition = s.partition and f.execution = s.execution and f.attempt = s.attempt and f.at <= j.at
+        order by f.ms desc, f.seq desc limit 1) f
+    where s.partition = find_valid_frames.partition and s.execution = find_valid_frames.id
+      and s.closed_at is not null;
+end $$;
+
 -- Check how many frames a page may have.
 --
 --   refuses  invalid_limit

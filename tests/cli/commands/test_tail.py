@@ -1,0 +1,87 @@
+"""`ff executions tail` and `ff submit --follow`: what an execution puts out, as it comes."""
+
+import asyncio
+
+import msgspec
+
+from flowfabric import App, Context
+from flowfabric.engine import attempts
+from tests.app.scene import working
+from tests.cli.conftest import Run, Start
+from tests.engine.streams.scene import appended
+from tests.given import Given, until
+
+
+async def test_text_is_printed_as_it_comes_and_the_command_ends_with_the_execution(
+    start: Start, app: App, given: Given
+) -> None:
+    claim = await given.claimed()
+    process = await start("executions", "tail", str(claim.execution_id))
+    assert process.stdout is not None
+    async with app:
+        for text in (b'"Once "', b'"upon"'):
+            await appended(given.conn, claim, text, kind="stdout")
+            app.notifier.send(streams=[str(claim.execution_id)])
+            async with asyncio.timeout(30):
+                assert await process.stdout.readexactly(len(text) - 2) == text[1:-1]
+        await attempts.complete(given.conn, claim.fence)
+        app.notify(ended=[claim.execution_id])
+
+    async with asyncio.timeout(30):
+        assert await process.stdout.read() == b"\n"
+        assert await process.wait() == 0
+
+
+async def test_each_json_line_has_the_cursor_to_continue_with(here: Run, given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, b'{"n": 1}', b"2", b"3", type="page")
+    await attempts.complete(given.conn, claim.fence)
+
+    _, out, _ = await here(f"executions tail {claim.execution_id} --json")
+    lines = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert [(line["type"], line["payload"]) for line in lines] == [("page", {"n": 1}), ("page", 2), ("page", 3)]
+    _, rest, _ = await here(f"executions tail {claim.execution_id} --json --cursor {lines[0]['cursor']}")
+    assert rest.splitlines() == out.splitlines()[1:]
+
+
+async def test_submit_follow_prints_the_output_and_then_the_result(here: Run, app: App) -> None:
+    @app.task
+    async def answer(ctx: Context) -> int:
+        await ctx.append_frame("answer", "thinking", kind="stdout")
+        await ctx.append_frame("tool_call", {"tool": "search"})
+        return 42
+
+    async with working(app):
+        code, out, _ = await here("submit answer --follow")
+        _, document, _ = await here("submit answer --follow --json")
+
+    assert (code, out) == (0, 'thinking\ntool_call  {"tool":"search"}\n42\n')
+    assert [msgspec.json.decode(line).get("result") for line in document.splitlines()] == [None, None, 42]
+
+
+async def test_submit_follow_stops_at_its_timeout(here: Run, given: Given) -> None:
+    code, _, err = await here("submit report --lane default --follow --timeout 1ms")
+
+    assert code == 1
+    assert "not_ended" in err
+
+
+async def test_submit_follow_is_for_one_execution(here: Run) -> None:
+    code, _, err = await here("submit report --follow --each -", stdin="{}")
+
+    assert code == 2
+    assert "--follow is invalid with --each" in err
+
+
+async def test_a_tail_can_be_interrupted(start: Start, given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, b'"text"', kind="stdout")
+    process = await start("executions", "tail", str(claim.execution_id))
+    assert process.stdout is not None
+    assert await process.stdout.readexactly(4) == b"text"
+    process.send_signal(2)
+
+    async with asyncio.timeout(30):
+        await process.communicate()
+    await until(lambda: process.returncode is not None)
+    assert process.returncode == 130
