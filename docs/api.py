@@ -24,7 +24,7 @@ from flowfabric.ids import EntityId
 from flowfabric.model import EventKind
 
 GROUPS = {
-    "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker"],
+    "Applications": ["App", "Task", "Step", "SubmitOptions", "Execution", "ExecutionId", "Worker", "Codec", "AesGcm"],
     "What a handler uses": [
         *(
             "Context",
@@ -53,7 +53,7 @@ GROUPS = {
     "What an app returns": [*public.RETURNED],
     "Options of an app": [*public.KEYWORDS],
 }
-CONSTRUCTED = {"App", "Worker"}
+CONSTRUCTED = {"App", "Worker", "AesGcm"}
 CONSTANTS = {"events.OLDEST": "the cursor before the oldest event that is kept."}
 
 API = """# Python API

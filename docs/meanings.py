@@ -134,6 +134,12 @@ PARAMETERS = {
     "retention": "how long they are kept",
     "retries": "how often it is retried after an exception",
     "retry_after": "when to retry, instead of the backoff of the policy",
+    "codec": "what encrypts or compresses payloads, or several: see "
+    "[Encrypt and compress payloads](../how-to/encrypt-and-compress.md)",
+    "key_id": "a name for the key, such as the month in which it was made; 1 to 48 ASCII characters",
+    "AesGcm.key": "32 random bytes, or as text 64 hexadecimal digits",
+    "owner": "what the payload is and to which execution it belongs, such as `019df237-…/result`",
+    "stored": "what `encode` returned",
     "returns": "the type of the result, where it is not known from an annotation, such as `list[str]`",
     "scope_id": "which one of `scope_type`, such as a customer number; shown in lists",
     "scope_type": "what the budget is for, such as `customer`; shown in lists",

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+import os
+import zlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
 
 from flowfabric import (
+    AesGcm,
     App,
     BudgetExhausted,
     Child,
@@ -51,6 +54,23 @@ app = App(
     pool_size=10,
 )
 
+
+# AesGcm, AesGcm.encode, AesGcm.decode
+sealed_app = App(codec=[AesGcm("2026-11", os.environ["PAYLOAD_KEY"]), AesGcm("2025-11", os.environ["OLD_KEY"])])
+
+
+# Codec, Codec.name, Codec.encode, Codec.decode
+class Zlib:
+    name = "zlib"
+
+    def encode(self, payload: bytes, owner: str) -> bytes:
+        return zlib.compress(payload)
+
+    def decode(self, stored: bytes, owner: str) -> bytes:
+        return zlib.decompress(stored)
+
+
+small_app = App(codec=Zlib())
 
 # BudgetOptions
 strict_app = App(budgets={"team-a": {"hard_limits": {"tokens": 1_000_000}, "reset_interval": "1d"}})

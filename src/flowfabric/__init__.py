@@ -30,14 +30,18 @@ from flowfabric.handler.sync import SyncChild, SyncConnection, SyncContext, Sync
 from flowfabric.handler.waits import First, Waiting
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Signal, Suspension, Usage
+from flowfabric.payloads.codecs import Codec
+from flowfabric.payloads.encryption import AesGcm
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker import Worker
 
 __all__ = [
+    "AesGcm",
     "App",
     "BudgetExhausted",
     "Child",
     "ChildFailed",
+    "Codec",
     "Connection",
     "Context",
     "Execution",

@@ -458,6 +458,10 @@ class DatabaseUnavailable(Unavailable):
     """Postgres could not be reached, or closed the connection, and retrying did not help."""
 
 
+class PayloadUnreadable(Unavailable):
+    """A payload or a result is encoded by a codec that this program does not have, or cannot be decoded by it."""
+
+
 class DatabaseMissing(Unavailable):
     """There is no database yet: no URL is set, and the data directory has no embedded database."""
 

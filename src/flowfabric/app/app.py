@@ -9,6 +9,8 @@ from functools import partial
 from types import UnionType
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
+from msgspec.structs import replace
+
 from flowfabric import payloads
 from flowfabric.app import declarations, schedules
 from flowfabric.app.client import Client
@@ -39,6 +41,7 @@ from flowfabric.engine import clock, executions, overview, routes
 from flowfabric.errors import SchemaBehind
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import Delivered, Options, Overview, SignalToSend
+from flowfabric.payloads.codecs import PLAIN, Codec, Codecs, of_signal
 from flowfabric.postgres.database import MIGRATING, Database, open_database
 from flowfabric.postgres.driver import Connection
 from flowfabric.postgres.notify import Notifier
@@ -80,9 +83,12 @@ class App:
         *,
         budgets: declarations.Budgets | None = None,
         quotas: declarations.Quotas | None = None,
+        codec: Codec | Sequence[Codec] | None = None,
         **settings: Any,
     ) -> None:
         self.config = Config.read(**settings)
+        self.codecs = Codecs(codec)
+        """What encodes and decodes payloads."""
         self._declared = declarations.read(budgets, quotas)
         self.tasks: dict[str, Task[..., Any]] = {}
         """The newest version of each task, by name."""
@@ -197,7 +203,7 @@ class App:
             notifier, lambda ids: database.run(lambda conn: executions.list_ended(conn, ids), repeat=True)
         )
         opening.push_async_callback(waiters.close)
-        client = Client(database, notifier)
+        client = Client(database, notifier, self.codecs)
         opening.push_async_callback(client.close)
         tails = Tails(log, notifier, polls_only=self.config.pooler)
         opening.push_async_callback(tails.close)
@@ -384,6 +390,9 @@ class App:
 
         Raises the errors of `deliver_signal`, such as `InvalidToken` and `WaitpointClosed`.
         """
+        if signal.payload is not None and signal.encoding == PLAIN and self.codecs.label != PLAIN:
+            stored = self.codecs.encode(signal.payload, of_signal, signal.execution_id)
+            signal = replace(signal, payload=stored, encoding=self.codecs.label)
         return await self.client.signal(signal)
 
     @overload

@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
+from flowfabric.app.encoding import Labels, settle
 from flowfabric.app.lending import Lenders, Loan
 from flowfabric.engine import claims, clock, executions, waits
-from flowfabric.errors import FlowFabricError
-from flowfabric.ids import ExecutionId, mint_execution_ids
+from flowfabric.errors import FlowFabricError, KeyConflict
+from flowfabric.ids import ExecutionId, mint_execution_id, mint_execution_ids
 from flowfabric.model import Delivered, Result, SignalToSend, Submission, Submitted
+from flowfabric.payloads.codecs import PLAIN, Codecs
 from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.notify import Notifier
@@ -24,20 +26,23 @@ CONCURRENT = 3  # statements of one `submit_many`: one is encoded while two are 
 class Client:
     """Sends submissions and signals, notifies the workers of the lanes that now have work, and reads results."""
 
-    def __init__(self, database: Database, notifier: Notifier) -> None:
+    def __init__(self, database: Database, notifier: Notifier, codecs: Codecs) -> None:
         self._config = database.config
+        self._codecs = codecs
+        self._labels = Labels(codecs)
         self._database = database
         self._notifier = notifier
         self.lenders = Lenders()
         """The workers of this process, which may lease in the same call what it submits or resumes."""
         patience = database.config.call_timeout.total_seconds()
-        self.submit = Batch(partial(self._submit, wait=False), size=_size, in_flight=2, patience=patience)
+        self._submitting = Batch(partial(self._submit, wait=False), size=_size, in_flight=2, patience=patience)
+        self.submit = self._submitting if codecs.label == PLAIN else self._submit_encoded
         self.signal = Batch(self._signal, most=MOST_SIGNALS, size=_size, in_flight=2, patience=patience)
         self.result = Batch(self._results, in_flight=2)
 
     async def close(self) -> None:
         """Return when every call that was made has been answered."""
-        await self.submit.close()
+        await self._submitting.close()
         await self.signal.close()
         await self.result.close()
 
@@ -47,8 +52,34 @@ class Client:
         Submissions without keys and ids cannot conflict with each other, so their statements run concurrently. All
         count their age from one moment, which keeps the order of the call as the order in which they are claimed.
         """
-        pieces = [submissions[start : start + MOST] for start in range(0, len(submissions), MOST)]
         independent = all(item.key is None and item.execution_id is None for item in submissions)
+        if self._codecs.label == PLAIN:
+            return await self._submit_pieces(submissions, independent)
+        encoded = list(map(self._labels.encode, submissions, mint_execution_ids(len(submissions))))
+        answers = await self._submit_pieces(encoded, independent)
+        return [await self._settled(*each) for each in zip(submissions, answers, strict=True)]
+
+    async def _submit_encoded(self, submission: Submission) -> Submitted:
+        encoded = self._labels.encode(submission, mint_execution_id())
+        try:
+            return await self._submitting(encoded)
+        except KeyConflict as refused:
+            answer = await self._settled(submission, refused)
+            if isinstance(answer, FlowFabricError):
+                raise
+            return answer
+
+    async def _settled(
+        self, submission: Submission, answer: Submitted | FlowFabricError
+    ) -> Submitted | FlowFabricError:
+        if not isinstance(answer, KeyConflict):
+            return answer
+        return await self._database.run(lambda conn: settle(conn, self._codecs, submission, answer), repeat=True)
+
+    async def _submit_pieces(
+        self, submissions: Sequence[Submission], independent: bool
+    ) -> list[Submitted | FlowFabricError]:
+        pieces = [submissions[start : start + MOST] for start in range(0, len(submissions), MOST)]
         if len(pieces) < 2 or not independent or any(sum(map(_size, piece)) > MOST_BYTES for piece in pieces):
             return await self._submit(submissions)
         began = await self._database.run(clock.clock, repeat=True)

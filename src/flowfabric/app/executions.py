@@ -37,6 +37,7 @@ from flowfabric.model import (
     Submitted,
     Superseded,
 )
+from flowfabric.payloads.codecs import of_result
 from flowfabric.postgres.call import LONGEST_PAGE
 from flowfabric.postgres.driver import Connection
 
@@ -89,7 +90,10 @@ class Execution(Generic[R]):
             raise TimeoutError(await self._why_late(timeout)) from None
         if ended.outcome is not Outcome.SUCCESS:
             raise await self._failure(ended)
-        found: R = payloads.read_result(ended.result, self._returns, f"execution {self.execution_id}")
+        result = ended.result
+        if result is not None:
+            result = self._app.codecs.decode(result, ended.encoding, of_result(self.execution_id))
+        found: R = payloads.read_result(result, self._returns, f"execution {self.execution_id}")
         return found
 
     async def wait(self) -> Outcome:

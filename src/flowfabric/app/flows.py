@@ -1,15 +1,16 @@
 """Flows: tasks that depend on each other (a DAG), built first and then submitted together."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from flowfabric import durations
+from flowfabric.app.encoding import Labels
 from flowfabric.app.executions import Execution
 from flowfabric.app.tasks import Task
 from flowfabric.engine import flows
-from flowfabric.ids import ExecutionId, FlowId, mint_flow_id, shown
+from flowfabric.ids import ExecutionId, FlowId, mint_execution_id, mint_flow_id, shown
 from flowfabric.model import (
     CancelledFlow,
     CancelPolicy,
@@ -21,6 +22,7 @@ from flowfabric.model import (
     Submission,
     SubmittedFlow,
 )
+from flowfabric.payloads.codecs import PLAIN
 from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
@@ -89,6 +91,7 @@ class Flow:
         self._key = key
         self._tags = tags
         self._flow_id = mint_flow_id()
+        self._member_ids: dict[str, ExecutionId] = {}  # the same when the call is repeated
 
     def __repr__(self) -> str:
         return f"<flow {self.kind} of {', '.join(self.nodes) or 'nothing'}>"
@@ -135,12 +138,21 @@ class Flow:
         )
         return FlowHandle(self._app, answer, self.nodes)
 
+    def _encoded(self) -> Iterator[tuple[Node[Any], Submission]]:
+        encode = Labels(self._app.codecs).encode
+        for name, node in self.nodes.items():
+            if self._app.codecs.label == PLAIN:
+                yield node, node.submission
+                continue
+            member_id = self._member_ids.setdefault(name, mint_execution_id(beside=self._flow_id))
+            yield node, encode(node.submission, member_id)
+
     async def _send(self, conn: Connection) -> SubmittedFlow:
         config = self._app.config
         return await flows.submit_flow(
             conn,
             self.kind,
-            [Member(name=node.name, submission=node.submission) for node in self.nodes.values()],
+            [Member(name=node.name, submission=encoded) for node, encoded in self._encoded()],
             [
                 Link(upstream=upstream, downstream=node.name, pass_as=pass_as)
                 for node in self.nodes.values()

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 from flowfabric import durations
+from flowfabric.app.encoding import encode_scheduled
 from flowfabric.app.tasks import Task, unknown_task
 from flowfabric.engine import schedules
 from flowfabric.errors import FlowFabricError, ScheduleAlreadyExists, Unavailable
@@ -112,7 +113,7 @@ async def create_schedule(
     asked, when = submitted(app, task, arguments), read_timing(timing)
     limit = app.config.payload_limit
     return await app.database.run(
-        lambda conn: schedules.create_schedule(conn, name, asked, when, by=by, paused=paused, payload_limit=limit),
+        lambda conn: _create(conn, app, name, asked, when, by=by, paused=paused, payload_limit=limit),
         repeat=True,
     )
 
@@ -137,12 +138,21 @@ async def change_schedule(
     asked = None if task is None else submitted(app, task, arguments)
     when = read_timing(timing) if timing else None
     limit = app.config.payload_limit
-    return await app.database.run(
-        lambda conn: schedules.change_schedule(
-            conn, name, namespace=namespace, submission=asked, timing=when, by=by, payload_limit=limit
-        ),
-        repeat=True,
-    )
+
+    async def change(conn: Connection) -> ScheduleChange:
+        sent = None if asked is None else await encode_scheduled(conn, app, name, asked)
+        return await schedules.change_schedule(
+            conn, name, namespace=namespace, submission=sent, timing=when, by=by, payload_limit=limit
+        )
+
+    return await app.database.run(change, repeat=True)
+
+
+async def _create(
+    conn: Connection, app: "App", name: str, submission: Submission, timing: Timing, **options: Any
+) -> ScheduleChange:
+    encoded = await encode_scheduled(conn, app, name, submission)
+    return await schedules.create_schedule(conn, name, encoded, timing, **options)
 
 
 async def make_declared(app: "App") -> None:
@@ -169,6 +179,7 @@ async def make_declared(app: "App") -> None:
 
 async def _make(conn: Connection, declared: Declaration, app: "App") -> ScheduleChange:
     name, submission, timing = declared
+    submission = await encode_scheduled(conn, app, name, submission)
     limit = app.config.payload_limit
     try:
         return await schedules.create_schedule(conn, name, submission, timing, declared=True, payload_limit=limit)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, Type
 import msgspec
 
 from flowfabric import calls, durations, payloads
+from flowfabric.app.encoding import Labels, settle
 from flowfabric.app.executions import Execution
 from flowfabric.app.sync import SyncExecution
 from flowfabric.engine import executions
@@ -17,9 +18,10 @@ from flowfabric.errors import FlowFabricError, InvalidBody, UnknownTask
 from flowfabric.handler.context import Context
 from flowfabric.handler.journal import earlier_names
 from flowfabric.handler.sync import SyncContext
-from flowfabric.ids import ExecutionId, shown
+from flowfabric.ids import ExecutionId, mint_execution_ids, shown
 from flowfabric.model import OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
+from flowfabric.payloads.codecs import PLAIN
 from flowfabric.postgres import callers
 from flowfabric.postgres.callers import AsyncCaller, SyncCaller
 
@@ -183,11 +185,12 @@ class Task(Generic[P, R]):
         caller, app = callers.caller(conn), self.app
 
         async def submit() -> Any:
-            answers = await executions.submit_many(
-                caller.joined(),
-                submissions(),
-                payload_limit=app.config.payload_limit,
-            )
+            conn, asked = caller.joined(), submissions()
+            encode, minted = Labels(app.codecs).encode, mint_execution_ids(len(asked))
+            encoded = [encode(each, execution_id) for each, execution_id in zip(asked, minted, strict=True)]
+            answers = await executions.submit_many(conn, encoded, payload_limit=app.config.payload_limit, minted=minted)
+            if app.codecs.label != PLAIN:
+                answers = [await settle(conn, app.codecs, *each) for each in zip(asked, answers, strict=True)]
             if any(isinstance(answer, Submitted) for answer in answers):
                 caller.after_commit((app.wake_from_anywhere, self._template.options.lane))
             return read(answers)

@@ -150,6 +150,12 @@ app_option = click.option(
     metavar="FILE.py:APP",
     help="Load this app, check the arguments, and take lane, retries, needs and so on from the task.",
 )
+decoding_app_option = click.option(
+    "--app",
+    callback=_load,
+    metavar="FILE.py:APP",
+    help="Load this app, and show what its codec has encoded. Without it only the size and the codec are shown.",
+)
 by_option = click.option(
     "--by",
     metavar="NAME",

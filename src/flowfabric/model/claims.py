@@ -45,6 +45,8 @@ class Input(msgspec.Struct, frozen=True, gc=False):
 
     result: bytes
     encoding: str = "json"
+    upstream: ExecutionId | None = None
+    """The execution whose result it is."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -64,6 +66,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The version of the task under which it first started; run it with that one."""
     encoding: str = "json"
     payload: bytes | None = None
+    passed_by: ExecutionId | None = None
+    """The upstream execution whose result is the payload, if one passes it."""
     tags: Mapping[str, str] = {}
     policy: Mapping[str, object] = {}
     resumed: bool = False
@@ -92,7 +96,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         others = {name: given for name, given in inputs.items() if name != "payload"}
         claim = msgspec.structs.replace(self, inputs=others, more_inputs=False)
         if (payload := inputs.get("payload")) is not None:
-            claim = msgspec.structs.replace(claim, payload=payload.result, encoding=payload.encoding)
+            claim = msgspec.structs.replace(
+                claim, payload=payload.result, encoding=payload.encoding, passed_by=payload.upstream
+            )
         return claim
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from flowfabric import payloads
 from flowfabric.app import App
+from flowfabric.app.encoding import Labels
 from flowfabric.app.tasks import ChildCall, SubmitOptions, Task, child_call, named, read_returns
 from flowfabric.engine import children
 from flowfabric.errors import FlowFabricError
@@ -28,6 +29,7 @@ class Children:
     def __init__(self, app: App, leased: LeasedCalls) -> None:
         self._app = app
         self._leased = leased
+        self._labels = Labels(app.codecs)
         self._submit = Batch(self._submit_many, size=lambda child: len(child.submission.payload or b""), in_flight=2)
         self._notifying: asyncio.Task[None] | None = None
         self._pending = False
@@ -55,12 +57,14 @@ class Children:
     async def submit(self, claim: Claim, name: str, occurrence: int, asked: ChildCall) -> ExecutionId:
         """Submit a child, or find the one saved at this place of the journal. If an id is taken, try the next one."""
         for generation in count():
+            execution_id = child_id(claim.execution_id, name, occurrence, generation, claim.flow_id)
+            encoded = self._labels.encode(asked.submission, execution_id)
             child = ChildToSubmit(
                 fence=claim.fence,
                 name=name,
                 occurrence=occurrence,
-                execution_id=child_id(claim.execution_id, name, occurrence, generation, claim.flow_id),
-                submission=replace(asked.submission, flow=claim.flow_id),
+                execution_id=execution_id,
+                submission=replace(encoded, flow=claim.flow_id, execution_id=None),
                 on_parent_end=asked.on_parent_end,
             )
             found = await self._leased.persist(claim, lambda child=child: self._submit(child))  # type: ignore[misc]

@@ -59,7 +59,7 @@ from flowfabric.worker.observer import Observer
 from flowfabric.worker.run import Changed, Completed, Failed, Lost, Outcome, Postponed, Suspended
 from flowfabric.worker.running import Running
 from flowfabric.worker.threads import Threads
-from flowfabric.worker.transactions import Transactions, finished
+from flowfabric.worker.transactions import Transactions, finished, saved_before
 
 log = logging.getLogger("flowfabric.worker")
 
@@ -140,7 +140,7 @@ class Reports:
                 reported(claim)
 
         try:
-            self._complete.send(Completion(fence=claim.fence, result=outcome.result), answered)
+            self._complete.send(_completion(claim, outcome), answered)
         except ShuttingDown as closed:
             answered(closed)
 
@@ -180,8 +180,8 @@ class Reports:
 
     async def _report(self, claim: Claim, outcome: Outcome, first: Exception | None) -> None:
         match outcome:
-            case Completed(result):
-                await self.complete(claim, result, first)
+            case Completed():
+                await self.complete(claim, outcome, first)
             case Failed(class_, reason, traceback):
                 log.warning(
                     "%s %s failed; its retry policy decides what happens next: %s",
@@ -199,9 +199,9 @@ class Reports:
             case _:
                 assert_never(outcome)
 
-    async def complete(self, claim: Claim, result: bytes, first: Exception | None) -> None:
+    async def complete(self, claim: Claim, outcome: Completed, first: Exception | None) -> None:
         """Report the result; a refusal because our own report was stored, but its reply lost, counts as success."""
-        completion = Completion(fence=claim.fence, result=result)
+        completion = _completion(claim, outcome)
         try:
             if isinstance(first, DatabaseUnavailable):
                 done = await self._leased.repeat(claim, lambda: self._complete(completion), first)
@@ -291,9 +291,10 @@ class Reports:
 
     async def save_step(self, claim: Claim, step: RunningStep, result: bytes) -> bytes:
         """Save the result of a step; return the saved result, which is an earlier one if the step was saved before."""
-        done = finished(claim, step, result)
+        codecs = self._app.codecs
+        done = finished(codecs, claim, step, result)
         answer = await self._leased.persist(claim, lambda: self._save(done))
-        return result if answer.outcome == "saved" else answer.result or b"null"
+        return result if answer.outcome == "saved" else saved_before(codecs, claim, step, answer)
 
     async def call_in_thread(self, claim: Claim, name: str, function: Callable[[], Any]) -> Any:
         """Call a step's function in a thread, so that it does not block the other runs."""
@@ -387,6 +388,11 @@ class Reports:
             return await self._app.database.run(lambda conn: operation(conn, items), repeat=True, wait=False)
 
         return Batch(run, in_flight=2)
+
+
+def _completion(claim: Claim, outcome: Completed) -> Completion:
+    stored = outcome.result if outcome.stored is None else outcome.stored
+    return Completion(fence=claim.fence, result=stored, encoding=outcome.encoding)
 
 
 def _first_suspension(wishes: Sequence[Sequence[Wish]]) -> Sequence[Sequence[Wish]]:

@@ -18,15 +18,18 @@ from flowfabric.handler.retries import NEVER_RETRIED
 from flowfabric.handler.sync import SyncContext
 from flowfabric.handler.waits import Stop, Unwind
 from flowfabric.model import Claim, FailureClass, JournalEntry, Wish
+from flowfabric.payloads.codecs import PLAIN, of_result
 from flowfabric.worker.threads import Threads
 
 log = logging.getLogger("flowfabric.worker")
 
 
 class Completed(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned."""
+    """The handler returned. `stored` is its result as the codec of the app encodes it, if the app has one."""
 
     result: bytes
+    stored: bytes | None = None
+    encoding: str = PLAIN
 
 
 class Failed(msgspec.Struct, frozen=True):
@@ -116,11 +119,21 @@ async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Th
         )
     if unasked := context.unasked(task.retired):
         return Changed(_unasked(unasked), unasked)
+    return _completed(task, claim, result)
+
+
+def _completed(task: Task[..., Any], claim: Claim, result: object) -> Completed | Failed:
     try:
         encoded, _ = payloads.keep(result, task.returns, "annotate the task: -> {}")
-        return Completed(encoded)
     except FlowFabricError as error:
         return Failed(FailureClass.PERMANENT, f"the result of {task.name} {error.message}")
+    codecs = task.app.codecs
+    if codecs.label == PLAIN:
+        return Completed(encoded)
+    try:
+        return Completed(encoded, codecs.encode(encoded, of_result, claim.execution_id), codecs.label)
+    except Exception as error:  # of the app's codec, whose key may come from a service that is down
+        return _failed(task, error)
 
 
 def started_without_version(task: Task[..., Any], claim: Claim, journal: Sequence[JournalEntry]) -> bool:

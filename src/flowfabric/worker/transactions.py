@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 from flowfabric.app import App
 from flowfabric.engine import steps
 from flowfabric.handler.runtime import RunningStep
-from flowfabric.model import Claim, Step
+from flowfabric.model import Claim, Saved, Step
+from flowfabric.payloads.codecs import Codecs, of_step
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker.leased import LeasedCalls
 
@@ -37,10 +38,10 @@ class Transactions:
                 raise RuntimeError(
                     f"step {running.place.name!r} has ended its own transaction; let the context commit it"
                 )
-            step = finished(claim, running, result)
+            step = finished(self._app.codecs, claim, running, result)
             saved = await steps.save_step(conn, step, result_limit=self._app.config.payload_limit)
             if saved.outcome == "duplicate":
-                raise SavedBefore(saved.result or b"")
+                raise SavedBefore(saved_before(self._app.codecs, claim, running, saved))
             return result
 
         try:
@@ -49,7 +50,20 @@ class Transactions:
             return before.result
 
 
-def finished(claim: Claim, running: RunningStep, result: bytes) -> Step:
+def finished(codecs: Codecs, claim: Claim, running: RunningStep, result: bytes) -> Step:
     """A step that has run, as it is saved."""
     place = running.place
-    return Step(fence=claim.fence, name=place.name, occurrence=place.occurrence, result=result, lasted=running.elapsed)
+    return Step(
+        fence=claim.fence,
+        name=place.name,
+        occurrence=place.occurrence,
+        result=codecs.encode(result, of_step, claim.execution_id, place.name, place.occurrence),
+        encoding=codecs.label,
+        lasted=running.elapsed,
+    )
+
+
+def saved_before(codecs: Codecs, claim: Claim, running: RunningStep, saved: Saved) -> bytes:
+    """The result that an earlier call has saved. Raises `PayloadUnreadable`."""
+    owner = of_step(claim.execution_id, running.place.name, running.place.occurrence)
+    return b"null" if saved.result is None else codecs.decode(saved.result, saved.encoding, owner)

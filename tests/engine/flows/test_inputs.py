@@ -44,25 +44,29 @@ async def test_inputs_too_large_for_a_claim_are_read_separately(conn: Connection
     assert (claim.inputs, claim.more_inputs) == ({}, True)
 
     inputs = await flows.read_inputs(conn, flow["all"])
-    assert inputs == {f"a{number:02}": LARGE for number in range(17)}
+    names = [f"a{number:02}" for number in range(17)]
+    assert inputs == {name: Input(LARGE.result, upstream=flow[name]) for name in names}
     whole = claim.handed(inputs)
     assert (whole.inputs, whole.more_inputs, whole.fence) == (inputs, False, claim.fence)
 
 
 async def test_a_member_with_large_inputs_does_not_crowd_out_others_in_the_claim(conn: Connection) -> None:
-    await fed(conn, 17, "x", "y")
+    flow = await fed(conn, 17, "x", "y")
 
     taken = await claim_all(conn)
     assert (taken["all"].inputs, taken["all"].more_inputs) == ({}, True)
-    assert (taken["one"].inputs, taken["one"].more_inputs) == ({"x": Input(b"1"), "y": Input(b"1")}, False)
+    assert (taken["one"].inputs, taken["one"].more_inputs) == (
+        {name: Input(b"1", upstream=flow[name]) for name in ("x", "y")},
+        False,
+    )
 
 
 async def test_inputs_that_fit_come_with_the_claim(conn: Connection) -> None:
-    await fed(conn, 15, "x")
+    flow = await fed(conn, 15, "x")
 
     taken = await claim_all(conn)
     assert (len(taken["all"].inputs), taken["all"].more_inputs) == (15, False)
-    assert taken["one"].inputs == {"x": Input(b"1")}
+    assert taken["one"].inputs == {"x": Input(b"1", upstream=flow["x"])}
 
 
 async def test_a_grant_also_reports_more_inputs(conn: Connection) -> None:
@@ -76,7 +80,7 @@ async def test_a_grant_also_reports_more_inputs(conn: Connection) -> None:
 async def test_only_the_inputs_with_the_given_names_are_read(conn: Connection) -> None:
     flow = await fed(conn, 0, "x", "y")
 
-    assert await flows.read_inputs(conn, flow["one"], names=["y", "nobody"]) == {"y": Input(b"1")}
+    assert await flows.read_inputs(conn, flow["one"], names=["y", "nobody"]) == {"y": Input(b"1", upstream=flow["y"])}
     assert await flows.read_inputs(conn, flow["one"], names=[]) == {}
     assert await flows.read_inputs(conn, flow["all"]) == {}
     assert await flows.read_inputs(conn, mint_execution_id()) == {}
@@ -92,7 +96,7 @@ async def test_an_input_named_payload_replaces_the_payload(conn: Connection) -> 
 
     taken = await flow.claim("b")
     inputs = await flows.read_inputs(conn, flow["b"])
-    assert inputs == {"payload": Input(b"\x01", "raw"), "x": Input(b"2")}
+    assert inputs == {"payload": Input(b"\x01", "raw", flow["a"]), "x": Input(b"2", upstream=flow["x"])}
     assert taken.handed(inputs) == taken
 
 
@@ -105,7 +109,7 @@ async def test_an_upstream_that_passes_nothing_is_not_read(conn: Connection, res
     await flow.complete("a", result)
     await flow.fail("b")
 
-    expected = {"x": Input(result)} if result else {}
+    expected = {"x": Input(result, upstream=flow["a"])} if result else {}
     assert await flows.read_inputs(conn, flow["c"]) == expected
 
 
@@ -132,5 +136,5 @@ async def test_a_repeated_claim_leaves_the_inputs_to_be_read(conn: Connection) -
     [first] = await claims.claim(conn, "pool", **asked)
     [again] = await claims.claim(conn, "pool", **asked, repeated=True)
 
-    assert (first.inputs, again.inputs, again.more_inputs) == ({"x": Input(b"1")}, {}, True)
+    assert (first.inputs, again.inputs, again.more_inputs) == ({"x": Input(b"1", upstream=flow["x"])}, {}, True)
     assert await flows.read_inputs(conn, flow["one"]) == first.inputs

@@ -43,7 +43,7 @@ async def test_the_result_of_an_upstream_is_passed_under_its_name(conn: Connecti
 
     claim = await flow.claim("b")
     assert claim.flow_id == flow.flow_id
-    assert claim.inputs == {"x": Input(b'{"n": 1.0}\x00')}
+    assert claim.inputs == {"x": Input(b'{"n": 1.0}\x00', upstream=flow["a"])}
 
 
 async def test_a_result_can_replace_the_payload_of_the_downstream_member(conn: Connection) -> None:
@@ -75,7 +75,7 @@ async def test_a_grant_also_passes_inputs(conn: Connection) -> None:
     [grant] = await claims.issue_grant(conn, "pool", instance="pool-1", lanes=["b"])
 
     claim = await claims.claim_granted(conn, grant.grant_key, "pool", instance="pool-1")
-    assert claim.inputs == {"x": Input(b"1")}
+    assert claim.inputs == {"x": Input(b"1", upstream=flow["a"])}
 
 
 async def test_those_behind_a_failure_are_skipped_however_far(conn: Connection, given: Given) -> None:

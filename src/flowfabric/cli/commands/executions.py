@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from flowfabric.app import App
-from flowfabric.cli import remedies, resolve, tables, tracebacks, trees
+from flowfabric.cli import decoding, remedies, resolve, tables, tracebacks, trees
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.commands import execution_actions as actions
 from flowfabric.cli.commands.events import detail_for_people, parse_cursor
@@ -14,6 +14,7 @@ from flowfabric.cli.errors import JSON
 from flowfabric.cli.frames import Screen
 from flowfabric.cli.options import (
     at_moment,
+    decoding_app_option,
     execution_argument,
     lane_and_namespace_filters,
     limit_option,
@@ -151,6 +152,7 @@ async def list_executions(
 
 @executions.command("describe")
 @execution_argument
+@decoding_app_option
 @click.option("--tree", is_flag=True,
               help="Show its children too, their children, and so on: at most 20 of each, failed and unfinished ones "
                    "first, and 200 in all. The others are counted by state.")  # fmt: skip
@@ -169,7 +171,9 @@ async def describe(app: App, execution: str, tree: bool) -> Description | Execut
     execution_id = await resolve.execution_id(app, execution)
     if tree:
         return await app.executions.read_tree(execution_id)
-    return await app.executions.describe(execution_id, payload=True, result=True, last_failure=True)
+    return decoding.execution(
+        app, await app.executions.describe(execution_id, payload=True, result=True, last_failure=True)
+    )
 
 
 @executions.command("explain")
@@ -234,6 +238,7 @@ async def list_attempts(app: App, execution: str, limit: int, cursor: str | None
 
 @executions.command("steps")
 @execution_argument
+@decoding_app_option
 @click.option("--results", is_flag=True, help="Show the results too, at most 1 MiB per page.")
 @paged
 @prints("step=name", "occurrence", "kind", "state", "started=started_at", "took=lasted", "bytes=size", "result",
@@ -249,7 +254,8 @@ async def list_steps(app: App, execution: str, results: bool, limit: int, cursor
       ff executions steps 019df237-3e80-8a31-800c-3f9b71e5d004 --results
     """
     execution_id = await resolve.execution_id(app, execution)
-    return await app.executions.list_steps(execution_id, results=results, limit=limit, cursor=cursor)
+    page = await app.executions.list_steps(execution_id, results=results, limit=limit, cursor=cursor)
+    return Page([decoding.step(app, execution_id, each) for each in page.items], page.next_cursor)
 
 
 @executions.command("tail")

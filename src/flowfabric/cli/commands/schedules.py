@@ -8,12 +8,15 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
+from flowfabric.app.encoding import encode_scheduled
 from flowfabric.app.schedules import submitted
+from flowfabric.cli import decoding
 from flowfabric.cli.command_group import CommandGroup
 from flowfabric.cli.options import (
     F,
     app_option,
     by_option,
+    decoding_app_option,
     decorated,
     default_of,
     duration,
@@ -30,6 +33,7 @@ from flowfabric.cli.output import prints
 from flowfabric.cli.submissions import checking_arguments, with_options
 from flowfabric.engine import schedules as engine
 from flowfabric.model import CatchUp, Fired, Options, Overlap, Page, Schedule, Submission, Timing
+from flowfabric.payloads.codecs import PLAIN
 
 COLUMNS = ("schedule=name", "namespace", "state", "when", "next=next_tick_at", "last=last_tick_at", "task=options.task",
            "lane=options.lane", "error=refusal.message")  # fmt: skip
@@ -117,6 +121,7 @@ async def list_schedules(app: App, namespace: str | None, limit: int, cursor: st
 @schedules.command("describe")
 @schedule_argument
 @namespace_option("schedule")
+@decoding_app_option
 @prints(*CARD)
 async def describe_schedule(app: App, schedule: str, namespace: str) -> Schedule:
     """Describe a schedule, with its next five runs.
@@ -125,7 +130,7 @@ async def describe_schedule(app: App, schedule: str, namespace: str) -> Schedule
     Example:
       ff schedules describe nightly
     """
-    return await app.schedules.describe(schedule, namespace=namespace)
+    return decoding.schedule(app, await app.schedules.describe(schedule, namespace=namespace))
 
 
 @schedules.command("create")
@@ -155,7 +160,7 @@ async def create_schedule(
         outcome = await engine.create_schedule(
             conn,
             schedule,
-            with_options(asked, wanted),
+            await encode_scheduled(conn, app, schedule, with_options(asked, wanted)),
             timing,
             paused=paused,
             by=by,
@@ -205,7 +210,8 @@ async def change_schedule(
             timing["until"] = None
         asked = engine.submission_of(current)
         if arguments is not None:
-            asked = msgspec.structs.replace(asked, payload=payloads.encode(arguments))
+            plain = msgspec.structs.replace(asked.options, encoding=PLAIN)
+            asked = msgspec.structs.replace(asked, payload=payloads.encode(arguments), options=plain)
         outcome = await engine.change_schedule(
             conn,
             schedule,

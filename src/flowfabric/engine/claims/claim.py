@@ -105,5 +105,6 @@ def read_claim(row: Row) -> Claim:
     )
     if row["input_names"] is None:
         return claim
-    inputs = map(Input, row["inputs"], row["input_encodings"])
+    upstreams = (ExecutionId(row["partition"], upstream) for upstream in row["input_upstreams"])
+    inputs = map(Input, row["inputs"], row["input_encodings"], upstreams)
     return claim.handed(dict(zip(row["input_names"], inputs, strict=True)))

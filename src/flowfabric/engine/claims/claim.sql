@@ -101,7 +101,8 @@ begin
            l.payload, coalesce(l.encoding, 'json'), l.lease_id, l.epoch, l.attempt, l.attempt_type,
            l.attempt_started_at, l.resumed, l.expires_at, l.attempt_deadline, l.deadline_at, l.policy::text, l.route,
            l.created_at, journals[l.number], (inputs[l.number]).names, (inputs[l.number]).results,
-           (inputs[l.number]).encodings, coalesce((inputs[l.number]).more, false), l.must_mark, l.alone
+           (inputs[l.number]).encodings, (inputs[l.number]).upstreams, coalesce((inputs[l.number]).more, false),
+           l.must_mark, l.alone
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
 
@@ -265,7 +266,7 @@ begin
            e.payload, coalesce(e.encoding, 'json'), x.lease_id, x.epoch, x.attempt, x.attempt_type::text,
            x.attempt_started_at, x.attempt_epoch <> x.epoch, x.expires_at, x.attempt_deadline, x.deadline_at,
            e.policy::text, x.route, x.created_at, null::text, null::text[], null::bytea[], null::text[],
-           e.flow is not null, x.begun is null and flowfabric._must_mark(x.crashes, e.policy),
+           null::uuid[], e.flow is not null, x.begun is null and flowfabric._must_mark(x.crashes, e.policy),
            x.crashes > 1 is true and x.attempt_type = 'reclaim' and x.attempt_epoch = x.epoch
     from extended x
     cross join lateral (

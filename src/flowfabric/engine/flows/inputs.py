@@ -23,6 +23,8 @@ async def read_inputs(
     while more:
         place = {"after_name": list(inputs)[-1]} if inputs else {}
         found = await call.rows(conn, "read_inputs", **calls.about(execution_id), names=wanted, **place)
-        inputs |= {row["name"]: Input(row["result"], row["encoding"]) for row in found}
+        for row in found:
+            upstream = ExecutionId(execution_id.partition, row["upstream"])
+            inputs[row["name"]] = Input(row["result"], row["encoding"], upstream)
         more = bool(found) and found[-1]["more"]
     return inputs

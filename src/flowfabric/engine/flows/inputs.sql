@@ -38,15 +38,15 @@ begin
         ), weighed as materialized (
             select f.*, sum(f.bytes) over (order by f.weight, f.number) as size from found f
         ), passed as (
-            select w.number, w.pass_as, u.result, u.encoding, false as more from weighed w
+            select w.number, w.pass_as, u.result, u.encoding, w.upstream, false as more from weighed w
             cross join lateral (
                 select u.result, coalesce(u.result_encoding, 'json') as encoding from flowfabric.executions u
                 where u.partition = w.partition and u.id = w.upstream offset 0) u
             where w.size <= 16777216
             union all
-            select w.number, null, null, null, true from weighed w where w.size > 16777216
+            select w.number, null, null, null, null, true from weighed w where w.size > 16777216
             union all
-            select a.number, null, null, null, a.looks > 20000 and exists (
+            select a.number, null, null, null, null, a.looks > 20000 and exists (
                 select from flowfabric.flow_edges e
                 where e.flow = a.flow and e.downstream = a.id and e.partition + 0 = a.partition
                   and e.pass_as is not null and e.state = 'succeeded'
@@ -55,7 +55,8 @@ begin
         )
         select row(array_agg(p.pass_as) filter (where p.pass_as is not null),
                    array_agg(p.result) filter (where p.pass_as is not null),
-                   array_agg(p.encoding) filter (where p.pass_as is not null), bool_or(p.more))::flowfabric.inputs
+                   array_agg(p.encoding) filter (where p.pass_as is not null),
+                   array_agg(p.upstream) filter (where p.pass_as is not null), bool_or(p.more))::flowfabric.inputs
         from passed p group by p.number order by p.number);
 end $$;
 
@@ -65,7 +66,7 @@ end $$;
 --   returns  one row per input: name, bytes, and whether more inputs follow this page
 create or replace function flowfabric.read_inputs(
     partition int, id uuid, names text[] default null, after_name text default '')
-returns table (name text, result bytea, encoding text, more boolean)
+returns table (name text, result bytea, encoding text, upstream uuid, more boolean)
 language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 begin
@@ -92,7 +93,7 @@ begin
         select m.*, exists (select from measured o where o.place > 1 and o.size > 8388608) as more
         from measured m where m.place = 1 or m.size <= 8388608
     )
-    select p.pass_as, u.result, coalesce(u.result_encoding, 'json'), p.more from page p
+    select p.pass_as, u.result, coalesce(u.result_encoding, 'json'), p.upstream, p.more from page p
     cross join lateral (
         select u.result, u.result_encoding from flowfabric.executions u
         where u.partition = read_inputs.partition and u.id = p.upstream offset 0) u

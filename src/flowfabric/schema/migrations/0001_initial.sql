@@ -593,8 +593,9 @@ create table flowfabric.edge_groups (
     primary key (partition, downstream)
 ) with (fillfactor = 50);
 
--- What upstreams pass to one member; `more` if it did not fit into the answer, and must be read on demand.
-create type flowfabric.inputs as (names text[], results bytea[], encodings text[], more boolean);
+-- What upstreams, all in its partition, pass to one member; `more` if it did not fit into the answer, and must be read
+-- on demand.
+create type flowfabric.inputs as (names text[], results bytea[], encodings text[], upstreams uuid[], more boolean);
 
 -- What a worker needs to run an execution that it has claimed.
 create type flowfabric.claimed as (
@@ -625,6 +626,7 @@ create type flowfabric.claimed as (
     input_names        text[],
     inputs             bytea[],
     input_encodings    text[],
+    input_upstreams    uuid[],
     more_inputs        boolean,
     must_mark          boolean,
     alone              boolean
