@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowfabric import payloads
@@ -151,7 +151,7 @@ def containing(inner: st.SearchStrategy[tuple[Any, Any]]) -> st.SearchStrategy[t
 
 
 @given(st.recursive(typed, containing, max_leaves=4))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_value_of_the_annotated_type_is_the_same_in_every_run(pair: tuple[Any, Any]) -> None:
     kind, value = pair
 
@@ -170,7 +170,7 @@ def test_plain_json_needs_no_type(value: object) -> None:
 
 @pytest.mark.parametrize("kind", [Any, object, list, list[Any], dict, dict[str, Any], Tree, Boxed, Point, Row, T])
 @given(value=others)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_other_values_are_refused_where_the_type_is_unknown(kind: Any, value: object) -> None:
     inside = {
         list: [value], list[Any]: ["a", value], dict: {"a": value}, dict[str, Any]: {"a": {"b": [value]}},

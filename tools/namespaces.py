@@ -56,7 +56,7 @@ NAMESPACES = [
         "executions",
         "executions.list_executions executions.describe executions.read_tree executions.explain executions.get_result "
         "attempts.list_attempts steps.list_steps "
-        "app.acts.cancel executions.override executions.replay waits.resume holds.hold holds.unhold "
+        "app.acts.cancel app.acts.override executions.replay waits.resume holds.hold holds.unhold "
         "executions.change_priority executions.set_tag executions.get_tag claims.revoke",
     ),
     Namespace(

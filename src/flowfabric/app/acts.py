@@ -1,11 +1,12 @@
 """Operations of the namespaces of an app that take other arguments than those of the engine."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
+from flowfabric.app import encoding
 from flowfabric.app.executions import Execution
-from flowfabric.app.operations import notify, to_execution_id
+from flowfabric.app.operations import encoded, notify, to_execution_id
 from flowfabric.engine import budgets, executions, lanes
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Delivered, LaneChange, Moved, Usage, UsageReport
@@ -23,6 +24,29 @@ async def cancel(
     """
     asked = to_execution_id(execution_id)
     moved = await app.database.run(lambda conn: executions.cancel(conn, asked, reason=reason, by=by), repeat=True)
+    notify(app, moved, asked)
+    return moved
+
+
+async def override(
+    app: "App",
+    execution_id: str | ExecutionId,
+    outcome: Literal["success", "failed"],
+    *,
+    reason: str,
+    by: str,
+    result: object = None,
+) -> Moved:
+    """Complete an execution with a result, or fail it, without its lease: an act of an operator.
+
+    Works in every unfinished state. A failure is final, whatever the retry policy says. A worker that runs the
+    execution loses its lease, and its own outcome is refused. Safe to repeat: the same outcome and result return the
+    same state. Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`, `InvalidText`, `PayloadTooLarge`.
+    """
+    asked, plain = to_execution_id(execution_id), encoded(result)
+    moved = await app.database.run(
+        lambda conn: encoding.override(conn, app, asked, outcome, reason=reason, by=by, result=plain), repeat=True
+    )
     notify(app, moved, asked)
     return moved
 

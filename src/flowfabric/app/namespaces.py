@@ -13,7 +13,7 @@ from uuid import UUID
 
 from flowfabric.app import acts
 from flowfabric.app import schedules as app_schedules
-from flowfabric.app.operations import Operations, encoded, to_execution_id, to_flow_id
+from flowfabric.app.operations import Operations, to_execution_id, to_flow_id
 from flowfabric.app.schedules import TimingOptions
 from flowfabric.app.tasks import Task
 from flowfabric.durations import read_duration, read_time
@@ -461,18 +461,7 @@ class Executions(Operations):
         execution loses its lease, and its own outcome is refused. Safe to repeat: the same outcome and result return
         the same state. Raises `ExecutionNotFound`, `ExecutionEnded`, `InvalidBody`, `InvalidText`, `PayloadTooLarge`.
         """
-        return await self._change(
-            lambda conn: executions.override(
-                conn,
-                to_execution_id(execution_id),
-                outcome,
-                reason=reason,
-                by=by,
-                result=encoded(result),
-                result_limit=self._app.config.payload_limit,
-            ),
-            about=to_execution_id(execution_id),
-        )
+        return await acts.override(self._app, execution_id, outcome, reason=reason, by=by, result=result)
 
     async def replay(
         self,

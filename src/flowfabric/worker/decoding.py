@@ -1,13 +1,33 @@
 """What a worker reads, as the codecs of its app decode it: arguments, inputs, and the journal."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Awaitable, Sequence
+from datetime import timedelta
 
 from msgspec.structs import replace
 
 from flowfabric.app.encoding import owners
+from flowfabric.errors import PayloadUnreadable
 from flowfabric.ids import read_execution_id
 from flowfabric.model import Claim, Input, JournalEntry, Signal
 from flowfabric.payloads.codecs import PLAIN, Codecs, of_result, of_signal, of_step
+from flowfabric.worker.run import Outcome, Postponed
+
+log = logging.getLogger("flowfabric.worker")
+
+UNREADABLE_DELAY = timedelta(seconds=5)
+
+
+async def if_readable(claim: Claim, worker: str, running: Awaitable[Outcome]) -> Outcome:
+    """Run an execution, or leave it to another worker if this one cannot read it."""
+    try:
+        return await running
+    except PayloadUnreadable as error:
+        log.error(
+            "this worker cannot read execution %s of task %s, which is postponed, so that another one can run it: %s",
+            *(claim.execution_id, claim.task, error.message),
+        )
+        return Postponed(UNREADABLE_DELAY, f"worker {worker} cannot read it: {error.message}")
 
 
 def decode_claim(codecs: Codecs, claim: Claim) -> Claim:

@@ -53,6 +53,7 @@ from flowfabric.postgres.batching import Batch
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker.budgets import Budgets
 from flowfabric.worker.children import Children
+from flowfabric.worker.decoding import decode_claim, decode_journal
 from flowfabric.worker.frames import Frames
 from flowfabric.worker.leased import PAUSE, LeasedCalls
 from flowfabric.worker.observer import Observer
@@ -349,21 +350,23 @@ class Reports:
         await self._leased.persist(claim, lambda: self._mark_begun(begin))
 
     async def read_journal(self, claim: Claim) -> Sequence[JournalEntry]:
-        """Read the journal of earlier runs; empty in the first run."""
+        """Read the journal of earlier runs; empty in the first run. Raises `PayloadUnreadable`."""
         if not (claim.resumed or claim.attempt.number > 1):
             return ()
         if claim.journal is not None and not claim.journal.more:
-            return claim.journal.entries
-        return await self._leased.run(
-            claim, lambda conn: steps.read_journal(conn, claim.execution_id, begun=claim.journal)
-        )
+            return decode_journal(self._app.codecs, claim, claim.journal.entries)
+        read = partial(steps.read_journal, execution_id=claim.execution_id, begun=claim.journal)
+        return decode_journal(self._app.codecs, claim, await self._leased.run(claim, read))
 
     async def read_inputs(self, claim: Claim, names: Collection[str]) -> Claim:
-        """Add the results passed from upstream tasks, if the claim came without: the named ones, and the payload."""
+        """Add the results passed from upstream tasks, if the claim came without: the named ones, and the payload.
+
+        Raises `PayloadUnreadable`.
+        """
         if not claim.more_inputs:
-            return claim
+            return decode_claim(self._app.codecs, claim)
         read = partial(flows.read_inputs, execution_id=claim.execution_id, names=[*names, "payload"])
-        return claim.handed(await self._leased.run(claim, read))
+        return decode_claim(self._app.codecs, claim.handed(await self._leased.run(claim, read)))
 
     async def clock(self) -> datetime:
         """Read the database's clock; retries while it is unavailable, until the run is cancelled for its lost lease."""

@@ -17,22 +17,14 @@ from flowfabric import durations
 from flowfabric.app import App
 from flowfabric.app.tasks import Task
 from flowfabric.engine import claims
-from flowfabric.errors import (
-    DatabaseUnavailable,
-    Fenced,
-    FlowFabricError,
-    InvalidLease,
-    PayloadUnreadable,
-    RowLocked,
-    Unavailable,
-)
+from flowfabric.errors import DatabaseUnavailable, Fenced, FlowFabricError, InvalidLease, RowLocked, Unavailable
 from flowfabric.handler.context import Context
 from flowfabric.model import Claim, Fence, Swept
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.notify import Notification
 from flowfabric.sweeps import run_sweeps, sweeps
 from flowfabric.worker.claiming import Pauses, Position, Prefetched
-from flowfabric.worker.decoding import decode_claim, decode_journal
+from flowfabric.worker.decoding import if_readable
 from flowfabric.worker.heartbeat import Heartbeat, Registration
 from flowfabric.worker.isolation import Isolation
 from flowfabric.worker.leased import LeasedCalls
@@ -49,7 +41,6 @@ from flowfabric.worker.threads import Threads
 log = logging.getLogger("flowfabric.worker")
 
 UNKNOWN_TASK_DELAY = timedelta(seconds=5)
-UNREADABLE_DELAY = timedelta(seconds=5)
 FULL_TASK_DELAY = timedelta(seconds=1)
 SHORTEST_LEASE, LONGEST_LEASE = timedelta(seconds=1), timedelta(hours=1)
 CANCEL_TIMEOUT = 5.0  # seconds for a cancelled handler to end
@@ -413,15 +404,7 @@ class Worker:
             return Postponed(FULL_TASK_DELAY, f"worker {self.name} runs as many {task.name} as its limit allows")
         left = time_left(claim, self.lease)
         running = self._run_now(task, claim) if task.limit is None else self._run_in_turn(task, claim)
-        try:
-            return await (running if left is None else within(left, claim, running))
-        except PayloadUnreadable as error:
-            log.error(
-                "this worker cannot read execution %s of task %s, which is postponed, so that another worker can run "
-                "it: %s",
-                *(claim.execution_id, claim.task, error.message),
-            )
-            return Postponed(UNREADABLE_DELAY, f"worker {self.name} cannot read it: {error.message}")
+        return await if_readable(claim, self.name, running if left is None else within(left, claim, running))
 
     async def _run_in_turn(self, task: Task[..., Any], claim: Claim) -> Outcome:
         async with self._limits.turn(task):
@@ -430,14 +413,14 @@ class Worker:
     async def _run_now(self, task: Task[..., Any], claim: Claim) -> Outcome:
         if self._heartbeat.left(claim.fence) < self.lease.total_seconds() / 2:
             await self._renew(claim)
-        journal = decode_journal(self._app.codecs, claim, await self._reports.read_journal(claim))
+        journal = await self._reports.read_journal(claim)
         if started_without_version(task, claim, journal):
             first = self._app.find_task(task.name, 1)
             if first is None:
                 await self._reports.mark_begun(claim, 1)
                 return Postponed(timedelta(), f"worker {self.name} has no version 1 of task {claim.task}")
             task = first
-        complete = decode_claim(self._app.codecs, await self._reports.read_inputs(claim, task.arguments.names))
+        complete = await self._reports.read_inputs(claim, task.arguments.names)
         begins = task.version if task.is_versioned and claim.version is None else None
         if claim.must_mark or begins is not None:
             await self._reports.mark_begun(claim, begins)

@@ -665,6 +665,7 @@ create type flowfabric.answer_or_claim as (
     input_names        text[],
     inputs             bytea[],
     input_encodings    text[],
+    input_upstreams    uuid[],
     more_inputs        boolean,
     must_mark          boolean,
     alone              boolean
