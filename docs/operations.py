@@ -4,7 +4,7 @@ import inspect
 
 from docs import public
 from docs.signatures import signatures
-from tools.namespaces import NAMESPACES
+from flowfabric.calls.operations import NAMESPACES
 
 PAGE = """# Operations of an app
 
@@ -35,14 +35,13 @@ def _namespace(name: str) -> str:
     [namespace] = [each for each in NAMESPACES if each.name == kind.__name__]
     shown, rows = [], []
     methods = public.members(kind.__name__, kind)
-    for (method, function), path in zip(methods.items(), namespace.operations.split(), strict=True):
+    for (method, function), operation in zip(methods.items(), namespace.operations, strict=True):
         [signature] = signatures(method, function)
         shown.append(signature._replace(name=f"app.{name}.{method}").text.replace("async def ", "await "))
-        concept, _, operation = path.rpartition(".")
-        is_by_hand = concept.startswith("app.")
         said = inspect.getdoc(function) or ""
-        said = (said if is_by_hand else said.partition("\n\n")[0]).replace("\n\n", " ").replace("\n", " ")
-        linked = "" if is_by_hand else f"[{path}](engine.md#{concept}{operation})"
+        said = (said if operation.is_by_hand else said.partition("\n\n")[0]).replace("\n\n", " ").replace("\n", " ")
+        anchor = operation.function.replace(".", "")
+        linked = "" if operation.is_by_hand else f"[{operation.function}](engine.md#{anchor})"
         rows.append(f"| `{method}` | {said} | {linked} |")
     code = "\n".join(shown).replace("builtins.", "")
     table = "\n".join(["| Method | Meaning | Operation |", "|---|---|---|", *rows])

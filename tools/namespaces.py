@@ -1,8 +1,9 @@
 """Write the namespaces of an app, such as `app.budgets`, from the operations of the engine; a part of `make sync`.
 
-A method of a namespace is an operation without its connection. It has the operation's name without the noun that the
-namespace has already: `budgets.create_budget` is `app.budgets.create`. Ids and durations may be given as text, results
-and payloads as values. Operations that need more than that are written by hand, with the app as the first parameter.
+The table of operations is `flowfabric.calls.operations`. A method of a namespace is an operation without its
+connection. It has the operation's name without the noun that the namespace has already: `budgets.create_budget` is
+`app.budgets.create`. Ids and durations may be given as text, results and payloads as values. Operations that need more
+than that are written by hand, with the app as the first parameter.
 """
 
 import ast
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from flowfabric.calls.operations import NAMESPACES, Operation
 from tools.ruff import formatted
 
 SRC = Path(__file__).parent.parent / "src" / "flowfabric"
@@ -18,102 +20,6 @@ WRITTEN = SRC / "app" / "namespaces.py"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-
-class Namespace(NamedTuple):
-    """A class of the file: what its docstring says, the nouns that its methods leave out, and its operations."""
-
-    name: str
-    about: str
-    nouns: str
-    operations: str
-    """In order: `concept.function` of the engine, or `app.module.function` for one that is written by hand."""
-
-
-NAMESPACES = [
-    Namespace(
-        "Approvals",
-        "The decisions that executions wait for",
-        "approvals",
-        "app.acts.approve app.acts.reject",
-    ),
-    Namespace(
-        "Budgets",
-        "Limits on what executions may spend, and what they have spent",
-        "budget budgets",
-        "budgets.list_budgets budgets.describe_budget budgets.create_budget budgets.change_budget budgets.reset_budget "
-        "app.acts.report_usage budgets.release_usage budgets.list_spending "
-        "budgets.reserve budgets.settle budgets.release",
-    ),
-    Namespace(
-        "Events",
-        "The event log of the database; `app.log` follows it",
-        "events",
-        "events.read_events events.acknowledge events.get_acknowledged",
-    ),
-    Namespace(
-        "Executions",
-        "The executions in the database, whichever app has submitted them",
-        "executions",
-        "executions.list_executions executions.describe executions.read_tree executions.explain executions.get_result "
-        "attempts.list_attempts steps.list_steps "
-        "app.acts.cancel app.acts.override executions.replay waits.resume holds.hold holds.unhold "
-        "executions.change_priority executions.set_tag executions.get_tag claims.revoke",
-    ),
-    Namespace(
-        "Flows",
-        "The flows (DAGs) in the database; `app.flow` builds one",
-        "flow flows",
-        "flows.list_flows flows.describe_flow flows.cancel_flow flows.set_flow_tag "
-        "flows.create_flow flows.add_execution flows.add_edge flows.set_edge_group",
-    ),
-    Namespace(
-        "Lanes",
-        "The lanes (queues) that workers claim from",
-        "lane lanes",
-        "lanes.list_lanes lanes.describe_lane lanes.configure_lane lanes.pause_lane lanes.drain_lane "
-        "app.acts.resume_lane",
-    ),
-    Namespace(
-        "Quotas",
-        "Limits on how fast and how many executions run",
-        "quota quotas",
-        "quotas.list_quotas quotas.describe_quota quotas.create_quota quotas.change_quota",
-    ),
-    Namespace(
-        "Schedules",
-        "Submissions by cron or interval",
-        "schedule schedules",
-        "schedules.list_schedules schedules.describe_schedule app.schedules.create_schedule "
-        "app.schedules.change_schedule schedules.pause_schedule schedules.resume_schedule schedules.delete_schedule "
-        "schedules.fire_schedule",
-    ),
-    Namespace(
-        "SigningKeys",
-        "The secrets that sign the tokens of waitpoints",
-        "key keys",
-        "signing_keys.list_keys signing_keys.seed_key signing_keys.rotate_key",
-    ),
-    Namespace(
-        "Waitpoints",
-        "What executions wait for, and the signals that end the waits",
-        "waitpoints",
-        "waits.list_suspended waits.list_waits waits.list_waitpoints app.acts.signal",
-    ),
-    Namespace(
-        "Workers",
-        "The worker processes that are live, and their tasks",
-        "workers worker",
-        "workers.list_workers workers.describe_worker workers.mark_dead tasks.list_tasks tasks.describe_task",
-    ),
-]
-
-READS = ("list", "describe", "explain", "get", "read")
-
-# These may not happen twice: if the connection was lost during the call, it is not repeated.
-ONCE = {
-    *("add_execution", "create_flow", "delete_schedule", "fire_schedule", "mark_dead"),
-    *("replay", "reserve", "reset_budget", "resume", "revoke"),
-}
 
 # Parameters that a namespace does not have, with what it passes; without a value, the default of the operation.
 LEFT_OUT = {
@@ -157,13 +63,9 @@ import builtins
 class Source(NamedTuple):
     """An operation: its function, and the imports of its module by name."""
 
-    path: str
+    operation: Operation
     function: Function
     imports: dict[str, str]
-
-    @property
-    def is_by_hand(self) -> bool:
-        return self.path.startswith("app.")
 
 
 def text() -> str:
@@ -171,35 +73,34 @@ def text() -> str:
     imports, classes = set[str](), []
     for namespace in NAMESPACES:
         classes.append(f'class {namespace.name}(Operations):\n    """{namespace.about}."""\n\n    __slots__ = ()\n')
-        for path in namespace.operations.split():
-            source = _source(path)
+        for operation in namespace.operations:
+            source = _source(operation)
             imports |= {*source.imports.values()}
-            classes.append(_method(source, namespace.nouns.split()))
+            classes.append(_method(source, namespace.method(operation)))
     imports |= {
         "from flowfabric.app import acts, schedules as app_schedules",
         "from flowfabric.app.operations import Operations, encoded, to_execution_id, to_flow_id",
         "from flowfabric.durations import read_duration, read_time",
-        *(f"from flowfabric.engine import {path.partition('.')[0]}" for path in _paths() if not path.startswith("app")),
+        *(f"from flowfabric.engine import {each.concept}" for each in _operations() if not each.is_by_hand),
     }
     return formatted("\n".join([HEAD, *sorted(imports), "", *classes]), WRITTEN)
 
 
-def _paths() -> Iterator[str]:
+def _operations() -> Iterator[Operation]:
     for namespace in NAMESPACES:
-        yield from namespace.operations.split()
+        yield from namespace.operations
 
 
-def _source(path: str) -> Source:
+def _source(operation: Operation) -> Source:
     """Find the function of an operation in the files of its concept, or in its module of `app`."""
-    *place, name = path.split(".")
-    base = SRC / "app" / place[1] if place[0] == "app" else SRC / "engine" / place[0]
+    base = SRC / ("app" if operation.is_by_hand else "engine") / operation.concept
     files = [base.with_suffix(".py")] if base.with_suffix(".py").exists() else sorted(base.glob("*.py"))
     for file in files:
         tree = ast.parse(file.read_text())
         for node in tree.body:
-            if isinstance(node, ast.AsyncFunctionDef) and node.name == name:
-                return Source(path, node, _imports(tree, file))
-    raise ValueError(f"{path} does not exist")
+            if isinstance(node, ast.AsyncFunctionDef) and node.name == operation.name:
+                return Source(operation, node, _imports(tree, file))
+    raise ValueError(f"{operation.function} does not exist")
 
 
 def _imports(tree: ast.Module, file: Path) -> dict[str, str]:
@@ -215,23 +116,20 @@ def _imports(tree: ast.Module, file: Path) -> dict[str, str]:
     return found
 
 
-def _method(source: Source, nouns: list[str]) -> str:
-    function = source.function
-    name = "_".join(part for part in function.name.split("_") if part not in nouns)
+def _method(source: Source, name: str) -> str:
+    operation, function, _ = source
     parameters, passed = _parameters(function)
     kind = _outside(ast.unparse(function.returns) if function.returns else "None")
     said = _said(function)
-    if source.is_by_hand:
-        _, module, _ = source.path.split(".")
-        module = "app_schedules" if module == "schedules" else module
+    if operation.is_by_hand:
+        module = "app_schedules" if operation.concept == "schedules" else operation.concept
         call = f"await {module}.{function.name}(self._app, {', '.join(passed)})"
     else:
-        concept, _ = source.path.split(".")
-        how = "_read" if function.name.split("_")[0] in READS else "_change"
-        options = ", repeat=False" if function.name in ONCE else ""
+        how = "_read" if operation.method == "GET" else "_change"
+        options = "" if operation.is_repeatable else ", repeat=False"
         if kind == "Moved":
             options += ", about=to_execution_id(execution_id)"
-        call = f"await self.{how}(lambda conn: {concept}.{function.name}({', '.join(passed)}){options})"
+        call = f"await self.{how}(lambda conn: {operation.concept}.{function.name}({', '.join(passed)}){options})"
     body = call if kind == "None" else f"return {call}"
     return f'    async def {name}({parameters}) -> {kind}:\n        """{said}"""\n        {body}\n'
 

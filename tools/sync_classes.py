@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from flowfabric.calls.operations import NAMESPACES
 from tools import namespaces
 from tools.ruff import formatted
 
@@ -53,7 +54,7 @@ FILES = [
     File(
         "flowfabric.app.namespaces_sync",
         "The sync classes of the namespaces of an app",
-        {"flowfabric.app.namespaces": [each.name for each in namespaces.NAMESPACES]},
+        {"flowfabric.app.namespaces": [each.name for each in NAMESPACES]},
     ),
     File(
         "flowfabric.testing.sync",

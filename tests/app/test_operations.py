@@ -7,11 +7,11 @@ import pytest
 
 from docs import public
 from flowfabric import App, Context
+from flowfabric.calls.operations import NAMESPACES, Scope, operations
 from flowfabric.errors import BudgetNotFound, ExecutionNotFound, InvalidId, LaneNotFound
 from flowfabric.ids import mint_execution_id
 from flowfabric.model import LaneChange, PublicState, ScheduleChange, Swept
 from tests.app.scene import TIMEOUT, Heard, working
-from tools.namespaces import NAMESPACES
 
 # The other operations, by who uses them.
 OF_WORKERS = {
@@ -21,18 +21,20 @@ OF_WORKERS = {
     *("waits.suspend", "workers.beat", "workers.hold_lock", "workers.register_worker", "workers.unregister_worker"),
     *("children.submit_children", "events.advance_horizon", "events.watch_log", "routes.register_route"),
     *("turns.end_turn", "turns.take_turn", "claims.submit_and_claim", "claims.signal_and_claim"),
+    *("streams.append_frame", "streams.append_frames"),
 }
 OF_THE_APP = {"clock.clock", "executions.submit", "flows.submit_flow", "overview.overview", "waits.deliver_signal"}
+OF_A_HANDLE = {"streams.find_valid_frames", "streams.read_frames", "streams.read_summary", "streams.tail_frames"}
 OF_THE_COMMAND = {"doctor.diagnose", "executions.match_executions", "flows.match_flows", "tasks.find_task"}
 BY_HAND = {
     *("budgets.report_usage", "executions.cancel", "lanes.resume_lane", "schedules.create_schedule"),
-    *("schedules.change_schedule", "waits.deliver_approval"),
+    *("executions.override", "schedules.change_schedule", "waits.deliver_approval"),
 }
 
 
 def test_every_operation_of_the_engine_is_in_a_namespace_or_listed_here() -> None:
-    named = {path for each in NAMESPACES for path in each.operations.split()}
-    others = OF_WORKERS | OF_THE_APP | OF_THE_COMMAND | BY_HAND
+    named = {operation.function for each in NAMESPACES for operation in each.operations}
+    others = OF_WORKERS | OF_THE_APP | OF_A_HANDLE | OF_THE_COMMAND | BY_HAND
     operations = {
         f"{concept}.{name}"
         for concept, module in public.concepts().items()
@@ -42,6 +44,25 @@ def test_every_operation_of_the_engine_is_in_a_namespace_or_listed_here() -> Non
 
     assert operations - named == others
     assert named & others == set()
+
+
+def test_an_act_on_one_thing_has_the_path_of_the_thing_and_the_name_of_its_method() -> None:
+    for namespace in NAMESPACES:
+        for operation in namespace.operations:
+            thing, _, act = (operation.path or "").rpartition("/")
+            if operation.method == "POST" and thing not in ("", "/v1"):
+                assert act == namespace.method(operation), operation.path
+
+
+def test_no_two_operations_have_the_same_method_and_path() -> None:
+    places = [(each.method, each.path) for each in operations() if each.path]
+
+    assert len(places) == len(set(places))
+    assert {path.split("/")[1] for _, path in places if path} == {"v1"}
+
+
+def test_what_changes_something_needs_more_than_the_scope_read() -> None:
+    assert {each.function for each in operations() if (each.method == "GET") != (each.scope is Scope.READ)} == set()
 
 
 def _is_for_people(function: Any) -> bool:
