@@ -214,6 +214,8 @@ FIELDS = {
     "spent": "what was spent, per dimension",
     "started_at": "when it first started",
     "state": "the state",
+    "stream_retention": "how long frames are kept after their stream is closed; as long as the execution if none",
+    "stream_retention_maxlen": "how many durable frames a stream keeps; 10,000 if none",
     "stuck": "work that cannot continue, with the reason and the remedy",
     "subject": "what it is about",
     "submission": "what to submit",

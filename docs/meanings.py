@@ -139,6 +139,8 @@ PARAMETERS = {
     "key_id": "a name for the key, such as the month in which it was made; 1 to 48 ASCII characters",
     "AesGcm.key": "32 random bytes, or as text 64 hexadecimal digits",
     "owner": "what the payload is and to which execution it belongs, such as `019df237-…/result`",
+    "stream_retention": "how long frames are kept after their stream is closed; zero: as long as the execution",
+    "stream_retention_maxlen": "how many durable frames a stream keeps",
     "stored": "what `encode` returned",
     "returns": "the type of the result, where it is not known from an annotation, such as `list[str]`",
     "scope_id": "which one of `scope_type`, such as a customer number; shown in lists",

@@ -107,7 +107,7 @@ class InvalidBody(Invalid):
 
 
 class InvalidLane(Invalid):
-    """A lane name must be 1 to 64 printable ASCII characters."""
+    """A lane name must be 1 to 64 printable ASCII characters, and an option of a lane within its bounds."""
 
 
 class InvalidNamespace(Invalid):

@@ -137,9 +137,14 @@ async def test_flows(look: Looks, given: Given) -> None:
 async def test_lanes(look: Looks, given: Given) -> None:
     await scene.blocked(given)
 
-    await look("lanes configure", "quick --keep-renewals", "quick --json")
+    await look(
+        "lanes configure",
+        "quick --keep-renewals --stream-retention-maxlen 500 --stream-retention 2h",
+        "quick --json",
+        "quick --stream-retention-maxlen 0",
+    )
     await look("lanes list", "", "--json --limit 1", "--limit 1")
-    await look("lanes describe", "mail", "mail --json", "nowhere")
+    await look("lanes describe", "mail", "quick", "mail --json", "nowhere")
     await look("lanes pause", "models --reason maintenance", "models", "models --json")
     await look("lanes drain", "models", "models --json")
     await look("lanes resume", "models", "models", "models --json")

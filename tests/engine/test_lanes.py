@@ -61,6 +61,40 @@ async def test_a_lane_can_be_created_and_configured(conn: Connection, given: Giv
     assert await given.events() == ["lane_registered"] * 2
 
 
+async def test_a_lane_has_a_retention_for_streams_which_can_be_removed_again(conn: Connection) -> None:
+    day = timedelta(days=1)
+    steps = [
+        ({"stream_retention_maxlen": 50}, LaneChange.REGISTERED, (50, None)),
+        ({"stream_retention": day}, LaneChange.CHANGED, (50, day)),
+        ({"stream_retention": day, "stream_retention_maxlen": 50}, LaneChange.NOOP, (50, day)),
+        ({"keep_renewals": True}, LaneChange.CHANGED, (50, day)),
+        ({"stream_retention": timedelta(0)}, LaneChange.CHANGED, (50, None)),
+    ]
+    for options, change, kept in steps:
+        assert await lanes.configure_lane(conn, "agents", **options) is change  # type: ignore[arg-type]
+        found = await lanes.describe_lane(conn, "agents")
+        assert (found.stream_retention_maxlen, found.stream_retention) == kept
+        assert await lane(conn, "agents") == found
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("stream_retention_maxlen", 0),
+        ("stream_retention_maxlen", 100_001),
+        ("stream_retention_maxlen", 1 << 70),
+        ("stream_retention_maxlen", "50"),
+        ("stream_retention", timedelta(seconds=-1)),
+        ("stream_retention", timedelta(days=3_651)),
+    ],
+)
+async def test_an_impossible_retention_for_streams_is_refused(given: Given, field: str, value: object) -> None:
+    async with given.nothing_changes():
+        with pytest.raises(InvalidLane) as refused:
+            await lanes.configure_lane(given.conn, "agents", **{field: value})  # type: ignore[arg-type]
+    assert refused.value.fields["field"] == field
+
+
 async def test_configuring_does_not_change_the_state(conn: Connection) -> None:
     await lanes.configure_lane(conn, "reports")
     await lanes.pause_lane(conn, "reports", by="ada", reason="broken")

@@ -721,12 +721,30 @@ class Lanes(Operations):
         """Describe a lane: its state, who changed it and why, and its executions by state. Raises `LaneNotFound`."""
         return await self._read(lambda conn: lanes.describe_lane(conn, name))
 
-    async def configure(self, name: str, *, keep_renewals: bool | None = None) -> LaneChange:
+    async def configure(
+        self,
+        name: str,
+        *,
+        keep_renewals: bool | None = None,
+        stream_retention_maxlen: int | None = None,
+        stream_retention: str | timedelta | None = None,
+    ) -> LaneChange:
         """Create a lane or change its options; an option that is `None` keeps its value.
 
-        With `keep_renewals` every lease renewal in this lane is written to the event log. Raises `InvalidLane`.
+        With `keep_renewals` every lease renewal in this lane is written to the event log. A stream keeps its last
+        `stream_retention_maxlen` frames, and its frames for `stream_retention` after it is closed (zero: as long as the
+        execution), unless the policy of the execution says otherwise; both hold for streams that begin afterwards.
+        Raises `InvalidLane`.
         """
-        return await self._change(lambda conn: lanes.configure_lane(conn, name, keep_renewals=keep_renewals))
+        return await self._change(
+            lambda conn: lanes.configure_lane(
+                conn,
+                name,
+                keep_renewals=keep_renewals,
+                stream_retention_maxlen=stream_retention_maxlen,
+                stream_retention=None if stream_retention is None else read_duration(stream_retention),
+            )
+        )
 
     async def pause(self, name: str, *, by: str, reason: str | None = None) -> LaneChange:
         """Pause a lane: workers stop claiming from it, running executions continue, new ones wait.

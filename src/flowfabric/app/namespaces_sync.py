@@ -717,12 +717,28 @@ class SyncLanes(Sync):
         answer: Lane = self._wait(self._thing.describe, name)
         return answer
 
-    def configure(self, name: str, *, keep_renewals: bool | None = None) -> LaneChange:
+    def configure(
+        self,
+        name: str,
+        *,
+        keep_renewals: bool | None = None,
+        stream_retention_maxlen: int | None = None,
+        stream_retention: str | timedelta | None = None,
+    ) -> LaneChange:
         """Create a lane or change its options; an option that is `None` keeps its value.
 
-        With `keep_renewals` every lease renewal in this lane is written to the event log. Raises `InvalidLane`.
+        With `keep_renewals` every lease renewal in this lane is written to the event log. A stream keeps its last
+        `stream_retention_maxlen` frames, and its frames for `stream_retention` after it is closed (zero: as long as the
+        execution), unless the policy of the execution says otherwise; both hold for streams that begin afterwards.
+        Raises `InvalidLane`.
         """
-        answer: LaneChange = self._wait(self._thing.configure, name, keep_renewals=keep_renewals)
+        answer: LaneChange = self._wait(
+            self._thing.configure,
+            name,
+            keep_renewals=keep_renewals,
+            stream_retention_maxlen=stream_retention_maxlen,
+            stream_retention=stream_retention,
+        )
         return answer
 
     def pause(self, name: str, *, by: str, reason: str | None = None) -> LaneChange:

@@ -1,21 +1,47 @@
 """Lanes: the queues that workers claim from."""
 
+from datetime import timedelta
+
 import msgspec
 
+from flowfabric import calls
+from flowfabric.errors import InvalidLane
 from flowfabric.ids import check_text, kept_text
 from flowfabric.model import Drained, Lane, LaneChange, Page
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 
 
-async def configure_lane(conn: Connection, name: str, *, keep_renewals: bool | None = None) -> LaneChange:
+async def configure_lane(
+    conn: Connection,
+    name: str,
+    *,
+    keep_renewals: bool | None = None,
+    stream_retention_maxlen: int | None = None,
+    stream_retention: timedelta | None = None,
+) -> LaneChange:
     """Create a lane or change its options; an option that is `None` keeps its value.
 
-    With `keep_renewals` every lease renewal in this lane is written to the event log. Raises `InvalidLane`.
+    With `keep_renewals` every lease renewal in this lane is written to the event log. A stream keeps its last
+    `stream_retention_maxlen` frames, and its frames for `stream_retention` after it is closed (zero: as long as the
+    execution), unless the policy of the execution says otherwise; both hold for streams that begin afterwards.
+    Raises `InvalidLane`.
     """
-    return LaneChange(
-        await call.value(conn, "configure_lane", name=check_text(name, "lane"), keep_renewals=keep_renewals)
+    maxlen: object = stream_retention_maxlen
+    if maxlen is not None and not (isinstance(maxlen, int) and 0 <= maxlen < 1 << 63):
+        raise InvalidLane(
+            f"stream_retention_maxlen {maxlen!r:.82} is invalid; use 1 to 100,000 frames",
+            field="stream_retention_maxlen",
+        )
+    changed = await call.value(
+        conn,
+        "configure_lane",
+        name=check_text(name, "lane"),
+        keep_renewals=keep_renewals,
+        stream_retention_maxlen=stream_retention_maxlen,
+        stream_retention_ms=calls.span(stream_retention, "stream_retention"),
     )
+    return LaneChange(changed)
 
 
 async def pause_lane(conn: Connection, name: str, *, by: str, reason: str | None = None) -> LaneChange:

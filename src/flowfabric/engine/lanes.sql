@@ -65,24 +65,45 @@ begin
     return _set_lane_state.state;
 end $$;
 
--- Create a lane or change its options. An option that is null keeps its value.
+-- Create a lane or change its options. An option that is null keeps its value. The options of streams hold for streams
+-- that begin afterwards, of executions whose policy says nothing about them; a stream_retention_ms of 0 removes it.
 --
 --   moves    lane – → active, if it is new
 --   emits    lane_registered, if it is new
 --   refuses  invalid_lane
 --   returns  'registered', 'changed', or 'noop' if nothing changed
-create or replace function flowfabric.configure_lane(name text, keep_renewals boolean default null)
+create or replace function flowfabric.configure_lane(
+    name text, keep_renewals boolean default null, stream_retention_maxlen bigint default null,
+    stream_retention_ms bigint default null)
 returns text
 language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
     is_new boolean;
 begin
-    perform flowfabric._raise(flowfabric._label_fault('invalid_lane', 'lane name', configure_lane.name));
+    perform flowfabric._raise(coalesce(
+        flowfabric._label_fault('invalid_lane', 'lane name', configure_lane.name),
+        case when configure_lane.stream_retention_maxlen not between 1 and 100000 then
+            flowfabric._fault('invalid_lane', format('stream_retention_maxlen %s is invalid; use 1 to 100,000 frames',
+                                                     configure_lane.stream_retention_maxlen),
+                              '{"field": "stream_retention_maxlen"}')
+        when configure_lane.stream_retention_ms not between 0 and 315360000000 then
+            flowfabric._fault('invalid_lane', format('stream_retention of %s ms is invalid; use up to 3,650 days',
+                                                     configure_lane.stream_retention_ms),
+                              '{"field": "stream_retention"}') end));
     is_new := flowfabric._add_lane(configure_lane.name);
 
-    update flowfabric.lanes l set keep_renewals = configure_lane.keep_renewals
-    where l.name = configure_lane.name and l.keep_renewals <> configure_lane.keep_renewals;
+    update flowfabric.lanes l
+    set keep_renewals = x.keep_renewals, stream_retention_maxlen = x.maxlen, stream_retention = x.retention
+    from (
+        select coalesce(configure_lane.keep_renewals, o.keep_renewals) as keep_renewals,
+               coalesce(configure_lane.stream_retention_maxlen::int, o.stream_retention_maxlen) as maxlen,
+               case when configure_lane.stream_retention_ms is null then o.stream_retention
+                    else nullif(configure_lane.stream_retention_ms, 0) * interval '1 ms' end as retention
+        from flowfabric.lanes o where o.name = configure_lane.name) x
+    where l.name = configure_lane.name
+      and (l.keep_renewals, l.stream_retention_maxlen, l.stream_retention)
+          is distinct from (x.keep_renewals, x.maxlen, x.retention);
     return case when is_new then 'registered' when found then 'changed' else 'noop' end;
 end $$;
 
@@ -191,16 +212,17 @@ $$;
 --   refuses  lane_not_found
 --   returns  the columns of `list_lanes`
 create or replace function flowfabric.describe_lane(name text)
-returns table (state text, since timestamptz, by text, reason text, keep_renewals boolean, waiting_count bigint,
-               delayed_count bigint, active_count bigint, suspended_count bigint, oldest_at timestamptz)
+returns table (state text, since timestamptz, by text, reason text, keep_renewals boolean,
+               stream_retention_maxlen int, stream_retention interval, waiting_count bigint, delayed_count bigint,
+               active_count bigint, suspended_count bigint, oldest_at timestamptz)
 language plpgsql stable as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
     return query
-    select l.state::text, l.since, l.by, l.reason, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
-           flowfabric._oldest_waiting(l.name, now)
+    select l.state::text, l.since, l.by, l.reason, l.keep_renewals, l.stream_retention_maxlen, l.stream_retention,
+           d.waiting, d.delayed, d.active, d.suspended, flowfabric._oldest_waiting(l.name, now)
     from flowfabric.lanes l cross join lateral flowfabric._lane_depth(l.name, now) d
     where l.name = describe_lane.name;
     if not found then
@@ -215,16 +237,16 @@ end $$;
 --            when the oldest claimable execution was submitted
 create or replace function flowfabric.list_lanes(after text default null, take int default 50)
 returns table (name text, state text, since timestamptz, by text, reason text, keep_renewals boolean,
-               waiting_count bigint, delayed_count bigint, active_count bigint, suspended_count bigint,
-               oldest_at timestamptz)
+               stream_retention_maxlen int, stream_retention interval, waiting_count bigint, delayed_count bigint,
+               active_count bigint, suspended_count bigint, oldest_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
     return query
-    select l.name, l.state::text, l.since, l.by, l.reason, l.keep_renewals, d.waiting, d.delayed, d.active, d.suspended,
-           flowfabric._oldest_waiting(l.name, now)
+    select l.name, l.state::text, l.since, l.by, l.reason, l.keep_renewals, l.stream_retention_maxlen,
+           l.stream_retention, d.waiting, d.delayed, d.active, d.suspended, flowfabric._oldest_waiting(l.name, now)
     from flowfabric.lanes l cross join lateral flowfabric._lane_depth(l.name, now) d
     where l.name > coalesce(list_lanes.after, '')
     order by l.name

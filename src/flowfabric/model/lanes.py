@@ -1,6 +1,6 @@
 """Lanes: the queues that workers claim from."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
@@ -33,6 +33,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None
     reason: str | None
     keep_renewals: bool
+    stream_retention_maxlen: int | None = None
+    stream_retention: timedelta | None = None
     waiting_count: int
     delayed_count: int
     active_count: int

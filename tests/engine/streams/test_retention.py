@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import executions, streams
+from flowfabric.engine import attempts, executions, lanes, streams
 from flowfabric.errors import InvalidPolicy
-from flowfabric.model import Appended
+from flowfabric.model import Appended, FailureClass
 from tests.conftest import Connect
-from tests.engine.streams.scene import appended, frame, payloads
+from tests.engine.streams.scene import appended, frame, patch, payloads
 from tests.given import Given
 from tests.sources import TESTS
 
@@ -51,6 +51,8 @@ async def test_ten_thousand_frames_are_kept_unless_the_policy_says_otherwise(giv
         ({"stream": {"retention_maxlen": 0}}, "stream.retention_maxlen"),
         ({"stream": {"retention_maxlen": 100_001}}, "stream.retention_maxlen"),
         ({"stream": {"maxlen": 1}}, "stream.maxlen"),
+        ({"stream": {"retention_ms": 0}}, "stream.retention_ms"),
+        ({"stream": {"retention_ms": "2h"}}, "stream.retention_ms"),
         ({"stream": 5}, "stream"),
     ],
 )
@@ -171,3 +173,59 @@ async def test_a_trim_does_not_wait_for_an_append(given: Given, connect: Connect
 
     assert (await streams.trim_frames(given.conn)).moved == 1
     assert (await streams.trim_frames(given.conn)).moved == 0
+
+
+async def test_a_lane_decides_what_its_streams_keep_unless_the_policy_does(given: Given) -> None:
+    await lanes.configure_lane(given.conn, "agents", stream_retention_maxlen=20, stream_retention=timedelta(hours=2))
+    policies: list[dict[str, Any]] = [{}, {"stream": {"retention_maxlen": 30}}, {"stream": {"retention_ms": 1_000}}]
+    for policy in policies:
+        await appended(given.conn, await given.claimed(lane="agents", policy=policy), b"1")
+    await appended(given.conn, await given.claimed(), b"1")
+    await lanes.configure_lane(given.conn, "agents", stream_retention=timedelta(0))
+    await appended(given.conn, await given.claimed(lane="agents"), b"1")
+
+    found = await given.rows(
+        "select s.max_frames, s.retention from flowfabric.streams s join flowfabric.executions e on e.id = s.execution "
+        "order by e.created_at"
+    )
+    assert [(row["max_frames"], row["retention"]) for row in found] == [
+        (20, timedelta(hours=2)),
+        (30, timedelta(hours=2)),
+        (20, timedelta(seconds=1)),
+        (10_000, None),
+        (20, None),
+    ]
+
+
+async def test_frames_are_deleted_when_the_retention_has_passed_since_the_end(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_ms": 7_200_000}})
+    await appended(given.conn, claim, b"1", b"2")
+    await streams.append_frame(given.conn, patch(claim, b'{"progress": 99}'))
+    await appended(given.conn, claim, b"3", mode="best_effort", ttl=timedelta(minutes=1))
+    await attempts.complete(given.conn, claim.fence)
+    moved = []
+    for minutes in (5, 110, 10, 10):
+        await given.time_passes(minutes=minutes)
+        moved.append((await streams.trim_frames(given.conn)).moved)
+
+    assert moved == [1, 0, 3, 0]
+    page = await streams.read_frames(given.conn, claim.execution_id)
+    assert ([*page.frames], page.closed_reason) == ([], "attempt_success")
+    summary = await streams.read_summary(given.conn, claim.execution_id)
+    assert summary is not None
+    assert summary.document == {"progress": 99}
+
+
+async def test_frames_of_an_attempt_that_is_retried_are_deleted_while_the_next_one_runs(given: Given) -> None:
+    policy = {"stream": {"retention_ms": 60_000}, "retry": {"max_retries": 1}}
+    claim = await given.claimed(policy=policy)
+    await appended(given.conn, claim, b"1")
+    await attempts.fail(given.conn, claim.fence, "down", class_=FailureClass.TRANSIENT)
+    await given.time_passes(minutes=5)
+    [again] = await given.claim()
+    await appended(given.conn, again, b"2")
+    moved = [(await streams.trim_frames(given.conn)).moved for _ in range(2)]
+
+    assert moved == [1, 0]
+    assert await payloads(given.conn, claim.execution_id, attempt=1) == []
+    assert await payloads(given.conn, claim.execution_id, attempt=2) == [b"2"]

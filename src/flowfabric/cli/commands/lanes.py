@@ -1,12 +1,13 @@
 """`ff lanes`: lanes (queues), and pausing, draining and resuming them."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import click
 
 from flowfabric.app import App
 from flowfabric.cli.command_group import CommandGroup
-from flowfabric.cli.options import by_option, paged, reason_option
+from flowfabric.cli.options import by_option, duration, paged, reason_option
 from flowfabric.cli.output import prints
 from flowfabric.model import Lane, Page
 
@@ -47,7 +48,8 @@ async def list_lanes(app: App, limit: int, cursor: str | None) -> Page[Lane]:
 
 @lanes.command("describe")
 @lane_argument
-@prints(*COLUMNS, "keeps renewals=keep_renewals")
+@prints(*COLUMNS, "keeps renewals=keep_renewals", "frames of a stream=stream_retention_maxlen",
+        "frames kept for=stream_retention")  # fmt: skip
 async def describe_lane(app: App, lane: str) -> Lane:
     """Describe a lane: its state, who changed it last and why, and how many executions it has.
 
@@ -62,15 +64,34 @@ async def describe_lane(app: App, lane: str) -> Lane:
 @lane_argument
 @click.option("--keep-renewals/--drop-renewals", default=None,
               help="Record every lease renewal in the event log, or none.")  # fmt: skip
+@click.option("--stream-retention-maxlen", type=int, metavar="FRAMES",
+              help="Keep the last 1 to 100,000 durable frames of each stream, unless the policy of the execution says "
+                   "otherwise; 10,000 by default.")  # fmt: skip
+@click.option("--stream-retention", type=duration, metavar="DURATION",
+              help="Delete the frames of a stream this long (2h) after it is closed, before its execution is "
+                   "removed; 0s keeps them as long as the execution.")  # fmt: skip
 @prints(sentence=_outcome("configured like this"))
-async def configure_lane(app: App, lane: str, keep_renewals: bool | None) -> dict[str, str]:
+async def configure_lane(
+    app: App,
+    lane: str,
+    keep_renewals: bool | None,
+    stream_retention_maxlen: int | None,
+    stream_retention: timedelta | None,
+) -> dict[str, str]:
     """Create a lane before the first submission to it, or change its options. Safe to repeat.
 
     \b
     Example:
       ff lanes configure reports --keep-renewals
+      ff lanes configure agents --stream-retention 2h
     """
-    return {"lane": lane, "outcome": await app.lanes.configure(lane, keep_renewals=keep_renewals)}
+    outcome = await app.lanes.configure(
+        lane,
+        keep_renewals=keep_renewals,
+        stream_retention_maxlen=stream_retention_maxlen,
+        stream_retention=stream_retention,
+    )
+    return {"lane": lane, "outcome": outcome}
 
 
 @lanes.command("pause")

@@ -43,7 +43,7 @@ language sql immutable as $$
                 from (values
                     ('', _policy_fault.policy, '{retry,attempt_timeout_ms,max_reclaim_count,max_replay_count,'
                                                'dedup_window_ms,retention_ms,suspension,max_signals,stream}'::text[]),
-                    ('stream.', _policy_fault.policy -> 'stream', '{retention_maxlen}'),
+                    ('stream.', _policy_fault.policy -> 'stream', '{retention_maxlen,retention_ms}'),
                     ('suspension.', _policy_fault.policy -> 'suspension', '{default_timeout_ms,timeout_behavior}'),
                     ('retry.', _policy_fault.policy -> 'retry', '{max_retries,backoff,retryable}'),
                     ('retry.backoff.', _policy_fault.policy #> '{retry,backoff}',
@@ -61,7 +61,7 @@ language sql immutable as $$
                     ('{attempt_timeout_ms}'::text[], 1, 315360000000), ('{max_reclaim_count}', 0, 10000),
                     ('{max_replay_count}', 0, 10000), ('{dedup_window_ms}', 0, 2592000000),
                     ('{retention_ms}', 0, 315360000000), ('{max_signals}', 1, 10000),
-                    ('{stream,retention_maxlen}', 1, 100000),
+                    ('{stream,retention_maxlen}', 1, 100000), ('{stream,retention_ms}', 1, 315360000000),
                     ('{suspension,default_timeout_ms}', 1, 315360000000), ('{retry,max_retries}', 0, 1000),
                     ('{retry,backoff,delay_ms}', 0, 2592000000), ('{retry,backoff,initial_delay_ms}', 0, 2592000000),
                     ('{retry,backoff,max_delay_ms}', 0, 2592000000)

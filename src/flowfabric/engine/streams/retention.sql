@@ -1,6 +1,7 @@
 -- Closing and trimming: streams end with their attempts, and frames that are not kept are deleted in batches.
 
--- Close the streams of attempts that end. The caller has locked the tickets. The end of an execution whose lease has
+-- Close the streams of attempts that end, and note when their frames are to be deleted if that is before their
+-- execution is removed. The caller has locked the tickets. The end of an execution whose lease has
 -- expired for the last time replaces the reason that the end of that lease has given in the same transaction.
 create or replace function flowfabric._close_streams(
     partitions smallint[], ids uuid[], attempts int[], reasons text[])
@@ -10,7 +11,9 @@ language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
 begin
-    update flowfabric.streams s set closed_at = now, closed_reason = x.reason::flowfabric.closed_reason
+    update flowfabric.streams s
+    set closed_at = now, closed_reason = x.reason::flowfabric.closed_reason,
+        trim_at = least(s.trim_at, now + s.retention)
     from unnest(_close_streams.partitions, _close_streams.ids, _close_streams.attempts, _close_streams.reasons)
          as x (partition, id, attempt, reason)
     where s.partition = any (array[x.partition]) and s.execution between x.id and x.id
@@ -36,8 +39,9 @@ language sql immutable as $$
 $$;
 
 -- Sweep: delete the frames that streams do not keep: the oldest durable ones beyond the retention, summary frames
--- beyond the last 64, best-effort frames that have expired or are beyond their number, and all frames of removed
--- executions. A pass deletes at most `take` frames, and an append never waits for it.
+-- beyond the last 64, best-effort frames that have expired or are beyond their number, and all frames of streams whose
+-- retention has passed since they were closed, and of removed executions. A pass deletes at most `take` frames, and an
+-- append never waits for it.
 --
 --   locks    the frames it deletes and then their streams, skipping locked ones
 --   returns  how many frames were deleted, and streams seen that had none to delete
@@ -65,13 +69,13 @@ begin
     end loop;
     -- Last, so that an append waits for no deletion.
     foreach stream in array done loop
-        if flowfabric._note_trimmed(stream) and stream.execution = any (idle) then
+        if flowfabric._note_trimmed(stream, now) and stream.execution = any (idle) then
             moved := moved + 1;
         end if;
     end loop;
 end $$;
 
--- Delete the frames that a stream does not keep, or all of them if its execution was removed.
+-- Delete the frames that a stream does not keep: all of them if its retention has passed or its execution was removed.
 --
 --   locks    the frames, skipping locked ones
 --   returns  how many were deleted
@@ -85,7 +89,8 @@ begin
     delete from flowfabric.frames f where f.ctid = any (array(
         select f.ctid from flowfabric.frames f
         where f.partition = stream.partition and f.execution = stream.execution and f.attempt = stream.attempt
-          and (stream.trim_at = '-infinity' or f.expires_at <= _trim_stream.now or f.ordinal <= case f.mode
+          and (stream.trim_at = '-infinity' or stream.closed_at + stream.retention <= _trim_stream.now
+               or f.expires_at <= _trim_stream.now or f.ordinal <= case f.mode
                    when 'durable' then stream.durable_count - stream.max_frames
                    when 'summary' then stream.summary_version - 64
                    else stream.best_effort_count - stream.best_effort_keep end)
@@ -94,12 +99,12 @@ begin
     return trimmed;
 end $$;
 
--- Note that a stream is trimmed, and when its next best-effort frame expires; or delete it if its execution was
+-- Note that a stream is trimmed, and when the next of its frames has to go; or delete it if its execution was
 -- removed. A stream that has become due again meanwhile is left as it is.
 --
 --   locks    the stream (skips a locked one)
 --   returns  whether it was noted
-create or replace function flowfabric._note_trimmed(stream flowfabric.streams)
+create or replace function flowfabric._note_trimmed(stream flowfabric.streams, now timestamptz)
 returns boolean
 language plpgsql as $$
 #variable_conflict use_column
@@ -114,10 +119,11 @@ begin
         delete from flowfabric.streams s where s.ctid = place;
     else
         update flowfabric.streams s
-        set trim_at = (
-            select min(f.expires_at) from flowfabric.frames f
-            where f.partition = stream.partition and f.execution = stream.execution and f.attempt = stream.attempt
-              and f.mode = 'best_effort')
+        set trim_at = least(
+            (select min(f.expires_at) from flowfabric.frames f
+             where f.partition = stream.partition and f.execution = stream.execution and f.attempt = stream.attempt
+               and f.mode = 'best_effort'),
+            case when s.closed_at + s.retention > _note_trimmed.now then s.closed_at + s.retention end)
         where s.ctid = place;
     end if;
     return place is not null;

@@ -36,7 +36,9 @@ create table flowfabric.lanes (
     since         timestamptz not null,
     by            text,
     reason        text,
-    keep_renewals boolean not null default false
+    keep_renewals boolean not null default false,
+    stream_retention_maxlen int, -- for streams of executions whose policy says nothing
+    stream_retention interval
 );
 
 -- A class of executions with the same admission rules. Routes are never changed or removed; sets are sorted. A route
@@ -318,7 +320,8 @@ create table flowfabric.streams (
     attempt            int not null,
     last_ms            bigint not null default 0,
     last_seq           int not null default -1,
-    max_frames         int not null, -- how many durable frames are kept
+    max_frames         int not null, -- how many durable frames are kept, and how long all frames after the end
+    retention          interval, -- as long as the execution if null
     epoch              bigint,
     number             bigint,
     frame_count        bigint not null default 0, -- of all frames ever appended, whether they are kept or not
