@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowfabric import config
-from flowfabric.schema.migrate import FUNCTION
+from flowfabric.schema.functions import FUNCTION
 
 ENGINE = Path(config.__file__).parent / "engine"
 CLAUSE = re.compile(r"^ {2}(moves|locks|emits|refuses|returns) +(\S.*(?:\n {3,}\S.*)*)", re.MULTILINE)

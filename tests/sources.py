@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from flowfabric.schema.migrate import FUNCTION
+from flowfabric.schema.functions import FUNCTION, installed
 
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src" / "flowfabric"
@@ -82,8 +82,8 @@ class SqlFunction(NamedTuple):
 
     @property
     def settings(self) -> set[str]:
-        """The settings that are declared for its calls, such as `enable_seqscan = off`."""
-        return set(SETTING.findall(self.text.partition(" as $$")[0].rpartition("\nlanguage ")[2]))
+        """The settings of its calls, such as `enable_seqscan = off`, with those of every operation."""
+        return set(SETTING.findall(installed(self.text).partition(" as $$")[0].rpartition("\nlanguage ")[2]))
 
     @property
     def calls(self) -> set[str]:

@@ -19,6 +19,7 @@ ENDS = {
     "_serve_within": "every pass drops the routes that it has asked",
     "_settle_flows": "a member is skipped or cancelled at most once",
     "_shares": "a pass that hands out nothing is the last",
+    "read_tree": "a pass that adds no execution is the last, and it adds at most `take`",
     "advance_horizon": "every pass moves by 20,000 ids or stops",
     "create_flow": "a pass is repeated only if retention has removed the key since its insert",
     "create_schedule": "a pass is repeated only if the schedule was deleted since its insert",

@@ -71,7 +71,6 @@ $$;
 create or replace function flowfabric.diagnose()
 returns text
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     names text[] := array(select l.name from flowfabric._busy_lanes(100) l);

@@ -9,8 +9,7 @@
 --   returns  'held', or 'noop' if it was already held
 create or replace function flowfabric.hold(partition int, id uuid, by text, reason text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     ticket flowfabric.tickets;
     given text := flowfabric._kept_text(hold.reason);
@@ -41,8 +40,7 @@ end $$;
 create or replace function flowfabric.unhold(
     partition int, id uuid, by text, reason text default null, out outcome text, out public_state text,
     out lane text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     ticket flowfabric.tickets;
@@ -86,8 +84,7 @@ create or replace function flowfabric.hold_changed(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], reasons text[], steps text[],
     versions int[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz;
     rounds int[] := flowfabric._rounds(hold_changed.partitions, hold_changed.ids);

@@ -8,7 +8,6 @@
 create or replace function flowfabric._add_lane(name text)
 returns boolean
 language plpgsql as $$
-#variable_conflict use_column
 begin
     insert into flowfabric.lanes (name, since) values (_add_lane.name, flowfabric.clock()) on conflict do nothing;
     if not found then
@@ -43,7 +42,6 @@ end $$;
 create or replace function flowfabric._set_lane_state(name text, state flowfabric.lane_state, by text, reason text)
 returns text
 language plpgsql as $$
-#variable_conflict use_column
 declare
     kept text := flowfabric._kept_text(_set_lane_state.reason);
 begin
@@ -76,8 +74,7 @@ create or replace function flowfabric.configure_lane(
     name text, keep_renewals boolean default null, stream_retention_maxlen bigint default null,
     stream_retention_ms bigint default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     is_new boolean;
 begin
@@ -131,8 +128,7 @@ $$;
 --            10,001
 create or replace function flowfabric.drain_lane(
     name text, by text, reason text default null, out outcome text, out left_count int)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
+language plpgsql set enable_bitmapscan = off as $$
 begin
     outcome := flowfabric._set_lane_state(drain_lane.name, 'draining', drain_lane.by, drain_lane.reason);
     select least(c.waiting + c.delayed + c.held + c.blocked + c.active + c.suspended, 10001) into left_count
@@ -216,7 +212,6 @@ returns table (state text, since timestamptz, by text, reason text, keep_renewal
                stream_retention_maxlen int, stream_retention interval, waiting_count bigint, delayed_count bigint,
                active_count bigint, suspended_count bigint, oldest_at timestamptz)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
@@ -240,7 +235,6 @@ returns table (name text, state text, since timestamptz, by text, reason text, k
                stream_retention_maxlen int, stream_retention interval, waiting_count bigint, delayed_count bigint,
                active_count bigint, suspended_count bigint, oldest_at timestamptz)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin

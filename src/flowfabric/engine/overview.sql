@@ -68,7 +68,6 @@ $$;
 create or replace function flowfabric._stuck_routes(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     -- By an unregistered worker, which has a lease there. Reads the first 10,001 active tickets.
     is_served boolean := exists (
@@ -114,7 +113,6 @@ end $$;
 create or replace function flowfabric._stuck_words(prospect text, route flowfabric.routes, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if _stuck_words.prospect in ('blocked_by_budget', 'blocked_by_quota') then
         return flowfabric._explain_limited(_stuck_words.route, _stuck_words.prospect = 'blocked_by_budget',
@@ -140,7 +138,6 @@ end $$;
 create or replace function flowfabric._stuck_tasks(lane text, now timestamptz)
 returns table (reason text, subject text, amount bigint, since timestamptz, releases_at timestamptz, sentence text)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if not exists (select from flowfabric._live_workers(_stuck_tasks.lane, null, _stuck_tasks.now) w
                    where w.tasks is not null) then
@@ -343,7 +340,6 @@ end $$;
 create or replace function flowfabric.overview(take int default 20)
 returns text
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     most int := least(greatest(overview.take, 1), 100);

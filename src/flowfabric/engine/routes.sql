@@ -38,7 +38,6 @@ $$;
 create or replace function flowfabric._make_route(route flowfabric.routes)
 returns int
 language plpgsql as $$
-#variable_conflict use_column
 begin
     perform flowfabric._add_lane(route.lane);
     return flowfabric._add_route(_make_route.route);
@@ -50,7 +49,6 @@ end $$;
 create or replace function flowfabric._add_route(route flowfabric.routes)
 returns int
 language plpgsql as $$
-#variable_conflict use_column
 declare
     found_id int;
 begin
@@ -79,7 +77,6 @@ end $$;
 create or replace function flowfabric._make_routes(
     inout options flowfabric.options[], options_of int[], partitions int[], ids uuid[], faults jsonb[], owners text[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     place int;
 begin
@@ -109,7 +106,6 @@ end $$;
 create or replace function flowfabric._find_limits(
     what text, namespace text, words jsonb, out ids uuid[], out fault jsonb)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     missing text;
 begin
@@ -144,7 +140,6 @@ end $$;
 create or replace function flowfabric._read_route(
     lane text, namespace text, needs jsonb, budgets jsonb, quotas jsonb, out route flowfabric.routes, out fault jsonb)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     lane_state flowfabric.lane_state;
 begin
@@ -201,7 +196,7 @@ create or replace function flowfabric.register_route(
     lane text, namespace text default 'default', needs text default '[]', budgets text default '[]',
     quotas text default '[]')
 returns int
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql as $$
 declare
     read record;
 begin
@@ -229,7 +224,6 @@ $$;
 create or replace function flowfabric._version_route(route int, task text, version int)
 returns int
 language plpgsql as $$
-#variable_conflict use_column
 declare
     pinned flowfabric.routes;
 begin

@@ -27,7 +27,6 @@ $$;
 create or replace function flowfabric._active_key()
 returns flowfabric.keys
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     key flowfabric.keys;
 begin
@@ -95,8 +94,7 @@ end $$;
 --   refuses  invalid_kid, invalid_secret, another_key_active, rotation_conflict
 --   returns  'seeded', or 'already_seeded' and whether the secret is the same
 create or replace function flowfabric.seed_key(kid text, secret text, out outcome text, out same_secret boolean)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     active flowfabric.keys;
 begin
@@ -131,7 +129,6 @@ end $$;
 create or replace function flowfabric._seed_first_key(secret text)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     update flowfabric.deployment d set seeded_at = flowfabric.clock() where d.seeded_at is null;
     if found then
@@ -151,8 +148,7 @@ end $$;
 create or replace function flowfabric.rotate_key(
     kid text, secret text, grace_ms bigint default 86400000, by text default null,
     out outcome text, out previous_kid text, out removed int, out open_waitpoints bigint)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     known flowfabric.keys;
     retires_at timestamptz;
@@ -198,8 +194,7 @@ end $$;
 --   returns  how many were removed
 create or replace function flowfabric.retire_signing_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 begin
     delete from flowfabric.keys k where k.kid = any (array(
         select o.kid from flowfabric.keys o where o.expires_at <= flowfabric.clock() - interval '7 days'

@@ -42,8 +42,7 @@ create or replace function flowfabric.save_step(
     results bytea[] default null, encodings text[] default null, dues_at timestamptz[] default null,
     result_limit int default 1048576, wait boolean default true, spans_ms bigint[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz;
     judged record;
@@ -136,7 +135,6 @@ create or replace function flowfabric.list_steps(
 returns table (name text, occurrence int, kind text, state text, started_at timestamptz, saved_at timestamptz,
                due_at timestamptz, lasted interval, size int, encoding text, result bytea, fits boolean)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     ended_at timestamptz;
@@ -194,7 +192,6 @@ create or replace function flowfabric.read_journal(
     partition int, id uuid, after_name text default '', after_occurrence int default 0)
 returns text
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     -- Sizes first: only the entries of this page are read and encoded.
     return (
@@ -277,7 +274,6 @@ $$;
 create or replace function flowfabric._read_journals(places tid[])
 returns text[]
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     most constant int := 1048576;
     room int := most;
@@ -327,7 +323,6 @@ create or replace function flowfabric._forget_from(
     partition int, id uuid, from_step text, from_occurrence int, from_scratch boolean)
 returns jsonb
 language plpgsql as $$
-#variable_conflict use_column
 declare
     since timestamptz := '-infinity';
     saved text[];

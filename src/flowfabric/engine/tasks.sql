@@ -57,7 +57,6 @@ $$;
 create or replace function flowfabric._missing_task(route flowfabric.routes, task text, now timestamptz)
 returns text
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     is_possible boolean;
 begin
@@ -80,7 +79,6 @@ end $$;
 create or replace function flowfabric._missing_version(route flowfabric.routes, now timestamptz)
 returns text
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     served text[];
 begin
@@ -106,7 +104,6 @@ end $$;
 create or replace function flowfabric.find_task(
     task text, namespace text default 'default', out outcome text, out nearest text[])
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
@@ -182,7 +179,6 @@ $$;
 create or replace function flowfabric._tasks(namespace text, task text, after text, take int)
 returns table (name text, new_count bigint, is_exact boolean, versions jsonb)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     is_all boolean := (select count(*) from (select from flowfabric.tickets t limit 10001) x) <= 10000;

@@ -8,8 +8,7 @@
 --   returns  whether the holder has the turn now; false if another process has it
 create or replace function flowfabric.take_turn(sweep text, holder uuid, turn_ms bigint)
 returns boolean
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     next_at timestamptz := now + take_turn.turn_ms * interval '1 ms';
@@ -36,8 +35,7 @@ end $$;
 --   returns  nothing
 create or replace function flowfabric.end_turn(sweep text, holder uuid)
 returns void
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 begin
     delete from flowfabric.turns t where t.sweep = end_turn.sweep and t.holder = end_turn.holder;
 end $$;

@@ -113,8 +113,7 @@ create or replace function flowfabric.register_worker(
     worker text, instance text, lanes text[], capabilities text default '[]', namespace text default null,
     ttl_ms bigint default 30000, holds_lock boolean default false, wait boolean default true, tasks text default null,
     out outcome text, out expires_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     lifetime interval := register_worker.ttl_ms * interval '1 ms';
@@ -185,8 +184,7 @@ end $$;
 --   returns  per instance, in the order given, 'refreshed' or 'locked' and when the entry expires, or 'not_registered'
 create or replace function flowfabric.beat(instances text[])
 returns table (instance text, outcome text, expires_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     held text[] := array(
@@ -217,8 +215,7 @@ end $$;
 --   returns  'marked' and how many leases were revoked, or 'not_registered'; and the lanes that have work again
 create or replace function flowfabric.mark_dead(
     instance text, by text, reason text default null, out outcome text, out revoked int, out lanes text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz;
     held record;
@@ -266,7 +263,6 @@ returns table (worker text, instance text, lanes text[], capabilities text[], na
                registered_at timestamptz, beat_at timestamptz, expires_at timestamptz, active_count bigint,
                tasks text[], task_count int)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return query
     select w.worker, w.instance, w.lanes, w.capabilities, w.namespace, w.registered_at, w.beat_at, w.expires_at,
@@ -312,8 +308,7 @@ $$;
 --   returns  how many were removed
 create or replace function flowfabric.expire_workers(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     gone text;
 begin
@@ -339,7 +334,6 @@ end $$;
 create or replace function flowfabric._remove_orphans(
     instances text[], out moved int, out lanes text[], out ended text[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     lost record;
     removed text[];
@@ -381,8 +375,7 @@ end $$;
 --            executions that ended
 create or replace function flowfabric.return_orphans(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     held int[] := flowfabric._held_locks();
@@ -441,8 +434,7 @@ end $$;
 --   returns  'unregistered', or 'not_registered'
 create or replace function flowfabric.unregister_worker(instance text)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 begin
     delete from flowfabric.workers w where w.instance = unregister_worker.instance;
     if not found then

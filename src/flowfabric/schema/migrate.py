@@ -8,11 +8,10 @@ import functools
 import hashlib
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib import resources
 from importlib.metadata import version
-from importlib.resources.abc import Traversable
 
 import msgspec
 
@@ -22,10 +21,7 @@ from flowfabric.errors import PartitionCountMismatch, SchemaAhead, SchemaBehind
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection
 from flowfabric.schema import waiting
-
-FUNCTION = re.compile(
-    r"^create or replace function flowfabric\.(?P<name>\w+)(?P<signature>\(.*?)\nlanguage ", re.DOTALL | re.MULTILINE
-)
+from flowfabric.schema.functions import FUNCTION, files, functions
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -118,19 +114,13 @@ async def read_state(conn: Connection) -> SchemaState:
 @functools.cache
 def migrations() -> Sequence[Migration]:
     """Return all migrations of this version, in order."""
-    files = sorted(_files("schema/migrations"), key=lambda file: file.name)
-    return [Migration(int(f.name[:4]), f.name, f.read_text()) for f in files if f.name[:4].isdigit()]
+    numbered = [file for file in files("schema/migrations") if file.name[:4].isdigit()]
+    return [Migration(int(file.name[:4]), file.name, file.read_text()) for file in numbered]
 
 
 def last_migration() -> int:
     """Return the number of the newest migration of this version."""
     return migrations()[-1].number
-
-
-@functools.cache
-def functions() -> Sequence[str]:
-    """Return the text of every SQL file with functions, in order."""
-    return [file.read_text() for file in _files("engine") if file.name.endswith(".sql")]
 
 
 def digest() -> str:
@@ -225,16 +215,3 @@ def _refuse_other_deployment(state: SchemaState, config: Config) -> None:
 
 def _text(path: str) -> str:
     return resources.files("flowfabric").joinpath(path).read_text()
-
-
-def _files(folder: str) -> Iterator[Traversable]:
-    """Return the files of a folder and its subfolders, ordered by name."""
-    return _walk(resources.files("flowfabric").joinpath(folder))
-
-
-def _walk(folder: Traversable) -> Iterator[Traversable]:
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if entry.is_dir():
-            yield from _walk(entry)
-        else:
-            yield entry

@@ -6,7 +6,6 @@ create or replace function flowfabric._close_attempts(
     partitions smallint[], ids uuid[], lifecycle flowfabric.lifecycle, failures jsonb[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     tied record;
 begin
@@ -47,8 +46,7 @@ create or replace function flowfabric.complete(
     encodings text[] default null, result_limit int default 1048576, flows uuid[] default null,
     wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     rounds int[] := flowfabric._rounds(complete.partitions, complete.ids);
     judged record;
@@ -125,8 +123,7 @@ create or replace function flowfabric.fail(
     reasons text[] default null, categories text[] default null, tracebacks text[] default null,
     retry_afters_ms bigint[] default null, flows uuid[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz;
     rounds int[] := flowfabric._rounds(fail.partitions, fail.ids);
@@ -215,8 +212,7 @@ create or replace function flowfabric.delay(
     delays_until timestamptz[] default null, names text[] default null, occurrences int[] default null,
     reasons text[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     rounds int[] := flowfabric._rounds(delay.partitions, delay.ids);

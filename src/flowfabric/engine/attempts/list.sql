@@ -23,7 +23,6 @@ create or replace function flowfabric.list_attempts(partition int, id uuid, afte
 returns table (number int, type text, lifecycle text, worker text, instance text, first_epoch bigint, last_epoch bigint,
                started_at timestamptz, ended_at timestamptz, failure text)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     perform flowfabric._refuse_missing(list_attempts.partition, list_attempts.id)
     where not exists (select from flowfabric.executions e

@@ -61,7 +61,6 @@ create or replace function flowfabric._schedule_retries(
     partitions smallint[], ids uuid[], failures jsonb[], dues timestamptz[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     failed record;
 begin
@@ -99,7 +98,6 @@ create or replace function flowfabric._settle_failures(
     partitions smallint[], ids uuid[], failures jsonb[], retry_afters_ms bigint[], now timestamptz)
 returns table (item int, outcome text, detail text, ended text[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     judged record;
     others text[];
@@ -153,8 +151,7 @@ end $$;
 --   returns  how many were moved and how many could not be, no lanes (a retry is due later), the executions that ended
 create or replace function flowfabric.time_out_attempts(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     due record;

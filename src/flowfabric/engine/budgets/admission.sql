@@ -7,7 +7,6 @@
 create or replace function flowfabric._current_budget(budget flowfabric.budgets, now timestamptz)
 returns flowfabric.budgets
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     expired record;
 begin
@@ -25,7 +24,6 @@ end $$;
 create or replace function flowfabric._budgets_closed(budgets uuid[], now timestamptz)
 returns boolean
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     wanted uuid;
     full_until timestamptz;

@@ -76,8 +76,7 @@ create or replace function flowfabric.create_budget(
     reset_interval_ms bigint default null, scope_type text default null, scope_id text default null,
     by text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     wanted flowfabric.budgets;
@@ -132,8 +131,7 @@ end $$;
 --   refuses  budget_not_found, invalid_budget, invalid_body
 --   returns  the lanes that may have claimable work again
 create or replace function flowfabric.change_budget(id uuid, changes text, by text, out lanes text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     -- Only omitted fields keep their values: a limit of null is no number, and is refused.
@@ -172,7 +170,6 @@ end $$;
 create or replace function flowfabric._budget_text(budget flowfabric.budgets, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     effective flowfabric.budgets := flowfabric._current_budget(_budget_text.budget, _budget_text.now);
 begin
@@ -195,7 +192,6 @@ end $$;
 create or replace function flowfabric.describe_budget(id uuid)
 returns text
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     budget flowfabric.budgets;
 begin
@@ -214,7 +210,6 @@ create or replace function flowfabric.list_budgets(
     namespace text default 'default', after text default '', take int default 50)
 returns table (budget text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     return query
     select flowfabric._budget_text(b, flowfabric.clock())::text from flowfabric.budgets b

@@ -5,7 +5,6 @@ create or replace function flowfabric._note_spending(
     partition int, execution uuid, budget flowfabric.budgets, amounts jsonb)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     insert into flowfabric.spending (partition, execution, budget, period, spent)
     values (_note_spending.partition, _note_spending.execution, budget.id, budget.period, _note_spending.amounts)
@@ -22,8 +21,7 @@ end $$;
 --            again
 create or replace function flowfabric.release_usage(
     budget uuid, partition int, id uuid, by text, out outcome text, out amounts text, out lanes text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     before flowfabric.budgets;
@@ -56,7 +54,6 @@ end $$;
 create or replace function flowfabric.list_spending(partition int, id uuid)
 returns table (budget_id uuid, name text, period int, spent text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     perform flowfabric._refuse_missing(list_spending.partition, list_spending.id)
     where not exists (select from flowfabric.executions e

@@ -37,7 +37,6 @@ $$;
 create or replace function flowfabric._store_budget(budget flowfabric.budgets)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     update flowfabric.budgets b
     set used = budget.used, reserved = budget.reserved, overrun = budget.overrun, period = budget.period,
@@ -56,7 +55,6 @@ end $$;
 create or replace function flowfabric._expired_reservations(budget uuid, until timestamptz, most int default null)
 returns table (place tid, estimate jsonb, expires_at timestamptz)
 language plpgsql stable rows 1 set enable_seqscan = off set enable_sort = off as $$
-#variable_conflict use_column
 begin
     return query
     select r.ctid, r.estimate, r.expires_at from flowfabric.reservations r
@@ -74,7 +72,6 @@ end $$;
 create or replace function flowfabric._expire_reservations(
     inout budget flowfabric.budgets, now timestamptz, out expired_count int)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     expired record;
 begin
@@ -103,7 +100,6 @@ end $$;
 create or replace function flowfabric._lock_budgets(ids uuid[], now timestamptz)
 returns flowfabric.budgets[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     held flowfabric.budgets[];
     budget flowfabric.budgets;
@@ -155,7 +151,6 @@ end $$;
 create or replace function flowfabric._find_budget(namespace text, word text)
 returns uuid
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if _find_budget.word ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
         return (select b.id from flowfabric.budgets b
@@ -185,7 +180,6 @@ $$;
 create or replace function flowfabric._budgets_to_lock(named uuid[], partitions int[], executions uuid[])
 returns uuid[]
 language plpgsql stable set enable_sort = off as $$
-#variable_conflict use_column
 begin
     return _budgets_to_lock.named || array(
         select r.budget from unnest(_budgets_to_lock.partitions, _budgets_to_lock.executions) as x (partition, id)
@@ -205,7 +199,6 @@ create or replace function flowfabric._lock_reserved_budgets(
     partitions int[], executions uuid[], named uuid[] default '{}')
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     budget_ids uuid[] := flowfabric._budgets_to_lock(
         _lock_reserved_budgets.named, _lock_reserved_budgets.partitions, _lock_reserved_budgets.executions);
@@ -221,7 +214,6 @@ end $$;
 create or replace function flowfabric._try_budgets(ids uuid[])
 returns uuid[]
 language plpgsql as $$
-#variable_conflict use_column
 begin
     perform from flowfabric.budgets b where b.id = any (_try_budgets.ids) order by b.partition + 0, b.id for update;
     return _try_budgets.ids;

@@ -8,7 +8,6 @@
 create or replace function flowfabric._return_reservations(partitions smallint[], ids uuid[])
 returns void
 language plpgsql set enable_sort = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     budget_ids uuid[] := flowfabric._budgets_to_lock('{}', _return_reservations.partitions, _return_reservations.ids);
@@ -52,7 +51,6 @@ end $$;
 create or replace function flowfabric._known_reservation(budget flowfabric.budgets, dedup_key text)
 returns flowfabric.reservations
 language plpgsql stable set enable_sort = off set enable_incremental_sort = off as $$
-#variable_conflict use_column
 declare
     known flowfabric.reservations;
 begin
@@ -81,8 +79,7 @@ create or replace function flowfabric.reserve(
     partition int default null, id uuid default null, lease_id uuid default null, epoch bigint default null,
     attempt int default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     expires_at timestamptz := now + least(greatest(reserve.ttl_ms, 1), 86400000) * interval '1 ms';

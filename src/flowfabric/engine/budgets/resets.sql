@@ -8,8 +8,7 @@
 --   refuses  budget_not_found, invalid_body
 --   returns  the time of the next automatic reset, and the lanes that may have claimable work again
 create or replace function flowfabric.reset_budget(id uuid, by text, out next_reset_at timestamptz, out lanes text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     before flowfabric.budgets;
@@ -38,8 +37,7 @@ end $$;
 --   returns  how many budgets were reset, and the lanes that may have claimable work again
 create or replace function flowfabric.reset_budgets(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     due flowfabric.budgets[];

@@ -9,7 +9,6 @@ create or replace function flowfabric._lock_reservation(
     reservation_id uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz,
     out reservation flowfabric.reservations, out budget flowfabric.budgets)
 language plpgsql as $$
-#variable_conflict use_column
 begin
     select r.* into reservation from flowfabric.reservations r where r.id = _lock_reservation.reservation_id;
     if not found
@@ -64,8 +63,7 @@ create or replace function flowfabric.settle(
     epoch bigint default null, attempt int default null, step_name text default null,
     step_occurrence int default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     held record;
@@ -120,7 +118,6 @@ create or replace function flowfabric._settled(
     inout budget flowfabric.budgets, reservation flowfabric.reservations, actual jsonb, partition int, execution uuid,
     now timestamptz, out verdict jsonb)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     charged record;
     limits jsonb := budget.hard_limits;
@@ -173,8 +170,7 @@ end $$;
 create or replace function flowfabric.release(
     reservation_id uuid, partition int default null, id uuid default null, lease_id uuid default null,
     epoch bigint default null, attempt int default null, out outcome text, out amounts text, out lanes text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     held record;
@@ -211,8 +207,7 @@ end $$;
 --            claimable work again
 create or replace function flowfabric.expire_reservations(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     budget_ids uuid[];

@@ -74,7 +74,6 @@ create or replace function flowfabric._report_one(
     inout budget flowfabric.budgets, amounts jsonb, partition int, execution uuid, key text, step text, occurrence int,
     now timestamptz, out verdict jsonb)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     charged record;
 begin
@@ -138,8 +137,7 @@ create or replace function flowfabric.report_usage(
     dedup_keys text[] default null, step_names text[] default null, step_occurrences int[] default null,
     wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz;
     rounds int[]; -- 0 for items without a fence

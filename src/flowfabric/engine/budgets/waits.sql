@@ -10,7 +10,6 @@ create or replace function flowfabric._answer_breach(
     budget flowfabric.budgets, verdict jsonb, partition int, execution uuid, amounts jsonb, now timestamptz)
 returns jsonb
 language plpgsql as $$
-#variable_conflict use_column
 declare
     ticket flowfabric.tickets;
     action text := case when _answer_breach.execution is null then 'refuse' else budget.on_hard_limit end;
@@ -44,7 +43,6 @@ end $$;
 create or replace function flowfabric._explain_budget_wait(wait flowfabric.budget_waits, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     budget flowfabric.budgets;
     short record;
@@ -76,7 +74,6 @@ create or replace function flowfabric._resume_waiting(
     out resumed int, out passed int, out lanes text[])
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_bitmapscan = off
 set enable_sort = off as $$
-#variable_conflict use_column
 declare
     room jsonb := flowfabric._room(_resume_waiting.budget);
     waiting record;
@@ -143,9 +140,8 @@ end $$;
 --   returns  how many were resumed, and the lanes with claimable work
 create or replace function flowfabric.resume_budget_waits(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql set enable_bitmapscan = off
 set enable_sort = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     budget flowfabric.budgets;

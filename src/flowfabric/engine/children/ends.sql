@@ -11,7 +11,6 @@ create or replace function flowfabric._answer_children(
     partitions smallint[], executions uuid[], waits uuid[], now timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     answered record;
 begin
@@ -75,9 +74,8 @@ end $$;
 --   returns  how many were handled, the lanes to wake, the executions that ended
 create or replace function flowfabric.deliver_child_ends(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 declare
     noted record := flowfabric._oldest_child_ends(deliver_child_ends.take, deliver_child_ends.passing);
     notified record := flowfabric._close_child_ends(noted.held, noted.moot);
@@ -127,7 +125,6 @@ end $$;
 create or replace function flowfabric._oldest_child_ends(
     take int, passing int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
 language plpgsql as $$
-#variable_conflict use_column
 begin
     select array_agg(x.note) filter (where x.is_held), array_agg(x.note) filter (where not x.is_held) into held, moot
     from (
@@ -154,7 +151,6 @@ end $$;
 create or replace function flowfabric._other_child_ends(
     take int, out held flowfabric.child_ends[], out moot flowfabric.child_ends[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     oldest timestamptz := (
         select c.at from flowfabric.child_ends c where c.parent is not null order by c.at, c.execution limit 1);
@@ -213,7 +209,6 @@ end $$;
 create or replace function flowfabric._close_child_ends(
     held flowfabric.child_ends[], moot flowfabric.child_ends[], out moved int, out lanes text[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     over record;
 begin
@@ -259,7 +254,6 @@ create or replace function flowfabric._cancel_orphans(
     out passed int, out last_partition smallint, out last_id uuid, out more boolean, out are_left boolean,
     out ended text[], out holds_budgets boolean)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     next_ones record;
     held uuid[];
@@ -329,7 +323,6 @@ end $$;
 create or replace function flowfabric._forget_orphans(partition int, id uuid, ended_at timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     delete from flowfabric.child_ends c
     where c.parent is null and c.at = _forget_orphans.ended_at and c.execution = _forget_orphans.id;

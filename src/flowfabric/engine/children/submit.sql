@@ -8,7 +8,6 @@ create or replace function flowfabric._find_children(
     parent_partitions int[], parents uuid[], lease_ids uuid[], epochs bigint[], attempts int[], names text[],
     occurrences int[], partitions int[], ids uuid[], out outcomes text[], out faults jsonb[], out results bytea[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     judged record;
     crowded uuid[];
@@ -49,7 +48,6 @@ create or replace function flowfabric._adopt_children(
     ids uuid[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     parent record;
@@ -116,8 +114,7 @@ create or replace function flowfabric.submit_children(
     payload_limit int default 1048576, flows uuid[] default null, parent_flows uuid[] default null,
     wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     found record;
     fresh int[];

@@ -9,7 +9,6 @@
 create or replace function flowfabric._open_routes(
     take int, now timestamptz, inout routes int[], inout route_lanes text[], inout rooms jsonb)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     select coalesce(array_agg(x.route order by x.turn), '{}'), coalesce(array_agg(x.lane order by x.turn), '{}')
     into routes, route_lanes
@@ -86,7 +85,6 @@ create or replace function flowfabric._lock_rooms(
     routes int[], take int, now timestamptz, may_wait boolean, inout rooms jsonb, inout locked uuid[],
     inout stripes tid[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     wanted uuid[] := array(
         select distinct u.id from unnest(_lock_rooms.routes) x (route)
@@ -192,7 +190,6 @@ end $$;
 create or replace function flowfabric._quotas_of(
     routes int[], known jsonb, out ids uuid[], out rooms bigint[], out places int[], out ends int[])
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     route record;
     quota uuid;

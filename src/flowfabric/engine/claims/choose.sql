@@ -27,7 +27,6 @@ create or replace function flowfabric._turn_order(
     lanes text[], level int, after_route int, capabilities text[], namespace text, partitions int[], most int,
     inout behind int, inout wrapped boolean, out routes int[], out route_lanes text[], out is_limited boolean)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     last_of_round constant int := case when wrapped and _turn_order.after_route > 0 then _turn_order.after_route
                                        else 2147483647 end;
@@ -97,7 +96,6 @@ create or replace function flowfabric._lock_ready(
     now timestamptz default null, skips_late boolean default false,
     out places tid[], out turns bigint[], out ages timestamptz[])
 language plpgsql as $$
-#variable_conflict use_column
 begin
     select coalesce(array_agg(s.place), '{}'), array_agg(x.turn), array_agg(s.created_at) into places, turns, ages
     from unnest(_lock_ready.routes, _lock_ready.route_lanes, _lock_ready.behind, _lock_ready.amounts)
@@ -163,7 +161,6 @@ create or replace function flowfabric._next_level(
     lanes text[], level int, capabilities text[], namespace text, closed int[])
 returns int
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     lane_name text;
     behind_priority int;
@@ -225,7 +222,6 @@ create or replace function flowfabric._read_pairs(
     lane text, inout priority int, inout route int, capabilities text[], namespace text, closed int[],
     out is_suited boolean, out is_over boolean, out is_dense boolean)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     most constant int := 256;
     seen record;
@@ -270,7 +266,6 @@ create or replace function flowfabric._choose(
     lanes text[], capabilities text[], namespace text, partitions int[], take int, after_route int, now timestamptz,
     may_wait boolean, skips_late boolean, out chosen tid[], out stripes tid[])
 language plpgsql set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     level int := 32767;
     asked int;

@@ -20,7 +20,6 @@ create or replace function flowfabric._lease(
     request uuid default gen_random_uuid(), slots int default null)
 returns setof flowfabric.claimed
 language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     rare record;
     inputs flowfabric.inputs[];
@@ -111,7 +110,6 @@ end $$;
 create or replace function flowfabric._admit_places(places tid[], stripes tid[], now timestamptz, leased_at timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     admitted record;
 begin
@@ -148,7 +146,6 @@ $$;
 create or replace function flowfabric._startable(places tid[], slots int)
 returns tid[]
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     most bigint;
 begin
@@ -169,7 +166,6 @@ end $$;
 create or replace function flowfabric._first_bytes(places tid[], most bigint)
 returns tid[]
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return array(
         select x.place from (
@@ -208,8 +204,7 @@ create or replace function flowfabric.claim(
     request uuid default gen_random_uuid(), repeated boolean default false, wait boolean default true,
     slots int default null)
 returns setof flowfabric.claimed
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     taken record;
 begin
@@ -245,7 +240,6 @@ create or replace function flowfabric._lease_again(
     request uuid, instance text, lanes text[], lease interval, now timestamptz)
 returns setof flowfabric.claimed
 language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     first uuid := left(_lease_again.request::text, 24) || '000000000000';
     last uuid := left(_lease_again.request::text, 24) || 'ffffffffffff';
@@ -287,7 +281,6 @@ create or replace function flowfabric._take_ready(
     partitions int[], last_priority int default null, last_created timestamptz default null,
     wait boolean default true, out chosen tid[], out stripes tid[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     covered text[];
@@ -368,7 +361,6 @@ end $$;
 create or replace function flowfabric._expire_chosen(
     places tid[], now timestamptz, may_wait boolean, out ended int, out remaining int)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     late record;
 begin

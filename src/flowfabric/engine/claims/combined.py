@@ -96,7 +96,7 @@ def _unused(slots: Slots, claimed: Sequence[object]) -> str:
 
 def _split(rows: Sequence[Row]) -> tuple[list[Row], list[Claim]]:
     """The answers to the items, and the claims."""
-    return [row for row in rows if row["item"]], [read_claim(row) for row in rows if row["item"] is None]
+    return [row for row in rows if not row["claimed"]], [read_claim(row["claimed"]) for row in rows if row["claimed"]]
 
 
 def _all(claimed: Sequence[Sequence[Claim]]) -> list[Claim]:

@@ -44,8 +44,8 @@ create or replace function flowfabric.submit_and_claim(
     delays_ms bigint[] default null, delays_until timestamptz[] default null, deadlines_ms bigint[] default null,
     deadlines_at timestamptz[] default null, tags text[] default null, flows uuid[] default null,
     payload_limit int default 1048576, counted_from timestamptz default null, wait boolean default true)
-returns setof flowfabric.answer_or_claim
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+returns table (item int, outcome text, refusal text, detail text, claimed flowfabric.claimed)
+language plpgsql as $$
 declare
     answered record;
 begin
@@ -59,11 +59,11 @@ begin
         submit_and_claim.deadlines_at, submit_and_claim.tags, submit_and_claim.payload_limit,
         submit_and_claim.counted_from, submit_and_claim.flows, submit_and_claim.wait) s;
     return query
-    select a.item, a.outcome, a.refusal, a.detail, (null::flowfabric.claimed).*
+    select a.item, a.outcome, a.refusal, a.detail, null::flowfabric.claimed
     from unnest(answered.items, answered.outcomes, answered.refusals, answered.details)
          as a (item, outcome, refusal, detail);
     return query
-    select null::int, null::text, null::text, null::text, c.*
+    select null::int, null::text, null::text, null::text, c
     from flowfabric._fill_slots(
         submit_and_claim.slots::jsonb,
         case when (submit_and_claim.slots::jsonb ->> 'repeated')::boolean then cardinality(submit_and_claim.ids)
@@ -89,8 +89,8 @@ create or replace function flowfabric.signal_and_claim(
     source_types text[], source_identities text[], categories text[] default null, payloads bytea[] default null,
     encodings text[] default null, correlation_ids text[] default null, idempotency_keys text[] default null,
     digests bytea[] default null, keys text[] default null, wait boolean default true)
-returns setof flowfabric.answer_or_claim
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+returns table (item int, outcome text, refusal text, detail text, claimed flowfabric.claimed)
+language plpgsql as $$
 declare
     answered record;
 begin
@@ -106,10 +106,10 @@ begin
         signal_and_claim.correlation_ids, signal_and_claim.idempotency_keys, signal_and_claim.digests,
         signal_and_claim.wait, signal_and_claim.keys) d;
     return query
-    select a.item, a.outcome, a.refusal, a.detail, (null::flowfabric.claimed).*
+    select a.item, a.outcome, a.refusal, a.detail, null::flowfabric.claimed
     from unnest(answered.items, answered.outcomes, answered.refusals, answered.details)
          as a (item, outcome, refusal, detail);
     return query
-    select null::int, null::text, null::text, null::text, c.*
+    select null::int, null::text, null::text, null::text, c
     from flowfabric._fill_slots(signal_and_claim.slots::jsonb, answered.resumed) c;
 end $$;

@@ -42,7 +42,6 @@ $$;
 create or replace function flowfabric._ended_fault(partition int, id uuid)
 returns jsonb
 language plpgsql as $$
-#variable_conflict use_column
 begin
     return coalesce(
         (select flowfabric._fault(
@@ -75,7 +74,6 @@ create or replace function flowfabric._fault_of(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, is_ours boolean)
 returns jsonb
 language plpgsql as $$
-#variable_conflict use_column
 declare
     ticket flowfabric.tickets;
 begin
@@ -96,7 +94,6 @@ create or replace function flowfabric._free_rounds(
     rounds int[], partitions int[], ids uuid[], flows uuid[], wins boolean)
 returns int[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     members record := flowfabric._members(_free_rounds.partitions, _free_rounds.ids, _free_rounds.flows);
     free uuid[];
@@ -155,7 +152,6 @@ create or replace function flowfabric._fenced(
     wait boolean default true)
 returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
-#variable_conflict use_column
 begin
     if _fenced.wait then
         perform from (
@@ -186,7 +182,6 @@ create or replace function flowfabric._try_fenced(
     now timestamptz)
 returns table (item int, place tid, fault jsonb)
 language plpgsql rows 500 as $$
-#variable_conflict use_column
 begin
     return query
     select x.item::int, t.place,
@@ -214,7 +209,6 @@ end $$;
 create or replace function flowfabric._lock_fenced(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, out ticket flowfabric.tickets, out fault jsonb)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz;
 begin

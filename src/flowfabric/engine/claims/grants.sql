@@ -9,7 +9,6 @@ create or replace function flowfabric._grant(
     places tid[], stripes tid[], worker text, instance text, kid text, expires_at timestamptz, now timestamptz)
 returns table (partition int, id uuid, route int)
 language plpgsql as $$
-#variable_conflict use_column
 begin
     return query
     with granted as (
@@ -59,8 +58,7 @@ create or replace function flowfabric.issue_grant(
     worker text, instance text, lanes text[], capabilities text default '[]', take int default 1,
     ttl_ms bigint default 10000, after_route int default 0, namespace text default null, partitions int[] default null)
 returns table (partition int, id uuid, grant_key text, expires_at timestamptz, route int)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     signer flowfabric.keys;
     taken record;
@@ -119,7 +117,6 @@ create or replace function flowfabric._grant_fault(
     ticket flowfabric.tickets, expires_ms bigint, kid text, digest text, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     signer flowfabric.keys;
     expires_at timestamptz := timestamptz 'epoch' + _grant_fault.expires_ms * interval '1 ms';
@@ -156,8 +153,7 @@ end $$;
 --   returns  the execution, the worker it is for, and when it expires
 create or replace function flowfabric.verify_grant(
     grant_key text, out partition int, out id uuid, out worker text, out instance text, out expires_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     said record := flowfabric._parse_grant(verify_grant.grant_key);
     ticket flowfabric.tickets;
@@ -182,8 +178,7 @@ end $$;
 create or replace function flowfabric.claim_granted(
     grant_key text, worker text, instance text, lease_ms bigint default 30000)
 returns setof flowfabric.claimed
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     said record := flowfabric._parse_grant(claim_granted.grant_key);
     ticket flowfabric.tickets;
@@ -221,8 +216,7 @@ end $$;
 create or replace function flowfabric.expire_grants(
     take int default 500, passing int default 0, among text[] default null, out moved int, out lanes text[],
     out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     expired record;

@@ -27,8 +27,7 @@ create or replace function flowfabric.renew(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], lease_ms bigint default 30000,
     running text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     rounds int[] := flowfabric._rounds(renew.partitions, renew.ids);
@@ -93,8 +92,7 @@ create or replace function flowfabric.mark_begun(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], versions int[] default null,
     wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     rounds int[] := flowfabric._rounds(mark_begun.partitions, mark_begun.ids);
     checked record;
@@ -151,7 +149,6 @@ $$;
 create or replace function flowfabric._version_routes(places tid[], items int[], versions int[])
 returns int[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     found int[];
     starting record;
@@ -201,7 +198,6 @@ create or replace function flowfabric._end_leases(
     partitions smallint[], ids uuid[], how flowfabric.lease_end, by text default null, reason text default null)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     lost record;
@@ -249,7 +245,6 @@ end $$;
 create or replace function flowfabric._is_last_reclaim(ticket flowfabric.tickets)
 returns boolean
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return (select ticket.begun is true and ticket.reclaims >= coalesce((e.policy ->> 'max_reclaim_count')::int, 10)
             from flowfabric.executions e where e.partition = ticket.partition and e.id = ticket.id);
@@ -264,7 +259,6 @@ end $$;
 create or replace function flowfabric._end_expired_leases(
     partitions smallint[], ids uuid[], out lanes text[], out ended text[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     spent record;
 begin
@@ -295,8 +289,7 @@ end $$;
 --   returns  how many were moved and how many could not be, the lanes that have work again, the executions that ended
 create or replace function flowfabric.expire_leases(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     due record;
@@ -337,8 +330,7 @@ end $$;
 create or replace function flowfabric.revoke(
     partition int, id uuid, by text, reason text default null, expected uuid default null,
     out outcome text, out cause text, out lease_id uuid, out epoch bigint, out lane text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     ticket flowfabric.tickets;

@@ -8,7 +8,6 @@
 create or replace function flowfabric._lock_only(place tid, capabilities text[], namespace text, partitions int[])
 returns tid[]
 language plpgsql as $$
-#variable_conflict use_column
 begin
     return array(
         select t.ctid from flowfabric.tickets t
@@ -33,7 +32,6 @@ create or replace function flowfabric._continue_in_route(
     last_created timestamptz)
 returns tid[]
 language plpgsql set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     route_lane text;
     found record;
@@ -76,7 +74,6 @@ create or replace function flowfabric._serve_one_route(
     routes int[], route_lanes text[], level int, take int, partitions int[], now timestamptz, skips_late boolean,
     inout rooms jsonb, inout locked uuid[], inout stripes tid[], out places tid[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     wanted uuid[];
     stripe record;

@@ -36,7 +36,6 @@ end $$;
 create or replace function flowfabric._move_drafts(first_id bigint)
 returns bigint
 language plpgsql set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     last_id bigint;
 begin
@@ -72,7 +71,6 @@ end $$;
 create or replace function flowfabric._append(kind text, subject text, by text default null, detail jsonb default null)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     perform flowfabric._lock_log();
     insert into flowfabric.events (at, kind, subject, by, detail)
@@ -87,7 +85,6 @@ create or replace function flowfabric._append_all(
     kind text, partitions smallint[], executions uuid[], details jsonb[] default null, by text default null)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now constant timestamptz := flowfabric.clock();
 begin

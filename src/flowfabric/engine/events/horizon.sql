@@ -29,8 +29,7 @@ $$;
 --   returns  the horizon
 create or replace function flowfabric.advance_horizon()
 returns bigint
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     known flowfabric.horizon;
     writers text[];
@@ -94,7 +93,7 @@ end $$;
 --   locks    the horizon; skips when another process is moving it
 --   returns  the horizon, and then the highest event id taken; if they are equal, no event is missing
 create or replace function flowfabric.watch_log(out horizon_id bigint, out last_id bigint)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql as $$
 begin
     horizon_id := flowfabric.advance_horizon();
     last_id := flowfabric._last_taken_id();

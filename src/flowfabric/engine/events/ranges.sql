@@ -11,7 +11,6 @@
 create or replace function flowfabric.extend_events(
     take int default 100, passing int default 0, out moved int, out lanes text[], out ended text[])
 language plpgsql set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 declare
     size constant bigint := 1000000;
     ahead constant int := 16;
@@ -81,7 +80,6 @@ create or replace function flowfabric.trim_events(
     take int default 100, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[],
     out ended text[])
 language plpgsql set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 declare
     size constant bigint := 1000000;
     known flowfabric.horizon;

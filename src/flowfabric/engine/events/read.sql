@@ -6,7 +6,6 @@
 create or replace function flowfabric._check_cursor(after bigint)
 returns void
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     size constant bigint := 1000000;
     range_start constant bigint := (least(_check_cursor.after, 4611686018427387904) + 1) / size * size;
@@ -40,7 +39,6 @@ create or replace function flowfabric.read_events(
 returns table (id bigint, at timestamptz, kind text, partition int, execution_uuid uuid, flow_uuid uuid, subject text,
                namespace_name text, lane_name text, tags text, actor text, detail text, more boolean, truncated boolean)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     known flowfabric.horizon;
     amount int := flowfabric._page(read_events.take) - 1;
@@ -140,8 +138,7 @@ $$;
 --   returns  'acknowledged', or 'noop' if the position was not ahead of the stored one
 create or replace function flowfabric.acknowledge(consumer text, event_id bigint)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 begin
     perform flowfabric._raise(flowfabric._length_fault(
         'invalid_name', 'consumer name', acknowledge.consumer, 1, 256, required => true));

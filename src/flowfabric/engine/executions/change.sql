@@ -6,7 +6,6 @@
 create or replace function flowfabric._refuse_ended(partition int, id uuid)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     outcome flowfabric.outcome;
 begin
@@ -28,7 +27,6 @@ end $$;
 create or replace function flowfabric._lock_ticket(partition int, id uuid)
 returns flowfabric.tickets
 language plpgsql as $$
-#variable_conflict use_column
 declare
     ticket flowfabric.tickets;
 begin
@@ -54,8 +52,7 @@ create or replace function flowfabric.cancel(
     partition int, id uuid, reason text default null, source text default 'operator_override', by text default null,
     lease_id uuid default null, epoch bigint default null, attempt int default null, out public_state text,
     out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     ticket flowfabric.tickets;
     outcome flowfabric.outcome;
@@ -93,7 +90,6 @@ end $$;
 create or replace function flowfabric._lock_whole(partition int, id uuid)
 returns flowfabric.executions
 language plpgsql as $$
-#variable_conflict use_column
 declare
     asked flowfabric.executions;
     has_ticket boolean;
@@ -118,8 +114,7 @@ end $$;
 --   returns  the new priority, and the previous one
 create or replace function flowfabric.change_priority(
     partition int, id uuid, wanted int, by text, out priority int, out previous int)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     ticket flowfabric.tickets;
 begin

@@ -23,8 +23,7 @@ end $$;
 --   returns  how many expired and how many could not, no lanes, the executions that ended
 create or replace function flowfabric.expire_executions(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     due record;
@@ -61,9 +60,8 @@ end $$;
 create or replace function flowfabric.promote_due(
     take int default 500, passing int default 0, among text[] default null, out moved int, out lanes text[],
     out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+language plpgsql set enable_bitmapscan = off
 set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 begin
     with due as (
         select t.ctid as place from flowfabric.tickets t

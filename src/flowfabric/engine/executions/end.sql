@@ -5,7 +5,6 @@
 create or replace function flowfabric._mark_for_closing(partition int, execution uuid)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     update flowfabric.tickets t set ties = true
     where t.partition = _mark_for_closing.partition and t.id = _mark_for_closing.execution and t.ties is null;
@@ -25,7 +24,6 @@ create or replace function flowfabric._end(
     encodings text[] default null, failures jsonb[] default null, detail jsonb default '{}', by text default null,
     places tid[] default null, out lanes text[], out ended text[])
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     event text := case _end.outcome when 'success' then 'execution_completed' else 'execution_' || _end.outcome end;
@@ -111,7 +109,6 @@ create or replace function flowfabric._queue_child_ends(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, now timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     insert into flowfabric.child_ends (partition, execution, parent_partition, parent, at)
     select e.partition, e.id, e.parent_partition, e.parent, _queue_child_ends.now

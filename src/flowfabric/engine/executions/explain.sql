@@ -143,7 +143,6 @@ end $$;
 create or replace function flowfabric._explain_runnable(ticket flowfabric.tickets, task text, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     lane flowfabric.lanes;
     route flowfabric.routes;
@@ -204,7 +203,6 @@ end $$;
 create or replace function flowfabric._explain_delay(ticket flowfabric.tickets, task text default null)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     until text := flowfabric._moment(ticket.due_at);
     last_failure jsonb;

@@ -7,7 +7,6 @@
 create or replace function flowfabric._keeps_key(partition int, id uuid)
 returns boolean
 language plpgsql as $$
-#variable_conflict use_column
 begin
     return exists (
         select from flowfabric.executions e
@@ -41,7 +40,6 @@ create or replace function flowfabric._key_faults(
     owners text[], keys text[], key_partitions int[], payloads bytea[], options flowfabric.options[], options_of int[])
 returns jsonb[]
 language plpgsql volatile as $$
-#variable_conflict use_column
 begin
     if _key_faults.keys is null or array_remove(_key_faults.owners, null) = '{}' then
         return null;
@@ -80,7 +78,6 @@ create or replace function flowfabric._take_keys(
     expiries timestamptz[])
 returns text[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     taken bigint[];
 begin
@@ -145,7 +142,6 @@ create or replace function flowfabric._find_owners(
     faults jsonb[])
 returns text[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     it record;
     made boolean[]; -- indexed by the first item with that id

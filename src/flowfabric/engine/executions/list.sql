@@ -7,7 +7,6 @@
 create or replace function flowfabric._limited_routes(routes int[], now timestamptz)
 returns int[]
 language plpgsql stable set enable_nestloop = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     closed uuid[];
 begin
@@ -239,7 +238,6 @@ create or replace function flowfabric.list_executions(
     parent_partition int default null, key text default null, key_partition int default null)
 returns table (summary text)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     routes int[];

@@ -13,8 +13,7 @@
 create or replace function flowfabric.override(
     partition int, id uuid, outcome text, reason text, by text, result bytea default null, encoding text default null,
     result_limit int default 1048576, out public_state text, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     ticket flowfabric.tickets;
     wanted flowfabric.outcome;

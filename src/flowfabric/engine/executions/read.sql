@@ -25,7 +25,6 @@ $$;
 create or replace function flowfabric._summary(partition int, id uuid, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     ticket flowfabric.tickets;
     route flowfabric.routes;
@@ -77,7 +76,6 @@ end $$;
 create or replace function flowfabric.list_ended(partitions int[], ids uuid[])
 returns table (item int)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     return query
     select x.item::int from unnest(list_ended.partitions, list_ended.ids) with ordinality as x (partition, id, item)
@@ -96,7 +94,6 @@ create or replace function flowfabric.describe(
     with_last_failure boolean default false,
     out description text, out payload bytea, out encoding text, out result bytea, out result_encoding text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     summary jsonb := flowfabric._summary(describe.partition, describe.id, flowfabric.clock());
 begin
@@ -123,7 +120,6 @@ end $$;
 create or replace function flowfabric.get_result(partitions int[], ids uuid[], most bigint default 16777216)
 returns table (item int, outcome text, result bytea, encoding text, failure text, refusal text, detail text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     return query
     select f.item, f.outcome::text, f.result, f.encoding, f.failure::text, f.fault ->> 'code',

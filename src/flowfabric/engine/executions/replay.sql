@@ -18,8 +18,7 @@ create or replace function flowfabric.replay(
     partition int, id uuid, by text, deadline_ms bigint default null, deadline_at timestamptz default null,
     from_step text default null, from_occurrence int default 1, from_scratch boolean default false,
     out outcome text, out lane text, out public_state text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     ended record;
@@ -109,7 +108,6 @@ create or replace function flowfabric._replay_waiting(
     from_scratch boolean, now timestamptz)
 returns text
 language plpgsql as $$
-#variable_conflict use_column
 declare
     ticket flowfabric.tickets;
     missing text;

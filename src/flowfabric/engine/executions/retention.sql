@@ -10,8 +10,7 @@
 create or replace function flowfabric.remove_ended(
     take int default 500, passing int default 0, retention_ms bigint default 604800000, out moved int, out lanes text[],
     out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     retention interval := remove_ended.retention_ms * interval '1 ms';
@@ -94,8 +93,7 @@ end $$;
 --   returns  how many were deleted or kept for another day
 create or replace function flowfabric.remove_idempotency_keys(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     old_ones int;
 begin

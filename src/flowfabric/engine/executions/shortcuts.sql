@@ -10,7 +10,6 @@ create or replace function flowfabric._write_plain(
     options flowfabric.options, partition int, id uuid, payload bytea, priority int, created_at timestamptz)
 returns boolean
 language plpgsql as $$
-#variable_conflict use_variable
 begin
     perform flowfabric._lock_log();
     with recorded as (

@@ -124,7 +124,6 @@ create or replace function flowfabric._write_submissions(
     dues timestamptz[], deadlines timestamptz[], tags jsonb[], passed boolean[], now timestamptz, flows uuid[])
 returns boolean[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     total constant int := cardinality(_write_submissions.ids);
     ages timestamptz[];
@@ -217,7 +216,6 @@ create or replace function flowfabric._judge_submissions(
     deadlines_at timestamptz[], tags text[], now timestamptz,
     out faults jsonb[], out dues timestamptz[], out deadlines timestamptz[], out labels jsonb[])
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     select array_agg(coalesce((_judge_submissions.options[_judge_submissions.options_of[x.item]]).fault, x.fault)),
            array_agg(case when x.fault is null then nullif(greatest(coalesce(
@@ -253,7 +251,6 @@ create or replace function flowfabric._submission_answers(
     owners text[], made boolean[], states text[])
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return query
     select x.item,
@@ -293,8 +290,7 @@ create or replace function flowfabric.submit(
     deadlines_at timestamptz[] default null, tags text[] default null, payload_limit int default 1048576,
     counted_from timestamptz default null, flows uuid[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     is_bare constant boolean := num_nonnulls(submit.keys, submit.delays_ms, submit.delays_until, submit.deadlines_ms,

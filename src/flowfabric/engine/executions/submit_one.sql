@@ -18,8 +18,7 @@ create or replace function flowfabric.submit_one(
     tags jsonb default null, namespace text default null, needs text[] default null, budgets text[] default null,
     quotas text[] default null, policy jsonb default null, creator text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     first constant int := 256 * (select d.cell from flowfabric.deployment d); -- of the partitions of this cell
     home constant int := first + floor(random() * 256);

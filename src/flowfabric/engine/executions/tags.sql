@@ -52,8 +52,7 @@ end $$;
 create or replace function flowfabric.set_tag(
     partition int, id uuid, key text, value text default null, by text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     asked flowfabric.executions;
     new_tags jsonb;
@@ -84,7 +83,6 @@ end $$;
 create or replace function flowfabric.get_tag(partition int, id uuid, key text)
 returns text
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     value text;
 begin

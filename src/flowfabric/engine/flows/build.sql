@@ -10,8 +10,7 @@
 create or replace function flowfabric.create_flow(
     partition int, id uuid, namespace text, kind text, key text default null, key_partition int default null,
     tags text default null, out outcome text, out flow_id text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     owner record;
@@ -66,7 +65,6 @@ create or replace function flowfabric._append_flow(
     kind text, partition int, flow uuid, by text default null, detail jsonb default null)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     perform flowfabric._lock_log();
     insert into flowfabric.events (at, kind, partition, flow, subject, tags, by, detail)
@@ -81,7 +79,6 @@ end $$;
 create or replace function flowfabric._touch_flow(partition int, id uuid, members int default 0, edges int default 0)
 returns flowfabric.flows
 language plpgsql as $$
-#variable_conflict use_column
 declare
     flow flowfabric.flows;
 begin
@@ -104,8 +101,7 @@ end $$;
 create or replace function flowfabric.add_execution(
     partition int, flow uuid, execution_partition int, execution uuid,
     out outcome text, out node_count int, out revision int)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     home flowfabric.flows;
     asked flowfabric.executions;
@@ -164,7 +160,6 @@ $$;
 create or replace function flowfabric._joining_faults(faults jsonb[], partitions int[], ids uuid[], flows uuid[])
 returns jsonb[]
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     homes record;
     judged jsonb[];
@@ -199,7 +194,6 @@ create or replace function flowfabric._join_flows(
     partitions int[], ids uuid[], flows uuid[], made boolean[] default null)
 returns void
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     it record;
     home flowfabric.flows;

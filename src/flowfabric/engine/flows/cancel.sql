@@ -13,8 +13,7 @@
 create or replace function flowfabric.cancel_flow(
     partition int, id uuid, reason text default null, by text default null, policy text default 'cancel_all',
     out outcome text, out kept_policy text, out kept_reason text, out kept_by text, out amount int, out members text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     flow flowfabric.flows;
     going record;

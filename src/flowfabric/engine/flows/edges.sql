@@ -9,7 +9,6 @@ create or replace function flowfabric._edge_fault(
     pass_as text)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     rival text;
     fault jsonb;
@@ -47,7 +46,6 @@ end $$;
 create or replace function flowfabric._member_fault(flow flowfabric.flows, partition int, id uuid)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if _member_fault.partition = flow.partition and exists (
         select from flowfabric.executions e
@@ -70,7 +68,6 @@ create or replace function flowfabric._new_edge_fault(
     flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
 returns jsonb
 language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     child constant text := flowfabric._id(flow.partition, _new_edge_fault.downstream);
     edge_group flowfabric.edge_groups;
@@ -122,8 +119,7 @@ create or replace function flowfabric.add_edge(
     edge_id uuid, is_minted boolean default false, pass_as text default null, expected_revision int default null,
     out outcome text, out applied_edge uuid, out revision int, out unsatisfied int, out lanes text[],
     out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     home flowfabric.flows;
     ticket flowfabric.tickets;
@@ -190,7 +186,6 @@ create or replace function flowfabric._widen_group(
     partition int, flow uuid, downstream uuid, ended_as flowfabric.edge_state)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     insert into flowfabric.edge_groups as g (partition, flow, downstream, kind, total, succeeded, failed, skipped)
     values (_widen_group.partition, _widen_group.flow, _widen_group.downstream, 'all_of', 1,
@@ -260,8 +255,7 @@ $$;
 create or replace function flowfabric.set_edge_group(
     partition int, flow uuid, downstream_partition int, downstream uuid, policy text)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     home flowfabric.flows;
     wanted jsonb := jsonb_strip_nulls(set_edge_group.policy::jsonb);
@@ -300,7 +294,6 @@ end $$;
 create or replace function flowfabric._awaits(ticket flowfabric.tickets)
 returns boolean
 language plpgsql as $$
-#variable_conflict use_column
 begin
     return ticket.flow is not null and exists (
         select from flowfabric.edge_groups g

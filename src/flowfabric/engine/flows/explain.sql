@@ -7,7 +7,6 @@
 create or replace function flowfabric._explain_dependencies(ticket flowfabric.tickets)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     rule flowfabric.edge_groups;
     awaited record;

@@ -9,7 +9,6 @@
 create or replace function flowfabric._inputs_of(places tid[])
 returns flowfabric.inputs[]
 language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 begin
     return array(
         with asked as materialized (
@@ -68,7 +67,6 @@ create or replace function flowfabric.read_inputs(
     partition int, id uuid, names text[] default null, after_name text default '')
 returns table (name text, result bytea, encoding text, upstream uuid, more boolean)
 language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 begin
     return query
     with found as (

@@ -10,7 +10,6 @@
 create or replace function flowfabric._affected(partitions smallint[], ids uuid[], flows uuid[], wins boolean)
 returns table (partition smallint, id uuid)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     wave_partitions smallint[] := _affected.partitions;
     wave uuid[] := _affected.ids;
@@ -57,7 +56,6 @@ end $$;
 create or replace function flowfabric._decided_by(partitions smallint[], ids uuid[], loses boolean[])
 returns table (partition smallint, id uuid, is_lost boolean)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return query
     with counted as (
@@ -96,7 +94,6 @@ end $$;
 create or replace function flowfabric._lock_flows(partitions smallint[], flows uuid[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     perform from (
         select distinct x.partition, x.flow
@@ -113,7 +110,6 @@ end $$;
 create or replace function flowfabric._take_flows_of(partitions smallint[], ids uuid[])
 returns void
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 begin
     perform from unnest(_take_flows_of.partitions, _take_flows_of.ids) as x (partition, id)
     cross join lateral (
@@ -128,7 +124,6 @@ end $$;
 create or replace function flowfabric._members(
     inout partitions int[], inout ids uuid[], inout flows uuid[])
 language plpgsql as $$
-#variable_conflict use_column
 begin
     select array_agg(x.partition), array_agg(x.id), array_agg(coalesce(x.flow, t.flow)) into partitions, ids, flows
     from unnest(_members.partitions, _members.ids, _members.flows) as x (partition, id, flow)
@@ -149,7 +144,6 @@ create or replace function flowfabric._lock_for_end(
     budgets uuid[] default '{}')
 returns void
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
-#variable_conflict use_column
 declare
     members record := flowfabric._members(_lock_for_end.partitions, _lock_for_end.ids, _lock_for_end.flows);
     affected record;
@@ -179,7 +173,6 @@ end $$;
 create or replace function flowfabric._lock_flows_for_breach(budgets uuid[], partitions int[], ids uuid[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     if exists (
         select from flowfabric.budgets b
@@ -199,7 +192,6 @@ end $$;
 create or replace function flowfabric._try_most(partition smallint, ids uuid[], flow uuid, wins boolean)
 returns uuid[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     members uuid[] := _try_most.ids;
     got uuid[] := '{}';
@@ -247,7 +239,6 @@ create or replace function flowfabric._try_members(
     partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
 returns uuid[]
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
-#variable_conflict use_column
 declare
     got uuid[] := '{}';
     home record;
@@ -281,7 +272,6 @@ end $$;
 create or replace function flowfabric._with_free_budgets(
     inout partitions smallint[], inout ids uuid[], members uuid[], out holds_budgets boolean)
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
-#variable_conflict use_column
 declare
     ends record;
     affected record;
@@ -324,7 +314,6 @@ end $$;
 create or replace function flowfabric._lock_flow(partition int, id uuid)
 returns flowfabric.flows
 language plpgsql as $$
-#variable_conflict use_column
 declare
     flow flowfabric.flows;
 begin

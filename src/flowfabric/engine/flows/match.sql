@@ -6,7 +6,6 @@
 create or replace function flowfabric.match_flows(lowest uuid, highest uuid, take int default 6)
 returns table (partition int, id uuid)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     return query
     select p.partition, m.id

@@ -64,7 +64,6 @@ $$;
 create or replace function flowfabric._flow_page(home flowfabric.flows, after uuid, take int, now timestamptz)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     ids uuid[] := array(
         select e.id from flowfabric.executions e
@@ -108,7 +107,6 @@ create or replace function flowfabric.describe_flow(
     partition int, id uuid, after uuid default null, take int default 50)
 returns text
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     flow flowfabric.flows;
@@ -131,7 +129,6 @@ end $$;
 create or replace function flowfabric._may_be(home flowfabric.flows, state text)
 returns boolean
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     return case
         when home.cancelled_at is not null or _may_be.state = 'cancelled' then
@@ -156,7 +153,6 @@ create or replace function flowfabric.list_flows(
     take int default 50)
 returns table (summary text)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
@@ -187,8 +183,7 @@ end $$;
 create or replace function flowfabric.set_flow_tag(
     partition int, id uuid, key text, value text default null, by text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     flow flowfabric.flows;
     new_tags jsonb;

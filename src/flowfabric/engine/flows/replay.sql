@@ -10,7 +10,6 @@
 create or replace function flowfabric._reopen(partition int, id uuid, flow uuid)
 returns void
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     children uuid[];
 begin
@@ -55,7 +54,6 @@ end $$;
 create or replace function flowfabric._recount(partition int, downstream uuid, flow uuid)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     update flowfabric.edge_groups g
     set succeeded = c.succeeded, failed = c.failed, skipped = c.skipped,

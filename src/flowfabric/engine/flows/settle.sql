@@ -30,7 +30,6 @@ create or replace function flowfabric._settle_edges(
     partitions smallint[], ids uuid[], states flowfabric.edge_state[], others uuid[] default '{}')
 returns setof flowfabric.edge_groups
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
-#variable_conflict use_column
 begin
     return query
     with settled as (
@@ -80,7 +79,6 @@ end $$;
 create or replace function flowfabric._upstreams_to_cancel(groups flowfabric.edge_groups[], skipped uuid[])
 returns table (partition smallint, id uuid, reason text)
 language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 begin
     return query
     select e.partition, e.upstream, 'sibling_quorum_' || min(g.state::text)
@@ -112,7 +110,6 @@ create or replace function flowfabric._settle_flows(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, others uuid[] default '{}', out lanes text[],
     out ended text[])
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     wave_partitions smallint[] := _settle_flows.partitions;
     wave uuid[] := _settle_flows.ids;
@@ -191,7 +188,6 @@ create or replace function flowfabric._act_on_groups(
     cancels uuid[], reasons jsonb[])
 returns text[]
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     fired constant flowfabric.edge_groups[] := array(
         select g.edge_group from unnest(_act_on_groups.partitions, _act_on_groups.downstreams) as x (partition, id)
@@ -258,7 +254,6 @@ end $$;
 create or replace function flowfabric._note_groups(kind text, groups flowfabric.edge_groups[])
 returns void
 language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     open_ones record;
 begin

@@ -76,7 +76,6 @@ create or replace function flowfabric._submit_members(
     deadlines_at timestamptz[], tags text[], payload_limit int)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     answer record;
@@ -118,7 +117,6 @@ create or replace function flowfabric._link_members(
     policies jsonb[])
 returns void
 language plpgsql set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     added record;
 begin
@@ -165,7 +163,6 @@ create or replace function flowfabric._check_links(
     members int, upstreams int[], downstreams int[], names text[], grouped int[], policies jsonb[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     edge record;
     edges_into int;
@@ -238,8 +235,7 @@ create or replace function flowfabric.submit_flow(
     downstreams int[] default '{}', passed_as text[] default '{}', grouped int[] default '{}',
     policies text default '[]', payload_limit int default 1048576,
     out outcome text, out flow_id text, out executions text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     flow flowfabric.flows;
     rules jsonb[] := array(select jsonb_strip_nulls(p) from jsonb_array_elements(submit_flow.policies::jsonb) p);

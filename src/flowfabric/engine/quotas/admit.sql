@@ -9,7 +9,6 @@ create or replace function flowfabric._admit(
     now timestamptz, grant_expires_at timestamptz default null)
 returns void
 language plpgsql set enable_bitmapscan = off set enable_memoize = on as $$
-#variable_conflict use_column
 begin
     if cardinality(_admit.executions) = 1 and cardinality(_admit.stripes) = (
            select cardinality(r.quotas) from flowfabric.routes r where r.id = _admit.routes[1]) then
@@ -68,7 +67,6 @@ end $$;
 create or replace function flowfabric._use_entries(ticket flowfabric.tickets)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     update flowfabric.quota_entries e set grant_expires_at = null
     where e.execution = ticket.id and e.grant_expires_at = ticket.expires_at;

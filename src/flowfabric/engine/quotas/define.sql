@@ -47,7 +47,6 @@ $$;
 create or replace function flowfabric._find_quota(namespace text, quota text)
 returns flowfabric.quotas
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     found flowfabric.quotas;
 begin
@@ -84,8 +83,7 @@ create or replace function flowfabric.create_quota(
     partition int, id uuid, namespace text, name text, window_seconds int default 60,
     max_requests_per_window bigint default null, max_concurrent bigint default null, by text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     wanted flowfabric.quotas;
     known flowfabric.quotas;
@@ -132,8 +130,7 @@ end $$;
 create or replace function flowfabric.change_quota(
     namespace text, quota text, by text, window_seconds int default null, max_requests_per_window bigint default null,
     max_concurrent bigint default null, out lanes text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     known flowfabric.quotas := flowfabric._find_quota(change_quota.namespace, change_quota.quota);
 begin
@@ -198,7 +195,6 @@ create or replace function flowfabric.list_quotas(
     namespace text default 'default', after text default '', take int default 50)
 returns table (quota text)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin

@@ -9,7 +9,6 @@
 create or replace function flowfabric._slots_of(stripe flowfabric.quota_stripes, valid_at timestamptz)
 returns table (place tid, is_held boolean)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return query
     select s.ctid, coalesce((
@@ -27,7 +26,6 @@ end $$;
 create or replace function flowfabric._held_slots(quota flowfabric.quotas, valid_at timestamptz)
 returns bigint
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return (
         select count(*) from flowfabric.quota_stripes s
@@ -41,7 +39,6 @@ end $$;
 create or replace function flowfabric._is_granted(entry flowfabric.quota_entries, valid_at timestamptz)
 returns boolean
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return exists (
         select from flowfabric.tickets t
@@ -59,7 +56,6 @@ create or replace function flowfabric._entries_of(
     stripe flowfabric.quota_stripes, window_seconds int, now timestamptz, valid_at timestamptz)
 returns bigint
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     behind timestamptz := _entries_of.now - _entries_of.window_seconds * interval '1 second';
     oldest bigint;
@@ -83,7 +79,6 @@ create or replace function flowfabric._entries_in_window(
     quota flowfabric.quotas, now timestamptz, valid_at timestamptz)
 returns bigint
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return (
         select coalesce(sum(flowfabric._entries_of(s, quota.window_seconds, _entries_in_window.now,
@@ -100,7 +95,6 @@ create or replace function flowfabric._quota_room(
     quota flowfabric.quotas, now timestamptz, valid_at timestamptz, enough int default null)
 returns bigint
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     known bigint;
     of_window bigint := 9007199254740991;
@@ -132,7 +126,6 @@ end $$;
 create or replace function flowfabric._full_quota(
     quotas uuid[], now timestamptz, out is_full boolean, out quota flowfabric.quotas)
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
 begin
     for quota in select q.* from flowfabric.quotas q where q.id = any (_full_quota.quotas) order by q.id loop
         if flowfabric._quota_room(quota, _full_quota.now, _full_quota.now, 1) = 0 then
@@ -151,7 +144,6 @@ end $$;
 create or replace function flowfabric._next_room_at(quota flowfabric.quotas, now timestamptz)
 returns timestamptz
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
-#variable_conflict use_column
 declare
     span interval := quota.window_seconds * interval '1 second';
     too_many bigint := flowfabric._entries_in_window(_next_room_at.quota, _next_room_at.now, _next_room_at.now)

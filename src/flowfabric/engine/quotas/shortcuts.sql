@@ -7,7 +7,6 @@ create or replace function flowfabric._admit_one(
     grant_expires_at timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     with placed as (
         select s.*, not exists (

@@ -8,7 +8,6 @@
 create or replace function flowfabric._make_stripes(partition int, quota uuid)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     insert into flowfabric.quota_stripes (partition, quota, number)
     select q.partition, q.id, n.number from flowfabric.quotas q
@@ -28,7 +27,6 @@ end $$;
 create or replace function flowfabric._divide(partition int, quota uuid)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
 begin
@@ -58,7 +56,6 @@ create or replace function flowfabric._stripe_room(
     stripe flowfabric.quota_stripes, quota flowfabric.quotas, now timestamptz)
 returns bigint
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     of_window bigint := stripe.entry_share;
 begin
@@ -79,7 +76,6 @@ end $$;
 --   returns  the new ctid of the stripe, and how many more executions it admits
 create or replace function flowfabric._count_again(inout place tid, now timestamptz, out room bigint)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     stripe flowfabric.quota_stripes;
     quota flowfabric.quotas;
@@ -111,7 +107,6 @@ end $$;
 create or replace function flowfabric._lock_stripe(
     quota uuid, wanted bigint, known tid[], now timestamptz, out place tid, out room bigint)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     home constant int := (select q.partition from flowfabric.quotas q where q.id = _lock_stripe.quota);
     stripe int;
@@ -146,7 +141,6 @@ end $$;
 create or replace function flowfabric._lock_stripes(
     quota uuid, most bigint, now timestamptz, may_wait boolean, out stripes tid[], out room bigint)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     home constant int := (select q.partition from flowfabric.quotas q where q.id = _lock_stripes.quota);
     found record;
@@ -184,7 +178,6 @@ create or replace function flowfabric._lock_stale_stripes(
     partition int, quota uuid, most bigint, now timestamptz, may_wait boolean, known tid[],
     out fresh tid[], out room bigint, out has_room boolean)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     numbers int[];
     stripe int;
@@ -235,7 +228,6 @@ end $$;
 create or replace function flowfabric._divide_again(
     partition int, quota uuid, now timestamptz, may_wait boolean, out stripes tid[], out room bigint)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     known flowfabric.quotas;
     is_complete boolean;

@@ -8,8 +8,7 @@
 --   returns  how many entries and slots were deleted
 create or replace function flowfabric.trim_windows(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     due record;

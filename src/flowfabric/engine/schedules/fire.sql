@@ -14,7 +14,6 @@ create or replace function flowfabric._fire(
     schedule flowfabric.schedules, tick timestamptz, partition int, id uuid, due timestamptz, by text, detail jsonb,
     out outcome text, out execution_id text, out ended text[], out fault jsonb, out holds_budgets boolean)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     about jsonb := jsonb_build_object('namespace', schedule.namespace, 'tick', _fire.tick) || _fire.detail;
     unfinished boolean := exists (select from flowfabric.tickets t
@@ -83,7 +82,6 @@ end $$;
 create or replace function flowfabric._due_schedules(take int default 500, passing int default 0)
 returns table (namespace text, name text, timing text, anchor_at timestamptz, next_tick_at timestamptz, now timestamptz)
 language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     moment timestamptz := flowfabric.clock();
 begin
@@ -102,7 +100,6 @@ create or replace function flowfabric._note_refusal(
     schedule flowfabric.schedules, tick timestamptz, fault jsonb, now timestamptz)
 returns boolean
 language plpgsql as $$
-#variable_conflict use_column
 declare
     before jsonb := case when schedule.refusal ->> 'code' = _note_refusal.fault ->> 'code' then schedule.refusal end;
     times int := coalesce((before ->> 'count')::int, 0) + 1;
@@ -140,8 +137,7 @@ create or replace function flowfabric.fire_schedules(
     read_ticks timestamptz[] default '{}', ticks timestamptz[] default '{}', followings timestamptz[] default '{}',
     dues timestamptz[] default '{}', partitions int[] default '{}', ids uuid[] default '{}', faults text[] default '{}',
     out moved int, out lanes text[], out ended text[], out refused text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
+language plpgsql set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     keys text[] := array(
@@ -229,8 +225,7 @@ end $$;
 create or replace function flowfabric.fire_schedule(
     namespace text, name text, partition int, id uuid, by text,
     out outcome text, out execution_id text, out lane text, out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     schedule flowfabric.schedules;

@@ -25,7 +25,6 @@ $$;
 create or replace function flowfabric.describe_schedule(
     namespace text, name text, out description text, out payload bytea, out now timestamptz)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     now := flowfabric.clock();
     select flowfabric._schedule_json(s)::text, s.payload into description, payload from flowfabric.schedules s
@@ -43,7 +42,6 @@ create or replace function flowfabric.list_schedules(
     namespace text default null, after_namespace text default '', after_name text default '', take int default 50)
 returns table (description text)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return query
     select flowfabric._schedule_json(s)::text from flowfabric.schedules s

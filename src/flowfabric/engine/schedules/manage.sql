@@ -32,7 +32,6 @@ end $$;
 create or replace function flowfabric._lock_schedule(namespace text, name text)
 returns flowfabric.schedules
 language plpgsql as $$
-#variable_conflict use_column
 declare
     schedule flowfabric.schedules;
 begin
@@ -70,8 +69,7 @@ create or replace function flowfabric.create_schedule(
     paused boolean default false, declared boolean default false, by text default null,
     payload_limit int default 1048576)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     now timestamptz := flowfabric.clock();
     wanted_options jsonb := jsonb_strip_nulls(create_schedule.options::jsonb);
@@ -129,8 +127,7 @@ create or replace function flowfabric.change_schedule(
     deadline_ms bigint default null, declared boolean default false, by text default null,
     payload_limit int default 1048576)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     wanted_options jsonb := jsonb_strip_nulls(change_schedule.options::jsonb);
     wanted_tags jsonb := nullif(change_schedule.tags::jsonb, '{}');
@@ -173,8 +170,7 @@ end $$;
 --   returns  'paused', or 'noop' if it already was paused
 create or replace function flowfabric.pause_schedule(namespace text, name text, by text, reason text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     given text := flowfabric._kept_text(pause_schedule.reason);
 begin
@@ -203,8 +199,7 @@ end $$;
 create or replace function flowfabric.resume_schedule(
     namespace text, name text, revision int, next_tick_at timestamptz, by text, reason text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 declare
     there flowfabric.schedules;
 begin
@@ -234,8 +229,7 @@ end $$;
 --   returns  'deleted'
 create or replace function flowfabric.delete_schedule(namespace text, name text, by text, reason text default null)
 returns text
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
-#variable_conflict use_column
+language plpgsql as $$
 begin
     perform flowfabric._check_by(delete_schedule.by);
     perform flowfabric._lock_schedule(delete_schedule.namespace, delete_schedule.name);

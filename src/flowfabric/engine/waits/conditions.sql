@@ -275,7 +275,6 @@ end $$;
 create or replace function flowfabric._condition_cause(condition jsonb, keys text[])
 returns text
 language plpgsql immutable as $$
-#variable_conflict use_column
 declare
     cause text;
     named text[];

@@ -20,7 +20,6 @@ create or replace function flowfabric._first_delivery(
     given flowfabric.given_signal, question bytea, assumed bytea, now timestamptz)
 returns uuid
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     first_id uuid;
 begin
@@ -50,7 +49,6 @@ create or replace function flowfabric._delivery_fault(
     most int, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     outcome flowfabric.outcome;
 begin
@@ -101,7 +99,6 @@ create or replace function flowfabric._find_effect(
     tallies jsonb, sources text[],
     out first_id uuid, out fault jsonb, out effect text, out satisfiers uuid[], out part uuid, out tally jsonb)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     point flowfabric.waitpoints;
     wait flowfabric.waits;
@@ -172,7 +169,6 @@ create or replace function flowfabric._accept_signals(
     given flowfabric.given_signal[], now timestamptz, by text default null, note text default null,
     out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     sources constant text[] := array(select g.source_identity from unnest(_accept_signals.given) g);
     rounds int[] := '{1}';
@@ -279,7 +275,6 @@ create or replace function flowfabric._accept_round(
     given flowfabric.given_signal[], sources text[], now timestamptz, by text, note text, inout tallies jsonb,
     out places int[], out signals uuid[], out effects text[], out lanes text[], out faults jsonb[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     kept text := case when _accept_round.note is not null then flowfabric._kept_text(_accept_round.note) end;
     applied record;
@@ -339,7 +334,6 @@ create or replace function flowfabric._resume_satisfied(
     partitions smallint[], executions uuid[], satisfiers text[], parts uuid[])
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     resumed record;
 begin

@@ -33,7 +33,6 @@ create or replace function flowfabric._end_waits(
     satisfiers text[] default null, close_reason text default 'resumed')
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     over record;
 begin
@@ -83,7 +82,6 @@ create or replace function flowfabric._release_waits(
     partitions smallint[], executions uuid[], ids uuid[], now timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     with released as (
         delete from flowfabric.waits w
@@ -116,7 +114,6 @@ end $$;
 create or replace function flowfabric._resume_finished(partitions smallint[], executions uuid[], ended_by text)
 returns text[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     free record;
 begin
@@ -145,7 +142,6 @@ create or replace function flowfabric._close_waits(partitions smallint[], ids uu
 returns void
 language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     open_ones uuid[];
 begin

@@ -35,7 +35,6 @@ end $$;
 create or replace function flowfabric._explain_suspended(ticket flowfabric.tickets)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     waits flowfabric.waits[] := array(
         select w from flowfabric.waits w

@@ -11,7 +11,6 @@ create or replace function flowfabric.list_suspended(
 returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea,
                about_digest text, waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     most int := flowfabric._page(list_suspended.take);
 begin
@@ -45,7 +44,6 @@ create or replace function flowfabric.list_waits(partition int, id uuid)
 returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     perform flowfabric._refuse_missing(list_waits.partition, list_waits.id)
     where not exists (select from flowfabric.executions e
@@ -78,7 +76,6 @@ returns table (waitpoint_id uuid, key text, state_name text, required_signal_nam
                activated_at timestamptz, expires_at timestamptz, closed_at timestamptz, close_reason text, kid text,
                fingerprint text, signal_count bigint, about_digest text)
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 begin
     perform flowfabric._refuse_missing(list_waitpoints.partition, list_waitpoints.id)
     where not exists (select from flowfabric.executions e

@@ -74,7 +74,6 @@ create or replace function flowfabric._point_fault(
     partition int, execution uuid, key text, wanted uuid, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     found_id uuid;
     point flowfabric.waitpoints;
@@ -113,7 +112,6 @@ create or replace function flowfabric._asked_fault(
     now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if wait.is_sleep then
         return flowfabric._delay_fault(null, wait.timeout_at, _asked_fault.now);

@@ -12,7 +12,6 @@ create or replace function flowfabric._resume(
     delay interval default null, note text default null)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     noted text := case when _resume.note is not null then flowfabric._kept_text(_resume.note) end;
@@ -88,9 +87,8 @@ end $$;
 create or replace function flowfabric.resume(
     partition int, id uuid, by text, note text default null, delay_ms bigint default null, out public_state text,
     out lane text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     ticket flowfabric.tickets;
 begin
@@ -131,9 +129,8 @@ create or replace function flowfabric.deliver_approval(
     partition int, id uuid, waitpoint text, signal_name text, by text, signal_id uuid, lane text default null,
     suffix text default null, payload bytea default null, encoding text default null, digest bytea default null,
     note text default null, out outcome text, out accepted_id uuid, out effect text, out woken text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     point_id uuid;

@@ -84,7 +84,6 @@ end $$;
 create or replace function flowfabric._suspend_for_one(partition smallint, id uuid, wishes jsonb, now timestamptz)
 returns text
 language plpgsql as $$
-#variable_conflict use_column
 declare
     wish jsonb := _suspend_for_one.wishes -> 0;
     point_key text := wish -> 'points' -> 0 ->> 'key';

@@ -6,7 +6,6 @@
 create or replace function flowfabric._signals_text(partition int, execution uuid, ids uuid[])
 returns text
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if coalesce(cardinality(_signals_text.ids), 0) = 0 then
         return '[]';
@@ -50,7 +49,6 @@ $$;
 create or replace function flowfabric._signals_bytes(partition int, execution uuid, ids uuid[])
 returns bigint
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     if coalesce(cardinality(_signals_bytes.ids), 0) = 0 then
         return 0;
@@ -67,7 +65,6 @@ end $$;
 create or replace function flowfabric.read_signals(partition int, id uuid, suspension uuid, following int default 0)
 returns text
 language plpgsql stable set enable_seqscan = off as $$
-#variable_conflict use_column
 declare
     most constant int := 2000; -- more do not fit into a page
     ids uuid[];
@@ -118,7 +115,6 @@ $$;
 create or replace function flowfabric._arrived_signals(wait flowfabric.waits)
 returns table (number int, id uuid, key text, name text, source_type text, source_identity text)
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return query
     select s.number, s.id, p.key::text, s.name, s.source_type, s.source_identity
@@ -151,7 +147,6 @@ $$;
 create or replace function flowfabric._tally(wait flowfabric.waits, sources text[])
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return (
         with arrived as materialized (select a.* from flowfabric._arrived_signals(_tally.wait) a)
@@ -257,9 +252,8 @@ create or replace function flowfabric.deliver_signal(
     encodings text[] default null, correlation_ids text[] default null, idempotency_keys text[] default null,
     digests bytea[] default null, wait boolean default true, keys text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_memoize = off
+language plpgsql set enable_memoize = off
 set enable_hashjoin = off set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     judged record;

@@ -7,7 +7,6 @@
 create or replace function flowfabric._keep_waits(asked flowfabric.asked_wait[], now timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     dropped record;
 begin
@@ -44,7 +43,6 @@ end $$;
 create or replace function flowfabric._start_waits(
     asked flowfabric.asked_wait[], now timestamptz, out waited uuid[], out bound jsonb[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     fresh flowfabric.asked_wait[] := array(
         select a from unnest(_start_waits.asked) a where a.known is null and not a.is_moot);
@@ -98,7 +96,6 @@ create or replace function flowfabric._end_finished_waits(
     asked flowfabric.asked_wait[], waited uuid[], now timestamptz)
 returns int[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     over record;
 begin
@@ -161,7 +158,6 @@ create or replace function flowfabric._suspend_tickets(
     partitions smallint[], ids uuid[], suspensions uuid[], delays interval[], now timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 begin
     perform flowfabric._lock_log();
     with found as materialized (
@@ -200,7 +196,6 @@ end $$;
 create or replace function flowfabric._suspension_answer(
     partition int, execution uuid, suspension uuid, out outcome text, out detail text)
 language plpgsql stable as $$
-#variable_conflict use_column
 declare
     waits record;
     bound jsonb;
@@ -246,7 +241,6 @@ create or replace function flowfabric._suspend(
     items int[], partitions smallint[], ids uuid[], wishes text[], suspensions uuid[], now timestamptz)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql as $$
-#variable_conflict use_column
 declare
     asked flowfabric.asked_wait[] := array(
         select a from flowfabric._asked_waits(
@@ -350,9 +344,8 @@ create or replace function flowfabric.suspend(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], wishes text[],
     idempotency_keys text[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     rounds int[] := flowfabric._rounds(suspend.partitions, suspend.ids);
     held record;

@@ -8,7 +8,6 @@ create or replace function flowfabric._time_out_waits(
     partitions smallint[], executions uuid[], ids uuid[], now timestamptz)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     made record;
 begin
@@ -50,7 +49,6 @@ create or replace function flowfabric._time_out(
     behavior text, partitions smallint[], ids uuid[], waits uuid[], now timestamptz)
 returns text[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     escalated record;
     others text[];
@@ -115,7 +113,6 @@ end $$;
 create or replace function flowfabric._lock_late_waits(
     inout partitions smallint[], inout executions uuid[], inout ids uuid[], now timestamptz, out lanes text[])
 language plpgsql as $$
-#variable_conflict use_column
 declare
     late record;
     members uuid[];
@@ -173,9 +170,8 @@ end $$;
 --   returns  how many timed out and how many could not, the lanes to wake, the executions that ended
 create or replace function flowfabric.time_out_waits(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     due record;

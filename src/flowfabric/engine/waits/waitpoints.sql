@@ -19,7 +19,6 @@ $$;
 create or replace function flowfabric._newest_waitpoint(partition int, execution uuid, key text)
 returns uuid
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return (
         select p.id from flowfabric.waitpoints p
@@ -35,7 +34,6 @@ end $$;
 create or replace function flowfabric._is_usable(point flowfabric.waitpoints, now timestamptz)
 returns boolean
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return coalesce(point.state <> 'closed', false) and coalesce(point.expires_at > _is_usable.now, true)
        and exists (select from flowfabric.keys k where k.kid = point.kid);
@@ -47,7 +45,6 @@ end $$;
 create or replace function flowfabric._points_to_use(partition int, execution uuid, points jsonb, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
     return (
         select jsonb_agg(coalesce(p.id, gen_random_uuid()) order by g.number)
@@ -71,7 +68,6 @@ create or replace function flowfabric._create_waitpoints(
     times timestamptz[], expires_at timestamptz, now timestamptz)
 returns text[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     tokens text[] := array(
         select signer.kid || ':' || flowfabric._hmac(
@@ -113,7 +109,6 @@ create or replace function flowfabric._open_waitpoints(
     now timestamptz)
 returns text[]
 language plpgsql as $$
-#variable_conflict use_column
 declare
     known record;
     created text[];
@@ -170,7 +165,6 @@ end $$;
 create or replace function flowfabric._close_waitpoints(ids uuid[], reason text)
 returns void
 language plpgsql as $$
-#variable_conflict use_column
 declare
     closed record;
 begin
@@ -205,9 +199,8 @@ end $$;
 create or replace function flowfabric.create_waitpoint(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, key text, expires_in_ms bigint default 86400000,
     out outcome text, out waitpoint_id uuid, out token text, out expires_at timestamptz)
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off as $$
-#variable_conflict use_column
 declare
     held record := flowfabric._lock_fenced(
         create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id, create_waitpoint.epoch,
@@ -254,9 +247,8 @@ end $$;
 --   returns  how many were closed
 create or replace function flowfabric.close_waitpoints(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_hashjoin = off
+language plpgsql set enable_hashjoin = off
 set enable_mergejoin = off set lock_timeout = '100ms' as $$
-#variable_conflict use_column
 declare
     now timestamptz := flowfabric.clock();
     late uuid[];

@@ -411,15 +411,8 @@ create index waits_timeout on flowfabric.waits (timeout_at) where timeout_at is 
 -- One of the waits that a call of `suspend` requests. `known` is the wait at the same place that an earlier call
 -- requested, `is_over` whether that has ended, `is_moot` whether an alternative has.
 create type flowfabric.asked_wait as (
-    item         int,
-    number       int,
-    wait         flowfabric.waits,
-    points       jsonb,
-    known        uuid,
-    is_over      boolean,
-    is_moot      boolean,
-    resume_delay interval,
-    fault        jsonb
+    item int, number int, wait flowfabric.waits, points jsonb, known uuid, is_over boolean, is_moot boolean,
+    resume_delay interval, fault jsonb
 );
 
 -- Executions that a budget has suspended, until they resume or end.
@@ -596,85 +589,21 @@ create table flowfabric.edge_groups (
     primary key (partition, downstream)
 ) with (fillfactor = 50);
 
+create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
+
 -- What upstreams, all in its partition, pass to one member; `more` if it did not fit into the answer, and must be read
 -- on demand.
 create type flowfabric.inputs as (names text[], results bytea[], encodings text[], upstreams uuid[], more boolean);
 
 -- What a worker needs to run an execution that it has claimed.
 create type flowfabric.claimed as (
-    partition          int,
-    id                 uuid,
-    flow               uuid,
-    task               text,
-    namespace          text,
-    lane               text,
-    priority           int,
-    version            int,
-    tags               text,
-    payload            bytea,
-    encoding           text,
-    lease_id           uuid,
-    epoch              bigint,
-    attempt            int,
-    attempt_type       text,
-    attempt_started_at timestamptz,
-    resumed            boolean,
-    expires_at         timestamptz,
-    attempt_deadline   timestamptz,
-    deadline_at        timestamptz,
-    policy             text,
-    route              int,
-    created_at         timestamptz,
-    journal            text,
-    input_names        text[],
-    inputs             bytea[],
-    input_encodings    text[],
-    input_upstreams    uuid[],
-    more_inputs        boolean,
-    must_mark          boolean,
-    alone              boolean
+    partition int, id uuid, flow uuid, task text, namespace text, lane text, priority int, version int, tags text,
+    payload bytea, encoding text, lease_id uuid, epoch bigint, attempt int, attempt_type text,
+    attempt_started_at timestamptz, resumed boolean, expires_at timestamptz, attempt_deadline timestamptz,
+    deadline_at timestamptz, policy text, route int, created_at timestamptz, journal text, input_names text[],
+    inputs bytea[], input_encodings text[], input_upstreams uuid[], more_inputs boolean, must_mark boolean,
+    alone boolean
 );
-
--- A row of an operation that also claims: the answer to an item, or without an item, a claim.
-create type flowfabric.answer_or_claim as (
-    item               int,
-    outcome            text,
-    refusal            text,
-    detail             text,
-    partition          int,
-    id                 uuid,
-    flow               uuid,
-    task               text,
-    namespace          text,
-    lane               text,
-    priority           int,
-    version            int,
-    tags               text,
-    payload            bytea,
-    encoding           text,
-    lease_id           uuid,
-    epoch              bigint,
-    attempt            int,
-    attempt_type       text,
-    attempt_started_at timestamptz,
-    resumed            boolean,
-    expires_at         timestamptz,
-    attempt_deadline   timestamptz,
-    deadline_at        timestamptz,
-    policy             text,
-    route              int,
-    created_at         timestamptz,
-    journal            text,
-    input_names        text[],
-    inputs             bytea[],
-    input_encodings    text[],
-    input_upstreams    uuid[],
-    more_inputs        boolean,
-    must_mark          boolean,
-    alone              boolean
-);
-
-create index edge_groups_by_flow on flowfabric.edge_groups (flow, downstream);
 
 -- Budgets: limits on how much may be spent.
 

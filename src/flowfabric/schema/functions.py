@@ -1,0 +1,52 @@
+"""The SQL functions as they are installed: with the declarations that all of them share."""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+FUNCTION = re.compile(
+    r"^create or replace function flowfabric\.(?P<name>\w+)(?P<signature>\((?:(?!\nlanguage ).)*)\nlanguage "
+    r"(?P<language>\w+)(?P<declared>[^$]*) as \$\$",
+    re.DOTALL | re.MULTILINE,
+)
+
+KEEPS_ITS_PLANS = " set plan_cache_mode = force_generic_plan set enable_seqscan = off"
+"""What is set for the calls of an operation that changes something: see docs/decisions/0005-kept-plans.md."""
+
+BARE_NAMES_ARE_COLUMNS = "#variable_conflict use_column"
+"""A parameter is written with the name of its function, so a bare name that is also a column is the column."""
+
+
+@functools.cache
+def functions() -> Sequence[str]:
+    """Return the text of every SQL file with functions, as it is installed, in order."""
+    return [installed(file.read_text()) for file in files("engine") if file.name.endswith(".sql")]
+
+
+def installed(text: str) -> str:
+    """Add the shared declarations to the functions of a text. No line moves, so errors name the lines of the file."""
+    return FUNCTION.sub(_with_declarations, text)
+
+
+def files(folder: str) -> Iterator[Traversable]:
+    """Return the files of a folder of the package and of its subfolders, ordered by name."""
+    return _walk(resources.files("flowfabric").joinpath(folder))
+
+
+def _with_declarations(function: re.Match[str]) -> str:
+    declared = function["declared"]
+    if function["language"] != "plpgsql":
+        return function[0]
+    changes = not function["name"].startswith("_") and not {"stable", "immutable"} & set(declared.split())
+    head = function[0].removesuffix(f"{declared} as $$")
+    return f"{head}{KEEPS_ITS_PLANS if changes else ''}{declared} as $${BARE_NAMES_ARE_COLUMNS}"
+
+
+def _walk(folder: Traversable) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            yield from _walk(entry)
+        else:
+            yield entry
