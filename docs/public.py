@@ -53,6 +53,7 @@ INTERNAL = {
     "Connection.remove_termination_listener",
     "Connection.transaction",
     "Context.asked",
+    "Context.capturing_logs",
     "Context.close_output",
     "Context.unasked",
     "Context.unawaited",

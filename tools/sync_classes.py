@@ -73,6 +73,7 @@ EXCLUDED = {
     *(
         "Clock.pass_until",
         "Context.asked",
+        "Context.capturing_logs",
         "Context.close_output",
         "Context.unasked",
         "Context.unawaited",

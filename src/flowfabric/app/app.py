@@ -51,7 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-OWN_OPTIONS = ("non_retryable", "priority", "limit", "retired", "version")
+OWN_OPTIONS = ("non_retryable", "priority", "limit", "retired", "version", "capture_logs")
 """The options of a task that the worker uses, and that no submission carries."""
 
 
@@ -111,6 +111,8 @@ class App:
         are unfinished. `timeout` is for one attempt. `non_retryable` lists exceptions that fail the execution without
         a retry. `limit` is how many runs of the task one worker runs at once; quotas limit all workers together.
         `retired` names steps that the handler no longer has: executions that have saved them complete without them.
+        With `capture_logs=True` the output of an execution shows what its handler logs; a level such as `"WARNING"` is
+        the lowest one to show.
         With a `version`, an execution stays with the version under which it first started, and only workers that have
         this version run it. Several versions of a task may be in one app, as functions with the same name for the task:
         the newest one is submitted and starts new executions.

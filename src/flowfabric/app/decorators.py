@@ -74,6 +74,7 @@ class TaskDecorator(Protocol):
         limit: int | None = None,
         retired: str | Collection[str] = (),
         version: int | None = None,
+        capture_logs: bool | int | str = False,
         policy: Mapping[str, object] | None = None,
     ) -> Decorator: ...
 

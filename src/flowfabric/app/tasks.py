@@ -15,6 +15,7 @@ from flowfabric.app.executions import Execution
 from flowfabric.app.sync import SyncExecution
 from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError, InvalidBody, UnknownTask
+from flowfabric.handler.captured import read_level
 from flowfabric.handler.context import Context
 from flowfabric.handler.journal import earlier_names
 from flowfabric.handler.sync import SyncContext
@@ -78,6 +79,7 @@ class Task(Generic[P, R]):
         limit: int | None = None,
         retired: str | Collection[str] = (),
         version: int | None = None,
+        capture_logs: bool | int | str = False,
     ) -> None:
         _check_handler(handler)
         if version is not None and (type(version) is not int or not 1 <= version < 1 << 31):
@@ -94,6 +96,7 @@ class Task(Generic[P, R]):
         self.limit = limit
         self.version = version or 1
         self.is_versioned = version is not None
+        self.capture_logs = read_level(capture_logs)
         self.retired = frozenset([retired] if isinstance(retired, str) else retired)
         self.is_async = inspect.iscoroutinefunction(handler)
         self.injected = injected_parameter(handler)

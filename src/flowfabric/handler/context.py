@@ -9,6 +9,7 @@ import asyncio
 import inspect
 import random as randomness
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from types import UnionType
@@ -18,6 +19,7 @@ from flowfabric import durations
 from flowfabric.errors import InvalidName
 from flowfabric.handler.approvals import Verdict, approval, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
+from flowfabric.handler.captured import capturing
 from flowfabric.handler.children import Child, read_end
 from flowfabric.handler.frames import Output, Pending, Progress, read_ttl
 from flowfabric.handler.journal import Place, Places, earlier_names, step_running
@@ -427,6 +429,10 @@ class Context:
     def asked(self) -> Sequence[Sequence[Wish]]:
         """The groups of waits for which the run was unwound: it needs one wait of each group to complete."""
         return self._leaving.asked if self._leaving.left else ()
+
+    def capturing_logs(self, level: int | None) -> AbstractContextManager[None]:
+        """Show what the handler logs, from this level on, in the stream of this attempt."""
+        return nullcontext() if level is None else capturing(self._output, level)
 
     async def close_output(self) -> None:
         """Return when all frames of the run are committed or refused; drop those that are appended later."""

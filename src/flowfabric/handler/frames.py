@@ -172,9 +172,14 @@ class Output:
         self.put(frame)
         await asyncio.sleep(0)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for another frame."""
+        return self._bytes < MOST_BYTES and len(self._waiting) < MOST_FRAMES
+
     async def have_room(self) -> None:
         """Return when there is room for another frame. Raises the error after which the run may append no more."""
-        while self._refusal is None and (self._bytes >= MOST_BYTES or len(self._waiting) >= MOST_FRAMES):
+        while self._refusal is None and not self.has_room:
             await self._moved.wait()
         if self._refusal is not None:
             raise self._refusal

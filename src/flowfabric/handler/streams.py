@@ -52,7 +52,7 @@ class OutputStream:
         Long pieces are divided. Raises the error of an earlier piece that was refused, once; the stream can be used on.
         """
         self._raise_refused()
-        for piece in _pieces(data):
+        for piece in pieces(data):
             frame = Pending(
                 self.name,
                 piece,
@@ -80,7 +80,8 @@ class OutputStream:
             raise error
 
 
-def _pieces(data: str | bytes) -> Iterator[str | bytes]:
+def pieces(data: str | bytes) -> Iterator[str | bytes]:
+    """Divide text or bytes so that each piece fits into a frame. Raises `TypeError` for other data."""
     if not isinstance(data, str | bytes | bytearray | memoryview):
         raise TypeError(f"a stream takes text or bytes, not {type(data).__name__}; use ctx.append_frame for other data")
     size = PIECE if isinstance(data, str) else FRAME_LIMIT

@@ -90,7 +90,8 @@ async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Th
     try:
         logged = running.set(claim)
         try:
-            result = await _call(task, claim, arguments, context, threads)
+            with context.capturing_logs(task.capture_logs):
+                result = await _call(task, claim, arguments, context, threads)
         finally:
             running.reset(logged)  # a changed context would keep the next run from sharing this asyncio task
     except Stop:
