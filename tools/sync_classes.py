@@ -86,7 +86,7 @@ EXCLUDED = {
     *("Connection.add_termination_listener", "Connection.remove_termination_listener", "Context.transaction_step"),
     *("EventLog.call", "EventLog.wait_beyond", "EventLog.waiting_count", "Flow.nodes"),
     *("Task.__call__", "Task.child_call", "Task.submission", "Task.submission_of"),
-    *("Task.submit_in", "Task.submit_many_in"),  # these take sync connections themselves
+    *("Flow.submit_in", "Task.submit_in", "Task.submit_many_in"),  # these take sync connections themselves
 }
 
 # Classes whose attributes are part of their public face; those of the others are private.

@@ -463,6 +463,9 @@ async def of_flows(
     notes = flow.add(report, "tides")
     page = flow.add(write, notes)  # waits for the notes, and is called with them
     handle = await flow.submit()
+    # Flow.submit_in
+    async with app.database.transaction() as conn:
+        handle = await flow.submit_in(conn)
     # Flow.feed
     page = flow.feed(write, collected)  # which returns all arguments by name: {"notes": [...]}
     # Node, Node.after

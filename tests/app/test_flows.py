@@ -148,17 +148,6 @@ async def test_a_flow_with_a_key_is_submitted_once(app: App) -> None:
             again.execution("nobody")
 
 
-async def test_a_flow_can_be_submitted_in_the_callers_transaction(app: App, given: Given) -> None:
-    find = search(app)
-    async with app:
-        flow = app.flow("report")
-        flow.add(find, "tides")
-        async with app.database.transaction() as conn:
-            handle = await flow.submit(conn)
-            assert await given.count("flows") == 0
-        assert (handle.outcome, await given.count("flows"), await given.count("executions")) == ("created", 1, 1)
-
-
 async def test_cancelling_a_flow_cancels_its_unfinished_members(app: App) -> None:
     find = search(app)
     async with app:

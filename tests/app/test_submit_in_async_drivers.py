@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_ses
 
 from flowfabric import App, Execution
 from flowfabric.app.tasks import Task
-from flowfabric.errors import BudgetNotFound, PayloadTooLarge, SchemaBehind
+from flowfabric.errors import BudgetNotFound, DatabaseUnavailable, PayloadTooLarge, SchemaBehind
 from tests.app.scene import TIMEOUT, Heard, working
 from tests.given import Given
 
@@ -159,6 +159,26 @@ async def test_a_connection_in_autocommit_is_refused(
     await engine.dispose()
 
     assert await stored(given) == (0, 0)
+
+
+async def test_a_pipeline_of_psycopg_is_joined_if_its_transaction_is_open(
+    given: Given, ship: Task[..., str], database_url: str
+) -> None:
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as conn, conn.pipeline():
+        async with conn.transaction():
+            await ship.submit_in(conn, 1)
+        await conn.execute("insert into orders values ('ada')")
+        with pytest.raises(RuntimeError, match="no transaction is open"):
+            await ship.submit_in(conn, 2)
+
+    assert await stored(given) == (1, 1)
+
+
+async def test_a_closed_connection_is_refused_as_closed(ship: Task[..., str], database_url: str) -> None:
+    conn = await asyncpg.connect(database_url)
+    await conn.close()
+    with pytest.raises(DatabaseUnavailable, match="connection is closed"):
+        await ship.submit_in(conn, 1)
 
 
 async def test_workers_are_notified_after_the_commit_of_an_async_session(

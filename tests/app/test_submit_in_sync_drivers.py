@@ -242,6 +242,41 @@ async def test_a_transaction_block_on_an_autocommit_connection_is_joined(
     assert await stored(given) == (0, 1)
 
 
+async def test_a_pipeline_of_psycopg_is_joined_if_its_transaction_is_open(
+    given: Given, ship: Task[..., str], database_url: str
+) -> None:
+    def program() -> None:
+        with psycopg.connect(database_url) as conn, conn.pipeline():
+            conn.execute(INSERT)
+            ship.submit_in(conn, 1)
+        with psycopg.connect(database_url, autocommit=True) as conn, conn.pipeline():
+            with conn.transaction():
+                conn.execute(INSERT)
+                ship.submit_in(conn, 2)
+            conn.execute(INSERT)  # sent, not yet answered: the connection only knows that it is busy
+            with pytest.raises(RuntimeError, match="no transaction is open"):
+                ship.submit_in(conn, 3)
+
+    await asyncio.to_thread(program)
+    assert await stored(given) == (3, 2)
+
+
+async def test_a_connection_that_is_closed_or_to_another_kind_of_database_is_refused_as_such(
+    ship: Task[..., str], database_url: str
+) -> None:
+    def program() -> None:
+        with psycopg.connect(database_url) as conn:
+            conn.close()
+            with pytest.raises(psycopg.OperationalError, match="the connection is closed"):
+                ship.submit_in(conn, 1)
+        engine = sqlalchemy.create_engine("sqlite://")
+        with Session(engine) as session, pytest.raises(TypeError, match="is to sqlite, not to Postgres"):
+            ship.submit_in(session, 1)
+        engine.dispose()
+
+    await asyncio.to_thread(program)
+
+
 @pytest.mark.parametrize("open_driver", [of_session, of_django])
 async def test_workers_are_notified_after_the_commit(
     app: App, ship: Task[..., str], database_url: str, open_driver: Any

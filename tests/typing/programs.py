@@ -13,14 +13,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 from flowfabric import (
+    AesGcm,
     App,
     Child,
     Connection,
     Context,
     Execution,
+    Flow,
     FlowFabricError,
     FlowHandle,
     Node,
+    OutputStream,
     Signal,
     SubmitOptions,
     SyncApp,
@@ -28,6 +31,8 @@ from flowfabric import (
     SyncConnection,
     SyncContext,
     SyncExecution,
+    SyncFlowHandle,
+    SyncOutputStream,
     Usage,
     Verdict,
     Worker,
@@ -35,7 +40,24 @@ from flowfabric import (
 )
 from flowfabric.engine import events, executions, lanes
 from flowfabric.errors import LaneNotFound
-from flowfabric.model import Event, EventFilter, FlowState, LaneChange, Options, Outcome, Page, Submission, Summary
+from flowfabric.model import (
+    Budget,
+    Delivered,
+    Event,
+    EventFilter,
+    FlowState,
+    Frame,
+    LaneChange,
+    Options,
+    Outcome,
+    Page,
+    Progress,
+    StepSummary,
+    StreamSummary,
+    Submission,
+    Summary,
+    Superseded,
+)
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine
 from flowfabric.testing.sync import SyncClock, SyncEngine
@@ -195,6 +217,94 @@ def submit_with_sync_drivers(
     assert_type(plain.submit_many_in(session, [(1,)]), list[SyncExecution[float]])
     report.submit_in(django.db.connection, "tides", pages=2)
     report.submit_in(django.db.connections["default"], "tides", pages=2)
+
+
+async def show_output(ctx: Context) -> None:
+    async with ctx.stream("answer", ttl="1h") as out:
+        assert_type(out, OutputStream)
+        await out.write("a word")
+        await out.write(b"bytes")
+    await ctx.progress(40, "indexing")
+    await ctx.append_frame("tool_call", {"name": "search"}, ttl=timedelta(days=1))
+
+
+def show_output_in_sync_code(ctx: SyncContext) -> None:
+    with ctx.stream("answer") as out:
+        assert_type(out, SyncOutputStream)
+        out.write("a word")
+    ctx.progress(0.5)
+
+
+async def follow(execution: Execution[list[str]], sync: SyncExecution[float]) -> None:
+    async for frame in execution.frames(attempts="all"):
+        if isinstance(frame, Superseded):
+            assert_type(frame, Superseded)
+            continue
+        assert_type(frame, Frame)
+        assert_type(frame.text, str | None)
+    assert_type(await execution.summary(), StreamSummary | None)
+    assert_type(await execution.progress(), Progress | None)
+    async for step in execution.steps(results=True):
+        assert_type(step, StepSummary)
+    assert_type(list(sync.steps()), list[StepSummary])
+    for frame in sync.frames():
+        assert_type(frame, Frame | Superseded)
+
+
+async def operate_from_the_app(sync: SyncApp) -> None:
+    budget = await app.budgets.describe("team-a")
+    assert_type(budget, Budget)
+    await app.budgets.create("team-c", hard_limits={"tokens": 5}, reset_interval=timedelta(days=1))
+    page = await app.executions.list(states=["failed"], lane="research", limit=10)
+    assert_type(page, Page[Summary])
+    assert_type(await app.lanes.pause("research", by="ops"), LaneChange)
+    assert_type(await app.approvals.approve(page.items[0].execution_id, "publish", by="ann"), Delivered)
+    assert_type(sync.executions.list(), Page[Summary])
+    assert_type(sync.lanes.pause("research", by="ops"), LaneChange)
+
+
+class Shouting:
+    """A codec of a program's own."""
+
+    name = "shouting"
+
+    def encode(self, payload: bytes, owner: str) -> bytes:
+        return payload.upper()
+
+    def decode(self, stored: bytes, owner: str) -> bytes:
+        return stored.lower()
+
+
+coded = App(codec=Shouting())
+keyed = App(codec=[AesGcm("2026", b"0" * 32), Shouting()])
+
+
+@app.task(name="greet", version=2, retired=["old"])
+async def greet_now(ctx: Context, name: str) -> str:
+    return name
+
+
+@app.task(name="greet", version=1)
+async def greet_before(ctx: Context, name: str) -> int:
+    return len(name)
+
+
+async def use_versions() -> None:
+    assert_type(await (await greet_now.submit("Ada")).result(), str)
+
+
+async def submit_a_flow_in_a_transaction(
+    raw: asyncpg.Connection, pg: psycopg.AsyncConnection, session: AsyncSession, flow: Flow
+) -> None:
+    await flow.submit_in(raw)
+    assert_type(await flow.submit_in(pg), FlowHandle)
+    assert_type(await flow.submit_in(session), FlowHandle)
+
+
+def submit_a_flow_in_sync_code(pg: psycopg.Connection, session: Session, flow: Flow) -> None:
+    assert_type(flow.submit_in(pg), SyncFlowHandle)
+    assert_type(flow.submit_in(session), SyncFlowHandle)
+    flow.submit_in(django.db.connection)
 
 
 async def build_a_flow() -> None:

@@ -11,12 +11,35 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from flowfabric import App, Context, Execution, SubmitOptions, SyncApp, SyncContext, SyncExecution, Worker, metered
+from flowfabric import (
+    AesGcm,
+    App,
+    Context,
+    Execution,
+    FlowHandle,
+    SubmitOptions,
+    SyncApp,
+    SyncContext,
+    SyncExecution,
+    Worker,
+    metered,
+)
 from flowfabric.engine import executions, lanes
 from flowfabric.model import EventFilter, Options, PublicState, Submission
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine
-from tests.typing.programs import app, blocked, charge, charge_in_sync_code, count, guessed, plain, report, search
+from tests.typing.programs import (
+    app,
+    blocked,
+    charge,
+    charge_in_sync_code,
+    count,
+    greet_now,
+    guessed,
+    plain,
+    report,
+    search,
+)
 
 
 async def submit(ctx: Context) -> None:
@@ -112,6 +135,75 @@ async def write_handlers(ctx: Context) -> None:
     await ctx.sleep(hours=1)  # wrong: Unexpected keyword argument "hours"
     await ctx.approval("publish", of="text")  # wrong: Unexpected keyword argument "of"
     await ctx.any_of(ctx.sleep("1h"), count("tides"))  # wrong: No overload variant
+
+
+async def show_output(ctx: Context) -> None:
+    with ctx.stream("answer"):  # wrong: has no attribute "__enter__"
+        pass
+    async with ctx.stream("answer") as out:
+        await out.write({"a": 1})  # wrong: incompatible type "dict[str, int]"
+        await out.wirte("a")  # wrong: has no attribute "wirte"
+    await ctx.stream()  # wrong: Missing positional argument "name"
+    await ctx.progress("half")  # wrong: incompatible type "str"; expected "float"
+    await ctx.append_frame("call", {}, ttl=3)  # wrong: incompatible type "int"
+
+
+def show_output_in_sync_code(ctx: SyncContext) -> None:
+    with ctx.stream("answer") as out:
+        out.write(3)  # wrong: incompatible type "int"
+    ctx.progress("half")  # wrong: incompatible type "str"; expected "float"
+
+
+async def follow(execution: Execution[str], sync: SyncExecution[str]) -> None:
+    async for frame in execution.frames():
+        print(frame.payload)  # wrong: Item "Superseded" of "Frame | Superseded" has no attribute "payload"
+    for each in execution.frames():  # wrong: has no attribute "__iter__"
+        print(each)
+    execution.frames(attempts="last")  # wrong: Argument "attempts"
+    print((await execution.progress()).percent)  # wrong: has no attribute "percent"
+    print((await execution.summary()).document)  # wrong: has no attribute "document"
+    a: str = sync.progress()  # wrong: variable has type "str"
+
+
+async def operate_from_the_app(sync: SyncApp) -> None:
+    await app.budgets.create("a", hard_limits={"tokens": "many"})  # wrong: "str": "str"; expected "str": "int"
+    await app.budgets.crate("a")  # wrong: has no attribute "crate"
+    await app.lanes.pause("research")  # wrong: Missing named argument "by"
+    await app.executions.list(state="failed")  # wrong: Unexpected keyword argument "state"
+    await app.executions.override("…", "done", reason="x", by="ops")  # wrong: expected "Literal['success', 'failed']"
+    print((await app.executions.list()).executions)  # wrong: has no attribute "executions"
+    print(app.executions.list().items)  # wrong: Maybe you forgot to use "await"
+    sync.lanes.pause("research")  # wrong: Missing named argument "by"
+    sync.budgets.create(3)  # wrong: incompatible type "int"; expected "str"
+    a: str = sync.executions.list()  # wrong: variable has type "str"
+
+
+class Half:
+    """No codec: it cannot decode."""
+
+    name = "half"
+
+    def encode(self, payload: bytes, owner: str) -> bytes:
+        return payload
+
+
+async def choose_codecs_and_versions(ctx: Context) -> None:
+    App(codec=Half())  # wrong: incompatible type "Half"
+    App(codec="aes")  # wrong: incompatible type "str"
+    AesGcm(b"key")  # wrong: Missing positional argument "key"
+    app.task(version="2")  # wrong: No overload variant
+    app.task(retired=3)  # wrong: No overload variant
+    await ctx.step("count", count, "tides", was=3)  # wrong: No overload variant
+    await ctx.step("count", count, "tides", returns="int")  # wrong: No overload variant
+    a: int = await (await greet_now.submit("Ada")).result()  # wrong: has type "str", variable has type "int"
+
+
+async def submit_a_flow_in_a_transaction(session: Session, later: AsyncSession) -> None:
+    flow = app.flow("report")
+    await flow.submit(session)  # wrong: Too many arguments
+    flow.submit_in("postgresql://localhost")  # wrong: No overload variant
+    a: FlowHandle = flow.submit_in(session)  # wrong: has type "SyncFlowHandle", variable has type "FlowHandle"
+    b: FlowHandle = flow.submit_in(later)  # wrong: Maybe you forgot to use "await"
 
 
 async def build_a_flow() -> None:

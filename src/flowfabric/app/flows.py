@@ -1,13 +1,15 @@
 """Flows: tasks that depend on each other (a DAG), built first and then submitted together."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from flowfabric import durations
 from flowfabric.app.encoding import Labels
 from flowfabric.app.executions import Execution
+from flowfabric.app.joining import join
+from flowfabric.app.sync import SyncFlowHandle
 from flowfabric.app.tasks import Task
 from flowfabric.engine import flows
 from flowfabric.ids import ExecutionId, FlowId, mint_execution_id, mint_flow_id, shown
@@ -23,6 +25,7 @@ from flowfabric.model import (
     SubmittedFlow,
 )
 from flowfabric.payloads.codecs import PLAIN
+from flowfabric.postgres.callers import AsyncCaller, SyncCaller
 from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
@@ -124,19 +127,43 @@ class Flow:
         self.nodes[name] = node
         return node
 
-    async def submit(self, conn: Connection | None = None) -> "FlowHandle":
+    async def submit(self) -> "FlowHandle":
         """Submit all tasks; each runs after its upstream tasks have succeeded. Returns when the flow is stored durably.
 
-        On your own connection, it joins the transaction that is open there. Safe to repeat: a repeated call returns
-        the same executions, also from another process if the flow has a key. Raises the errors of `submit_flow`.
+        Safe to repeat: a repeated call returns the same executions, also from another process if the flow has a key.
+        Raises the errors of `submit_flow`.
         """
-        if conn is not None:
-            return FlowHandle(self._app, await self._send(conn), self.nodes)
         answer = await self._app.database.run(self._send, repeat=True)
-        self._app.notifier.send(
-            lanes={node.submission.options.lane for node in self.nodes.values() if not node.upstreams}
-        )
+        self._app.notifier.send(lanes=self._first_lanes())
         return FlowHandle(self._app, answer, self.nodes)
+
+    @overload
+    def submit_in(self, conn: AsyncCaller, /) -> "Coroutine[Any, Any, FlowHandle]": ...
+    @overload
+    def submit_in(self, conn: SyncCaller, /) -> SyncFlowHandle: ...
+    def submit_in(self, conn: Any, /) -> Any:
+        """Submit all tasks inside your own open transaction, on your connection: with your rows, or not at all.
+
+        Takes the connections that `task.submit_in` takes, and notifies workers as it does. Await the call if the
+        connection is async. Raises the errors of `submit_flow`; after one, Postgres accepts only a rollback, of the
+        transaction or of a savepoint around the call. Raises `RuntimeError` if no transaction is open.
+        """
+        app = self._app
+
+        async def submit(conn: Connection) -> tuple[SubmittedFlow, set[str]]:
+            return await self._send(conn), self._first_lanes()
+
+        return join(
+            app,
+            conn,
+            submit,
+            lambda answer: FlowHandle(app, answer, self.nodes),
+            lambda handle: SyncFlowHandle(handle, lambda: app.loop),
+        )
+
+    def _first_lanes(self) -> set[str]:
+        """The lanes of the tasks that wait for no other."""
+        return {node.submission.options.lane for node in self.nodes.values() if not node.upstreams}
 
     def _encoded(self) -> Iterator[tuple[Node[Any], Submission]]:
         encode = Labels(self._app.codecs).encode

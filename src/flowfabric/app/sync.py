@@ -283,8 +283,8 @@ class SyncFlow(Sync):
     def submit(self) -> SyncFlowHandle:
         """Submit all tasks; each runs after its upstream tasks have succeeded. Returns when the flow is stored durably.
 
-        Safe to repeat: a repeated call returns
-        the same executions, also from another process if the flow has a key. Raises the errors of `submit_flow`.
+        Safe to repeat: a repeated call returns the same executions, also from another process if the flow has a key.
+        Raises the errors of `submit_flow`.
         """
         return SyncFlowHandle(self._wait(self._thing.submit), self._loop)
 

@@ -12,6 +12,7 @@ import msgspec
 from flowfabric import calls, durations, payloads
 from flowfabric.app.encoding import Labels, settle
 from flowfabric.app.executions import Execution
+from flowfabric.app.joining import join
 from flowfabric.app.sync import SyncExecution
 from flowfabric.engine import executions
 from flowfabric.errors import FlowFabricError, InvalidBody, UnknownTask
@@ -23,8 +24,8 @@ from flowfabric.ids import ExecutionId, mint_execution_ids, shown
 from flowfabric.model import OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
 from flowfabric.payloads.codecs import PLAIN
-from flowfabric.postgres import callers
 from flowfabric.postgres.callers import AsyncCaller, SyncCaller
+from flowfabric.postgres.driver import Connection
 
 if TYPE_CHECKING:
     from flowfabric.app import App
@@ -185,25 +186,24 @@ class Task(Generic[P, R]):
         read: Callable[[Sequence[Submitted | FlowFabricError]], Any],
     ) -> Any:
         """Submit in the transaction of a caller; on a sync connection, return sync handles."""
-        caller, app = callers.caller(conn), self.app
+        app = self.app
 
-        async def submit() -> Any:
-            conn, asked = caller.joined(), submissions()
+        async def submit(conn: Connection) -> tuple[Sequence[Submitted | FlowFabricError], list[str]]:
+            asked = submissions()
             encode, minted = Labels(app.codecs).encode, mint_execution_ids(len(asked))
             encoded = [encode(each, execution_id) for each, execution_id in zip(asked, minted, strict=True)]
             answers = await executions.submit_many(conn, encoded, payload_limit=app.config.payload_limit, minted=minted)
             if app.codecs.label != PLAIN:
                 answers = [await settle(conn, app.codecs, *each) for each in zip(asked, answers, strict=True)]
-            if any(isinstance(answer, Submitted) for answer in answers):
-                caller.after_commit((app.wake_from_anywhere, self._template.options.lane))
-            return read(answers)
+            is_any = any(isinstance(answer, Submitted) for answer in answers)
+            return answers, [self._template.options.lane] if is_any else []
 
-        if caller.is_async:
-            return submit()
-        made = callers.finish(submit())
-        if isinstance(made, list):
-            return [SyncExecution(each, lambda: app.loop) for each in made]
-        return SyncExecution(made, lambda: app.loop)
+        def in_sync(made: Any) -> Any:
+            if isinstance(made, list):
+                return [SyncExecution(each, lambda: app.loop) for each in made]
+            return SyncExecution(made, lambda: app.loop)
+
+        return join(app, conn, submit, read, in_sync)
 
     def submission(self, *args: P.args, **kwargs: P.kwargs) -> Submission:
         """Build the submission that `submit` would send, for `flowfabric.engine.executions.submit`."""

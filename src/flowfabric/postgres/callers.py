@@ -36,6 +36,7 @@ class AsyncpgConnection(Protocol):
 
     async def fetch(self, query: str, *args: object) -> Sequence[Row]: ...
     def is_in_transaction(self) -> bool: ...
+    def is_closed(self) -> bool: ...
 
 
 class PsycopgConnection(Protocol):
@@ -135,6 +136,13 @@ class Caller(ABC):
     def after_commit(self, wake: Wake) -> None:  # noqa: B027 - most drivers cannot say when they have committed
         """Notify the workers of a lane after the caller's commit, if the driver has a hook for that."""
 
+    def _expect_postgres(self, found: str) -> None:
+        if found != "postgresql":
+            raise TypeError(
+                f"this connection of {self.name} is to {found}, not to Postgres; pass one to the Postgres database "
+                "that has the schema flowfabric"
+            )
+
     def _expect_transaction(self, *, is_open: bool) -> None:
         if not is_open:
             raise RuntimeError(
@@ -149,7 +157,7 @@ class OfAsyncpg(Caller):
     is_async, name = True, "asyncpg"
 
     def joined(self) -> Connection:
-        self._expect_transaction(is_open=self._conn.is_in_transaction())
+        self._expect_transaction(is_open=self._conn.is_closed() or self._conn.is_in_transaction())
         return cast("Connection", self._conn)
 
     def _fetch(self, text: str, arguments: Sequence[object]) -> Any:
@@ -162,9 +170,16 @@ class OfPsycopg(Caller):
     name = "psycopg"
 
     def _fetch(self, text: str, arguments: Sequence[object]) -> Any:
+        if self._hides_status():
+            with self._conn.pipeline() as pipeline:
+                pipeline.sync()
         with self._cursor() as cursor:
             cursor.execute(*self._statement(cursor, text, arguments), prepare=False)
             return cursor.fetchall()
+
+    def _hides_status(self) -> bool:
+        """Whether a pipeline has to be synchronized before the connection knows if a transaction is open."""
+        return bool(self._conn.autocommit and self._conn.info.pipeline_status)
 
     def _cursor(self) -> Any:
         self._expect_transaction(is_open=not self._conn.autocommit or self._conn.info.transaction_status != 0)
@@ -181,6 +196,9 @@ class OfPsycopgAsync(OfPsycopg):
     is_async = True
 
     async def _fetch(self, text: str, arguments: Sequence[object]) -> Any:
+        if self._hides_status():
+            async with self._conn.pipeline() as pipeline:
+                await pipeline.sync()
         async with self._cursor() as cursor:
             await cursor.execute(*self._statement(cursor, text, arguments), prepare=False)
             return await cursor.fetchall()
@@ -196,6 +214,7 @@ class OfSqlalchemy(Caller):
 
     def _fetch_on(self, given: Any, text: str, arguments: Sequence[object]) -> Sequence[Row]:
         conn = given if hasattr(given, "exec_driver_sql") else given.connection()
+        self._expect_postgres(conn.dialect.name)
         self._expect_transaction(is_open=not getattr(conn.connection.dbapi_connection, "autocommit", False))
         asked, values = portable.statement(text, arguments, ":p{}".format)
         named = {f"p{number}": value for number, value in enumerate(values, 1)}
@@ -227,6 +246,7 @@ class OfDjango(Caller):
     name = "Django"
 
     def _fetch(self, text: str, arguments: Sequence[object]) -> Sequence[Row]:
+        self._expect_postgres(self._conn.vendor)
         self._expect_transaction(is_open=not self._conn.get_autocommit())
         with self._conn.cursor() as cursor:
             cursor.execute(*portable.statement(text, arguments, _percent))

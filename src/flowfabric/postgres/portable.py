@@ -23,6 +23,8 @@ def statement(text: str, arguments: Sequence[object], placeholder: Callable[[int
         value = arguments[int(found[1]) - 1]
         if value is None:
             return "null"
+        if isinstance(value, list) and all(each is None for each in value):
+            return f"'{_text(value)}'"  # without a type: nothing here tells of which type the elements would be
         values.append(_text(value))
         return f"cast(cast({placeholder(len(values))} as text) as {_type(value)})"
 
@@ -32,7 +34,7 @@ def statement(text: str, arguments: Sequence[object], placeholder: Callable[[int
 def _type(value: object) -> str:
     if isinstance(value, list):
         kinds = {_type(each) for each in value if each is not None}
-        return f"{'bigint' if 'bigint' in kinds else next(iter(kinds), 'text')}[]"
+        return f"{'bigint' if 'bigint' in kinds else next(iter(kinds))}[]"
     if isinstance(value, int) and not isinstance(value, bool):
         return "int" if SMALLEST <= value <= LARGEST else "bigint"
     return next(name for kind, name in TYPES.items() if isinstance(value, kind))
