@@ -258,7 +258,6 @@ PARAMETERS = {
     "Execution.steps.results": "read the results too",
     "Execution.signal.name": "the name of the signal; the key of the waitpoint by default",
     "Execution.signal.payload": "the content; any JSON value",
-    "Flow.submit.conn": "your own connection, to submit in its transaction",
     "FlowHandle.__getitem__.node": "a node of the flow",
     "FlowHandle.describe.cursor": "`next_cursor` of the page before",
     "FlowHandle.describe.limit": "the largest number of members on a page",
