@@ -97,3 +97,29 @@ async def routed(number: int) -> int:
 ROUTED = [
     app.task(name=f"routed_{index}", lane="routed", needs={f"skill-{index}", "common"})(routed) for index in range(SETS)
 ]
+
+
+@app.task
+async def framed(ctx: Context, count: int) -> None:
+    """Append small frames, each when the one before is committed."""
+    for number in range(count):
+        await ctx.append_frame("token", number, kind="stdout")
+
+
+@app.task
+async def timed_frames(ctx: Context, count: int) -> None:
+    """Append frames that say when they were appended, and how long the call before took."""
+    took = 0.0
+    for _ in range(count):
+        await asyncio.sleep(random.uniform(0.005, 0.02))
+        began = time.monotonic()
+        await ctx.append_frame("time", {"appended": began, "previous_call": took})
+        took = time.monotonic() - began
+
+
+@app.task
+async def ticking(ctx: Context, count: int, pause: float) -> None:
+    """Append frames that say when they were appended, at random times."""
+    for _ in range(count):
+        await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+        await ctx.append_frame("time", time.monotonic())

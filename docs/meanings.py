@@ -90,6 +90,7 @@ PARAMETERS = {
     "key": "an idempotency key: a second call with this key returns what the first call created",
     "kid": "the name of the key, 1 to 64 letters, digits, dots, underscores or hyphens",
     "kind": "what this flow does, such as the name of your workflow; shown in lists",
+    "large_stream": "how many bytes of output make a running execution worth naming",
     "lane": "only items in this lane",
     "lanes": "the lanes (queues) that it serves",
     "expired": "include instances that have expired but were not removed by the sweep yet",

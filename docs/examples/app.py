@@ -329,7 +329,7 @@ async def of_execution(execution: Execution[list[str]], token: str) -> None:
     async for frame in execution.frames(attempts="valid"):
         if isinstance(frame, Superseded):
             shown = [old for old in shown if frame.keeps(old)]
-        else:
+        elif isinstance(frame, Frame):
             shown.append(frame)
             print(frame.text or "", end="")
     # Execution.summary

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -11,12 +12,13 @@ from flowfabric import App, Execution
 from flowfabric.engine import attempts, claims, executions, steps, streams
 from flowfabric.errors import ExecutionNotFound, InvalidCursor, InvalidLimit, ShuttingDown
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Claim, FailureClass, Frame, FrameKind, FrameToAppend, Step, Superseded, Tail
+from flowfabric.model import Claim, FailureClass, Frame, FrameKind, FrameToAppend, Step, Superseded, Tail, Trimmed
 from flowfabric.postgres.driver import Connection
 from tests.app.scene import TIMEOUT
 from tests.engine.streams.scene import appended, frame, patch
 from tests.given import Given, until
 
+Found = Frame | Superseded | Trimmed
 RETRIED = {"retry": {"max_retries": 3}}
 
 
@@ -39,11 +41,13 @@ async def save(given: Given, claim: Claim, name: str) -> None:
     await steps.save_step(given.conn, Step(fence=claim.fence, name=name, occurrence=1, result=b"1"))
 
 
-def said(found: Frame | Superseded) -> object:
+def said(found: Found) -> object:
+    if isinstance(found, Trimmed):
+        return found.kind
     return found.payload.decode() if isinstance(found, Frame) else (found.attempt, found.by, found.last_id)
 
 
-async def read(execution: Execution[object], cursor: str | None = None, **options: object) -> list[Frame | Superseded]:
+async def read(execution: Execution[object], cursor: str | None = None, **options: object) -> list[Found]:
     async with asyncio.timeout(TIMEOUT):
         return [found async for found in execution.frames(cursor, **options)]  # type: ignore[arg-type]
 
@@ -255,11 +259,11 @@ async def test_a_tail_killed_and_resumed_at_every_frame_yields_the_same_sequence
     assert await read(execution, attempts="all") == whole
 
 
-async def resuming(execution: Execution[object]) -> list[Frame | Superseded]:
+async def resuming(execution: Execution[object], **options: Any) -> list[Found]:
     """Read one frame at a time, each with a reader of its own, until there is none."""
-    found: list[Frame | Superseded] = []
+    found: list[Found] = []
     while True:
-        reader = execution.frames(found[-1].cursor if found else None)
+        reader = execution.frames(found[-1].cursor if found else None, **options)
         try:
             found.append(await anext(reader))
         except StopAsyncIteration:
@@ -281,6 +285,45 @@ async def test_a_slow_reader_neither_holds_up_others_nor_loses_a_frame(opened: A
     assert len(await read(execution)) == 3_001
     found += [it async for it in slow]
     assert [said(it) for it in found] == ["first", *map(str, range(3_000))]
+
+
+async def test_a_reader_that_retention_has_passed_is_told_and_goes_on(opened: App, given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 10}})
+    execution = opened.execution(claim.execution_id)
+    slow = aiter(execution.frames())
+    await appended(given.conn, claim, b"0")
+    found = [await anext(slow)]
+    await appended(given.conn, claim, *(b"%d" % n for n in range(1, 100)))
+    await streams.trim_frames(given.conn)
+    await attempts.complete(given.conn, claim.fence)
+    found += [it async for it in slow]
+
+    assert [said(it) for it in found] == ["0", "trimmed", *map(str, range(90, 100))]
+    assert [said(it) for it in await read(execution)] == ["trimmed", *map(str, range(90, 100))]
+    assert await resuming(execution) == await read(execution)
+
+
+async def test_a_reader_of_a_stream_that_was_deleted_is_told_and_gets_the_next_attempt(
+    opened: App, given: Given
+) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_ms": 60_000}, **RETRIED})
+    execution = opened.execution(claim.execution_id)
+    reading = aiter(execution.frames(attempts="valid"))
+    await appended(given.conn, claim, b"1")
+    await save(given, claim, "first")
+    shown = await anext(reading)
+    again = await fail(given, claim)
+    await streams.trim_frames(given.conn)
+    await appended(given.conn, again, b"2")
+    await attempts.complete(given.conn, again.fence)
+
+    assert [said(it) async for it in reading] == ["2"]
+    assert [said(it) for it in await read(execution, attempts="all")][::2] == ["trimmed", "2"]
+    [_, mark, _] = await read(execution, attempts="all")
+    assert isinstance(mark, Superseded)
+    assert isinstance(shown, Frame)
+    assert mark.keeps(shown)
+    assert await resuming(execution, attempts="all") == await read(execution, attempts="all")
 
 
 async def test_many_tails_use_one_connection_to_listen_and_one_to_read(

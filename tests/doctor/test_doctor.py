@@ -6,12 +6,15 @@ from typing import Any
 from uuid import uuid4
 
 import asyncpg
+import msgspec
 
 from flowfabric import testing
 from flowfabric.config import Config
 from flowfabric.doctor import diagnose
-from flowfabric.engine import claims, events, executions, lanes, turns, workers
-from flowfabric.model import Finding, Level
+from flowfabric.doctor.work import judge_work
+from flowfabric.engine import attempts, claims, events, executions, lanes, turns, workers
+from flowfabric.engine import doctor as engine
+from flowfabric.model import FailureClass, Finding, Level
 from flowfabric.postgres.database import Database
 from flowfabric.postgres.driver import Connection
 from flowfabric.schema import migrate
@@ -20,6 +23,7 @@ from tests import sources
 from tests.conftest import Connect
 from tests.engine.budgets.scene import make
 from tests.engine.events.log import write_directly
+from tests.engine.streams.scene import appended
 from tests.engine.stuck import everything_stuck
 from tests.engine.waits.scene import waiting
 from tests.given import Given, submission
@@ -225,6 +229,50 @@ async def test_a_removal_that_is_late_counts_as_a_sweep_that_does_not_run_unless
     assert [finding.subject for finding in await found(conn, "sweeps")] == ["remove_ended"]
 
     await turns.take_turn(conn, "remove_ended", uuid4(), turn=timedelta(minutes=2))
+    assert await found(conn, "sweeps") == []
+
+
+async def test_running_executions_that_keep_much_output_are_found(conn: Connection, given: Given) -> None:
+    policy = {"stream": {"retention_maxlen": 32}, "retry": {"max_retries": 1}}
+    large, small = await given.claimed(lane="agents", policy=policy), await given.claimed()
+    ended = await given.claimed()
+    for claim, count in ((large, 60), (small, 8), (ended, 60)):
+        await appended(conn, claim, *[b"x" * 65_536] * count)
+    await attempts.complete(conn, ended.fence)
+    await attempts.fail(conn, large.fence, "down", class_=FailureClass.TRANSIENT)
+    await given.time_passes(minutes=5)
+    [again] = await given.claim(lanes=["agents"])
+    await appended(conn, again, b"x" * 65_536)
+
+    facts = await engine.diagnose(conn, large_stream=1 << 20)
+    [found] = facts.large_streams
+    assert (found.execution_id, found.lane, found.attempts) == (str(large.execution_id), "agents", 2)
+    assert (found.frames, found.bytes) == (41, 41 * 65_536)
+    [finding] = [it for it in judge_work(facts) if it.check == "streams"]
+    assert (finding.level, finding.subject, finding.value) == (Level.ADVICE, str(large.execution_id), "3 MiB")
+    assert "ff lanes configure agents --stream-retention-maxlen" in finding.remedy
+    assert (await engine.diagnose(conn)).large_streams == []
+
+
+async def test_a_database_that_is_mostly_output_is_found(conn: Connection) -> None:
+    facts = await engine.diagnose(conn)
+    assert 0 < facts.frames_bytes < facts.database_bytes
+    assert [it for it in judge_work(facts) if it.check == "streams"] == []
+
+    full = msgspec.structs.replace(facts, frames_bytes=30 << 30, database_bytes=40 << 30)
+    [finding] = [it for it in judge_work(full) if it.check == "streams"]
+    assert (finding.subject, finding.value) == ("flowfabric.frames", "30.0 GiB")
+    assert "75% of the database" in finding.problem
+
+
+async def test_frames_that_are_not_trimmed_are_found(conn: Connection, given: Given, database: Database) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_ms": 1_000}})
+    await appended(conn, claim, b"1")
+    await attempts.complete(conn, claim.fence)
+    await given.time_passes(minutes=6)
+
+    assert [finding.subject for finding in await found(conn, "sweeps")] == ["trim_frames"]
+    await run_each(database, sweeps(CONFIG))
     assert await found(conn, "sweeps") == []
 
 

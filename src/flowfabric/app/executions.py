@@ -36,6 +36,7 @@ from flowfabric.model import (
     SubmitOutcome,
     Submitted,
     Superseded,
+    Trimmed,
 )
 from flowfabric.payloads.codecs import of_result
 from flowfabric.postgres.call import LONGEST_PAGE
@@ -221,13 +222,14 @@ class Execution(Generic[R]):
 
     async def frames(
         self, cursor: str | None = None, *, attempts: Attempts = "current", best_effort: bool = True
-    ) -> AsyncIterator[Frame | Superseded]:
+    ) -> AsyncIterator[Frame | Superseded | Trimmed]:
         """Yield what the execution puts out, past and new, until it has ended.
 
         Starts with the current attempt, or after the frame with this cursor. `attempts="all"` starts with the first
         attempt; `"valid"` does too, and leaves out what another attempt has replaced; a number reads only that one. If
         another attempt replaces the one that is read, a `Superseded` says which frames stay valid, and the frames of
-        the next attempt follow. A slow reader loses no durable frame that the stream still keeps.
+        the next attempt follow. A slow reader loses no durable frame that the stream still keeps; if retention has
+        deleted frames before the reader came to them, it gets a `Trimmed` in their place.
 
         Raises `ExecutionNotFound`, `InvalidCursor`, and `StreamDisconnected` if the database is unavailable for longer
         than the setting `subscription_timeout`.

@@ -17,7 +17,7 @@ from flowfabric.app.subscriptions import EventLog
 from flowfabric.engine import streams
 from flowfabric.errors import FlowFabricError, InvalidLimit, ShuttingDown, StreamDisconnected
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Frame, FramePage, Superseded, Tail
+from flowfabric.model import Frame, FrameMode, FramePage, Superseded, Tail, Trimmed
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.notify import Notification, Notifier
 
@@ -189,17 +189,27 @@ class Follower:
             self._attempt = attempts if isinstance(attempts, int) else 1
         self._known: tuple[object, ...] | None = None
 
-    async def __aiter__(self) -> AsyncIterator[Frame | Superseded]:
-        """Yield frames attempt by attempt, and a mark between two attempts, until the execution has ended."""
+    async def __aiter__(self) -> AsyncIterator[Frame | Superseded | Trimmed]:
+        """Yield frames attempt by attempt, and a mark between two attempts, until the execution has ended.
+
+        A mark also stands where frames are missing.
+        """
         while True:
             page = await self._next_page()
             attempt = self._attempt = self._attempt or page.attempt or (1 if page.latest == 0 else None)
             follows = attempt is not None and page.latest > attempt
             last_id = await self._last_valid(attempt) if follows else None
             skips = follows and self._attempts == "valid"
+            trimmed = None if page.trimmed_to is None else Trimmed(attempt=page.attempt, last_id=page.trimmed_to)
+            if trimmed is not None and not page.frames:
+                self._after = trimmed.last_id
+                yield trimmed
             for frame in page.frames:
                 if skips and not _is_valid(frame.id, last_id):
                     break
+                if trimmed is not None and frame.mode is FrameMode.DURABLE:
+                    yield trimmed
+                    trimmed = None
                 self._after = frame.id
                 yield frame
             else:

@@ -8,13 +8,13 @@ import click
 
 from flowfabric.cli import formatting
 from flowfabric.cli.errors import JSON
-from flowfabric.model import Frame, FrameKind, FrameMode, Superseded
+from flowfabric.model import Frame, FrameKind, FrameMode, Superseded, Trimmed
 
 CLEAR = "\r\x1b[K"
 
 
-def document(found: Frame | Superseded) -> Mapping[str, object]:
-    """A frame as `--json` prints it: with its cursor, and its payload decoded."""
+def document(found: Frame | Superseded | Trimmed) -> Mapping[str, object]:
+    """A frame, or a mark, as `--json` prints it: with its cursor, and its payload decoded."""
     fields: dict[str, Any] = {"cursor": found.cursor, **formatting.fields(found)}
     if isinstance(found, Frame):
         fields["payload"] = formatting.payload(found.payload, found.encoding)
@@ -31,12 +31,14 @@ class Screen:
         self._bar = ""
         self._draws = sys.stderr.isatty()
 
-    def write(self, found: Frame | Superseded) -> None:
+    def write(self, found: Frame | Superseded | Trimmed) -> None:
         """Write one frame."""
         if self._as_json:
             click.echo(formatting.json(document(found)))
         elif isinstance(found, Superseded):
             self._line(f"-- attempt {found.by} replaces attempt {found.attempt}{_dropped(found)} --", err=True)
+        elif isinstance(found, Trimmed):
+            self._line(f"-- older output of attempt {found.attempt} has been deleted: retention --", err=True)
         elif found.mode is FrameMode.SUMMARY:
             self._summarize(found)
         elif found.text is not None and found.kind in (FrameKind.STDOUT, FrameKind.STDERR):

@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from flowfabric.doctor.server import in_words
-from flowfabric.model.doctor import ConsumerFacts, Finding, Level, WorkFacts
+from flowfabric.model.doctor import ConsumerFacts, Finding, LargeStream, Level, WorkFacts
 from flowfabric.model.overview import Stuck
 
-CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes", "tasks", "code")
+CHECKS = ("engine_clock", "signing_key", "log", "consumers", "sweeps", "retention", "lanes", "routes", "tasks", "code",
+          "streams")  # fmt: skip
 FAR_BEHIND = 100_000
 LITTLE_ROOM = 1_000_000
 LONG_REMOVAL = timedelta(days=1)
+MUCH_OUTPUT = 10 << 30
 
 # Per reason why a route is blocked: the check, its level, and what it means for the executions.
 BLOCKED = {
@@ -25,7 +27,7 @@ BLOCKED = {
 
 
 def judge_work(facts: WorkFacts) -> Iterator[Finding]:
-    """Check the clock, signing key, log, consumers, sweeps and retention, and whether workers can claim."""
+    """Check the clock, signing key, log, consumers, sweeps, retention and output, and whether workers can claim."""
     yield from _clock(facts)
     yield from _key(facts)
     yield from _log(facts)
@@ -35,6 +37,7 @@ def judge_work(facts: WorkFacts) -> Iterator[Finding]:
     yield from _retention(facts)
     for stuck in facts.stuck:
         yield _stuck(stuck, facts)
+    yield from _streams(facts)
 
 
 def _clock(facts: WorkFacts) -> Iterator[Finding]:
@@ -124,6 +127,46 @@ def _retention(facts: WorkFacts) -> Iterator[Finding]:
         means="it pauses to leave the server to running work, and removes fewer executions than end: the tables grow",
         remedy="when there is little work, run `ff sweep --once`, which removes everything without pauses",
     )
+
+
+def _streams(facts: WorkFacts) -> Iterator[Finding]:
+    for large in facts.large_streams:
+        yield _large_stream(large)
+    if facts.frames_bytes >= MUCH_OUTPUT and facts.frames_bytes * 2 > facts.database_bytes:
+        share = facts.frames_bytes / facts.database_bytes
+        yield Finding(
+            check="streams",
+            level=Level.ADVICE,
+            subject="flowfabric.frames",
+            value=_gib(facts.frames_bytes),
+            problem=f"the output of executions takes {_gib(facts.frames_bytes)}, {share:.0%} of the database",
+            means="frames are kept as long as their execution, unless their lane or policy says otherwise",
+            remedy="delete them earlier: ff lanes configure LANE --stream-retention 1d",
+        )
+
+
+def _large_stream(large: LargeStream) -> Finding:
+    lane = shlex.quote(large.lane)
+    attempts = f"{large.attempts:,} attempts" if large.attempts > 1 else "1 attempt"
+    return Finding(
+        check="streams",
+        level=Level.ADVICE,
+        subject=large.execution_id,
+        value=_mib(large.bytes),
+        problem=f"execution {large.execution_id} runs in lane {large.lane} and keeps about {_mib(large.bytes)} of "
+        f"output: {large.frames:,} frames of {attempts}",
+        means="it grows until each attempt has reached its retention, and stays until the execution is removed",
+        remedy=f"keep fewer frames from the next attempt on: ff lanes configure {lane} --stream-retention-maxlen 1000; "
+        f"delete them sooner: --stream-retention 1h; store large data elsewhere and append a reference",
+    )
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):,.1f} GiB"
 
 
 def _stuck(stuck: Stuck, facts: WorkFacts) -> Finding:

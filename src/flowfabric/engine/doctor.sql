@@ -29,6 +29,9 @@ language sql stable as $$
         select 'time_out_waits', (select w.timeout_at from flowfabric.waits w where w.timeout_at is not null
                                   order by w.timeout_at limit 1), interval '1 min'
         union all
+        select 'trim_frames', (select s.trim_at from flowfabric.streams s where s.trim_at > '-infinity'
+                               order by s.trim_at limit 1), interval '5 min'
+        union all
         select 'close_waitpoints', (select w.expires_at from flowfabric.waitpoints w where w.expires_at is not null
                                     order by w.expires_at limit 1), interval '1 min'
         union all
@@ -64,11 +67,46 @@ language sql stable as $$
     select t.since from flowfabric.turns t where t.sweep = 'remove_ended' and t.ends_at > _removing_since.now
 $$;
 
--- Collect the engine's facts for the doctor: its clock, the signing key, the log, overdue sweeps, stuck executions in
--- the first 100 lanes, and the 100 named log consumers that are furthest behind.
+-- Find the running executions whose streams keep much: of the first 10,001, the 20 with the most frames. The bytes are
+-- estimated from the last 100 frames of each attempt. A stream may keep a quarter more than its retention says, because
+-- it is trimmed late.
 --
---   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, removing_since, stuck, consumers}
-create or replace function flowfabric.diagnose()
+--   returns  a row per execution that keeps at least `least_bytes`
+create or replace function flowfabric._large_streams(least_bytes bigint)
+returns table (execution_id text, lane text, attempts int, frames bigint, bytes bigint)
+language sql stable as $$
+    with running as materialized (
+        select t.partition, t.id, t.lane from flowfabric.tickets t where t.phase = 'active' and t.ties limit 10001
+    ), counted as materialized (
+        select r.partition, r.id, r.lane, s.attempts, s.frames
+        from running r
+        cross join lateral (
+            select count(*)::int as attempts, sum(least(s.frame_count, s.max_frames * 5 / 4))::bigint as frames
+            from flowfabric.streams s where s.partition = r.partition and s.execution = r.id offset 0) s
+        where s.frames >= _large_streams.least_bytes / 65536
+        order by s.frames desc limit 20
+    )
+    select c.id::text, c.lane, c.attempts, c.frames, b.bytes
+    from counted c
+    cross join lateral (
+        select sum(least(s.frame_count, s.max_frames * 5 / 4) * f.mean)::bigint as bytes
+        from flowfabric.streams s
+        cross join lateral (
+            select coalesce(avg(octet_length(f.payload)), 0) as mean from (
+                select f.payload from flowfabric.frames f
+                where f.partition = s.partition and f.execution = s.execution and f.attempt = s.attempt
+                order by f.ms desc, f.seq desc limit 100) f) f
+        where s.partition = c.partition and s.execution = c.id) b
+    where b.bytes >= _large_streams.least_bytes
+    order by b.bytes desc
+$$;
+
+-- Collect the engine's facts for the doctor: its clock, the signing key, the log, overdue sweeps, stuck executions in
+-- the first 100 lanes, the 100 named log consumers that are furthest behind, and how much the streams keep.
+--
+--   returns  {at, pid, clock_offset_s, has_key, log_room, unread_count, overdue, removing_since, stuck, consumers,
+--            frames_bytes, database_bytes, large_streams}
+create or replace function flowfabric.diagnose(large_stream_bytes bigint default 104857600)
 returns text
 language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
@@ -110,5 +148,9 @@ begin
                           'acknowledged_at', c.acknowledged_at, 'is_cut_off', c.event_id < h.oldest - 1)
                           order by c.event_id), '[]')
                       from (select c.* from flowfabric.consumers c order by c.event_id limit 100) c
-                      cross join flowfabric.horizon h));
+                      cross join flowfabric.horizon h),
+        'frames_bytes', pg_total_relation_size('flowfabric.frames'),
+        'database_bytes', pg_database_size(current_database()),
+        'large_streams', (select coalesce(jsonb_agg(to_jsonb(l) order by l.bytes desc), '[]')
+                          from flowfabric._large_streams(diagnose.large_stream_bytes) l));
 end $$;

@@ -111,6 +111,7 @@ from flowfabric.model.streams import (
     StreamSummary,
     Superseded,
     Tail,
+    Trimmed,
 )
 from flowfabric.model.suspending import ExecutionToSuspend
 from flowfabric.model.waits import (
@@ -275,6 +276,7 @@ __all__ = [
     "Tail",
     "TaskVersion",
     "Timing",
+    "Trimmed",
     "Unheld",
     "Usage",
     "UsageReport",

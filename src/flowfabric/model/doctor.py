@@ -105,6 +105,16 @@ class ConsumerFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_cut_off: bool
 
 
+class LargeStream(msgspec.Struct, frozen=True, kw_only=True):
+    """A running execution whose streams keep many bytes."""
+
+    execution_id: str
+    lane: str
+    attempts: int
+    frames: int
+    bytes: int
+
+
 class WorkFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about the engine and its work."""
 
@@ -118,3 +128,6 @@ class WorkFacts(msgspec.Struct, frozen=True, kw_only=True):
     removing_since: datetime | None
     stuck: Sequence[Stuck]
     consumers: Sequence[ConsumerFacts]
+    frames_bytes: int
+    database_bytes: int
+    large_streams: Sequence[LargeStream]

@@ -122,6 +122,24 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"{self.by}:0-0"
 
 
+class Trimmed(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A mark where frames are missing: retention has deleted them before this reader came to them."""
+
+    attempt: int
+    last_id: str
+    """Frames up to this id are missing."""
+    kind: Literal["trimmed"] = "trimmed"
+
+    @property
+    def text(self) -> None:
+        """`None`, because a mark has no text."""
+
+    @property
+    def cursor(self) -> str:
+        """Where a reader continues after this mark."""
+        return f"{self.attempt}:{self.last_id}"
+
+
 class FramePage(msgspec.Struct, frozen=True, kw_only=True):
     """Frames of one attempt, and how its stream stands.
 
@@ -139,6 +157,8 @@ class FramePage(msgspec.Struct, frozen=True, kw_only=True):
     closed_reason: str | None = None
     next: str | None = None
     """The id to read from next, if more frames follow."""
+    trimmed_to: str | None = None
+    """If durable frames that belong into this page have been deleted by retention: the id up to which."""
 
 
 class Tail(msgspec.Struct, frozen=True, kw_only=True, gc=False):

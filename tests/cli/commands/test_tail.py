@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from flowfabric import App, Context
-from flowfabric.engine import attempts
+from flowfabric.engine import attempts, streams
 from tests.app.scene import working
 from tests.cli.conftest import Run, Start
 from tests.engine.streams.scene import appended
@@ -42,6 +42,19 @@ async def test_each_json_line_has_the_cursor_to_continue_with(here: Run, given: 
     assert [(line["type"], line["payload"]) for line in lines] == [("page", {"n": 1}), ("page", 2), ("page", 3)]
     _, rest, _ = await here(f"executions tail {claim.execution_id} --json --cursor {lines[0]['cursor']}")
     assert rest.splitlines() == out.splitlines()[1:]
+
+
+async def test_a_tail_says_that_output_was_deleted(here: Run, given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 1}})
+    await appended(given.conn, claim, *(b'"%d"' % n for n in range(100)), kind="stdout")
+    await streams.trim_frames(given.conn)
+    await attempts.complete(given.conn, claim.fence)
+
+    _, out, err = await here(f"executions tail {claim.execution_id}")
+    assert (out, err) == ("99\n", "-- older output of attempt 1 has been deleted: retention --\n")
+    _, out, _ = await here(f"executions tail {claim.execution_id} --json")
+    mark, last = [msgspec.json.decode(line) for line in out.splitlines()]
+    assert (mark["kind"], mark["attempt"], last["payload"]) == ("trimmed", 1, "99")
 
 
 async def test_submit_follow_prints_the_output_and_then_the_result(here: Run, app: App) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from flowfabric import cursors
 from flowfabric.engine import attempts, executions, lanes, streams
 from flowfabric.errors import InvalidPolicy
-from flowfabric.model import Appended, FailureClass
+from flowfabric.model import Appended, Claim, FailureClass, FramePage, Tail
 from tests.conftest import Connect
 from tests.engine.streams.scene import appended, frame, patch, payloads
 from tests.given import Given
@@ -229,3 +230,54 @@ async def test_frames_of_an_attempt_that_is_retried_are_deleted_while_the_next_o
     assert moved == [1, 0]
     assert await payloads(given.conn, claim.execution_id, attempt=1) == []
     assert await payloads(given.conn, claim.execution_id, attempt=2) == [b"2"]
+
+
+async def test_a_tail_is_told_which_frames_were_deleted_before_it_came_to_them(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 10}})
+    ids = await appended(given.conn, claim, *(b"%d" % n for n in range(100)))
+    await streams.append_frame(given.conn, patch(claim, b"{}"))
+    kept = await tail(given, claim)
+    await streams.trim_frames(given.conn)
+
+    assert kept.trimmed_to is None
+    for after in ("0-0", ids[0], ids[88]):
+        page = await tail(given, claim, after)
+        assert page.frames[0].id == ids[90]
+        assert cursors.parse_frame_cursor(str(page.trimmed_to)) < cursors.parse_frame_cursor(ids[90])
+        assert cursors.parse_frame_cursor(str(page.trimmed_to)) >= cursors.parse_frame_cursor(ids[89])
+        assert (await tail(given, claim, str(page.trimmed_to))).trimmed_to is None
+    assert [(await tail(given, claim, after)).trimmed_to for after in (ids[90], ids[99])] == [None, None]
+
+
+async def test_a_tail_is_told_that_a_stream_whose_retention_has_passed_was_deleted(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_ms": 60_000}})
+    [first, last] = await appended(given.conn, claim, b"1", b"2")
+    await attempts.complete(given.conn, claim.fence)
+    await given.time_passes(minutes=2)
+    before = await tail(given, claim)
+    await streams.trim_frames(given.conn)
+
+    assert ([it.id for it in before.frames], before.trimmed_to) == ([first, last], None)
+    for after, told in (("0-0", last), (first, last), (last, None)):
+        page = await tail(given, claim, after)
+        assert ([*page.frames], page.trimmed_to, page.closed_reason) == ([], told, "attempt_success")
+
+
+async def test_the_first_frame_of_a_millisecond_has_a_mark_that_ends_before_it(given: Given) -> None:
+    claim = await given.claimed(policy={"stream": {"retention_maxlen": 1}})
+    for _ in range(70):
+        await appended(given.conn, claim, b"1")
+        await given.time_passes(milliseconds=20)
+    await streams.trim_frames(given.conn)
+    page = await tail(given, claim)
+
+    assert page.trimmed_to is not None
+    assert page.frames[0].id.endswith("-0")
+    assert (await tail(given, claim, page.trimmed_to)).trimmed_to is None
+    assert (await tail(given, claim, page.trimmed_to)).frames == page.frames
+
+
+async def tail(given: Given, claim: Claim, after: str = "0-0") -> FramePage:
+    [page] = await streams.tail_frames(given.conn, [Tail(execution_id=claim.execution_id, after=after)], limit=100)
+    assert isinstance(page, FramePage)
+    return page

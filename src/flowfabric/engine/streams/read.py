@@ -109,6 +109,7 @@ def _page(rows: Sequence[Row]) -> FramePage:
         has_ended=first["has_ended"],
         closed_at=first["closed_at"],
         closed_reason=first["closed_reason"],
+        trimmed_to=next((row["trimmed_to"] for row in rows if row["trimmed_to"] is not None), None),
         next=after if first["more"] else None,
     )
 

@@ -47,7 +47,8 @@ begin
 end $$;
 
 -- Find what stays valid of attempts that others have followed: the last frame of each before the last entry of the
--- journal that was saved by its end. A later attempt does not repeat what comes before that entry.
+-- journal that was saved by its end. A later attempt does not repeat what comes before that entry. If this frame has
+-- been deleted, the highest id that it can have had.
 --
 --   returns  a row per attempt whose stream is closed and has such a frame
 create or replace function flowfabric.find_valid_frames(partition int, id uuid)
@@ -59,15 +60,16 @@ begin
     with saved as materialized (
         select j.at from flowfabric._journal(find_valid_frames.partition, find_valid_frames.id) j
     )
-    select s.attempt, f.ms || '-' || f.seq
+    select s.attempt, coalesce(f.ms || '-' || f.seq, floor(extract(epoch from j.at) * 1000) || '-2147483646')
     from flowfabric.streams s
     cross join lateral (select max(j.at) as at from saved j where j.at <= s.closed_at) j
-    cross join lateral (
+    left join lateral (
         select f.ms, f.seq from flowfabric.frames f
         where f.partition = s.partition and f.execution = s.execution and f.attempt = s.attempt and f.at <= j.at
-        order by f.ms desc, f.seq desc limit 1) f
+        order by f.ms desc, f.seq desc limit 1) f on true
     where s.partition = find_valid_frames.partition and s.execution = find_valid_frames.id
-      and s.closed_at is not null;
+      and s.closed_at is not null and j.at is not null
+      and (f.ms is not null or s.durable_count > s.max_frames or s.retention is not null);
 end $$;
 
 -- Check how many frames a page may have.
@@ -83,7 +85,7 @@ begin
 end $$;
 
 -- Read ranges of frames of many streams, at most `take` of each and 4 MiB of all. Best-effort frames that have expired
--- are gone.
+-- are gone. If durable frames that are asked for have been deleted, the first one that is left says so.
 --
 --   returns  per item its frames, or one row without a frame
 create or replace function flowfabric._frames_of(
@@ -92,7 +94,8 @@ create or replace function flowfabric._frames_of(
 returns setof flowfabric.read_frame
 language sql stable as $$
     with asked as (
-        select x.item, x.partition, x.id, l.latest, l.has_ended, coalesce(x.attempt, l.latest) as attempt,
+        select x.item, x.partition::smallint as partition, x.id, l.latest, l.has_ended,
+               coalesce(x.attempt, l.latest) as attempt,
                x.from_ms, x.from_seq, coalesce(x.to_ms, 9223372036854775807) as to_ms,
                coalesce(x.to_seq, 2147483647) as to_seq, coalesce(x.best_effort, true) as best_effort
         from unnest(_frames_of.partitions, _frames_of.ids, _frames_of.attempts, _frames_of.froms_ms,
@@ -103,12 +106,16 @@ language sql stable as $$
             from flowfabric.executions e left join flowfabric.tickets t on t.partition = e.partition and t.id = e.id
             where e.partition = x.partition and e.id = x.id offset 0) l on true
     ), found as (
-        select a.item, a.latest, a.has_ended, a.attempt, s.closed_at, s.closed_reason, f.*,
+        select a.*, s.closed_at, s.closed_reason, s.is_over, s.durable_count, s.max_frames, s.last_ms, s.last_seq,
+               f.*,
+               min(f.ordinal) filter (where f.mode = 'durable') over (partition by a.item) as first_ordinal,
                row_number() over (partition by a.item order by f.ms, f.seq) as place,
                sum(octet_length(f.payload) + 100) over (order by a.item, f.ms, f.seq) as bytes
         from asked a
         left join lateral (
-            select s.closed_at, s.closed_reason from flowfabric.streams s
+            select s.closed_at, s.closed_reason, s.durable_count, s.max_frames, s.last_ms, s.last_seq,
+                   coalesce(s.closed_at + s.retention <= _frames_of.now, false) as is_over
+            from flowfabric.streams s
             where s.partition = a.partition and s.execution = a.id and s.attempt = a.attempt offset 0) s on true
         left join lateral (
             select f.ms, f.seq, f.at, f.kind, f.mode, f.type, f.encoding, f.correlation_id, f.payload, f.ordinal
@@ -130,7 +137,22 @@ language sql stable as $$
            case when j.fits then coalesce(j.type, j.kind::text) end, case when j.fits then j.at end,
            case when j.fits then j.payload end, case when j.fits then coalesce(j.encoding, 'json') end,
            case when j.fits then j.mode::text end, case when j.fits then j.correlation_id end,
-           case when j.fits and j.mode = 'summary' then j.ordinal end
-    from judged j where j.fits or j.place = 1
+           case when j.fits and j.mode = 'summary' then j.ordinal end,
+           case when _frames_of.kinds is not null then null
+                when j.ms is null and j.is_over and j.durable_count > 0
+                     and (j.last_ms, j.last_seq) >= (j.from_ms, j.from_seq)
+                    then j.last_ms || '-' || j.last_seq
+                when j.fits and j.mode = 'durable' and j.ordinal = j.first_ordinal and j.ordinal > 1
+                     and (j.is_over or j.durable_count > j.max_frames) and (b.ms, b.seq) >= (j.from_ms, j.from_seq)
+                     and (select f.ms from flowfabric.frames f
+                          where f.partition = j.partition and f.execution = j.id and f.attempt = j.attempt
+                            and (f.ms, f.seq) < (j.ms, j.seq) and f.mode = 'durable'
+                          order by f.ms desc, f.seq desc limit 1) is null
+                    then b.ms || '-' || b.seq end
+    from judged j
+    -- The highest id before that of the frame.
+    cross join lateral (select case j.seq when 0 then j.ms - 1 else j.ms end as ms,
+                               case j.seq when 0 then 2147483646 else j.seq - 1 end as seq) b
+    where j.fits or j.place = 1
     order by j.item, j.ms, j.seq
 $$;

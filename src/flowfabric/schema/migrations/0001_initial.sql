@@ -365,10 +365,11 @@ create table flowfabric.frames (
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 10000);
 
 -- What read_frames and tail_frames return: an item, how its execution stands, and one frame of the stream, or none.
+-- `trimmed_to` says that the frames before this one have been deleted, up to this id, although they are asked for.
 create type flowfabric.read_frame as (
     item int, latest int, has_ended boolean, attempt int, closed_at timestamptz, closed_reason text, more boolean,
     frame_id text, kind text, frame_type text, at timestamptz, payload bytea, encoding text, mode text,
-    correlation_id text, summary_version bigint
+    correlation_id text, summary_version bigint, trimmed_to text
 );
 
 -- Waits.
