@@ -193,7 +193,7 @@ PARAMETERS = {
     "window_seconds": "the length of the window",
     "wish": "the request: the condition, its waitpoints and the timeout",
     "retired": "names of steps and waits that the handler no longer has",
-    "capture_logs": 'whether the output of an execution shows what its handler logs, or from which level on, such as `"WARNING"`',
+    "capture_logs": 'whether the output shows what the handler logs; a level such as `"WARNING"` is the lowest shown',
     "version": "the number of this version of the handler; none by default, which counts as 1",
     "was": "earlier names, under which earlier versions of the code have saved it",
     "worker": "the name of the worker, the same for all its processes",

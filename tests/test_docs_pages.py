@@ -118,6 +118,7 @@ def test_python_is_python(page: Path) -> None:
         ("wait-for-a-person", "approval.py"),
         ("limit-what-is-spent", "budget.py"),
         ("submit-in-your-own-transaction", "transaction.py"),
+        ("show-output", "streaming.py"),
     ],
 )
 def test_a_page_with_an_example_leads_to_it(page: str, example: str) -> None:

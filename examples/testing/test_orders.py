@@ -2,7 +2,7 @@
 
 import orders
 import pytest
-from orders import app, charge, place_large_order
+from orders import app, charge, place_large_order, write_receipt
 
 from flowfabric import ExecutionFailed
 
@@ -69,3 +69,25 @@ def test_a_large_order_is_rejected(app_worker, engine):
 
     engine.reject(order, by="grace")
     assert order.result() == "rejected by grace"
+
+
+async def test_a_receipt_is_shown_while_it_is_written(app_worker):
+    await app_worker(app)
+    receipt = await write_receipt.submit("ada", [30, 12])
+
+    shown = [frame.text async for frame in receipt.frames() if frame.kind == "stdout"]
+    assert "".join(shown) == "receipt for ada\n30\n12\n"
+    assert (await receipt.progress()).percent == 100
+
+
+def test_no_line_of_a_receipt_is_shown_twice_when_it_is_retried(app_worker, clock, monkeypatch):
+    def fails_once(amount):
+        monkeypatch.undo()
+        raise ConnectionError("the printer is busy")
+
+    monkeypatch.setattr(orders, "line", fails_once)
+    receipt = app_worker(app)(write_receipt).submit("ada", [30, 12])
+    clock.advance("2m")
+
+    shown = [frame.text for frame in receipt.frames(attempts="valid") if frame.kind == "stdout"]
+    assert "".join(shown) == "receipt for ada\n30\n12\n"

@@ -95,7 +95,7 @@ def test_the_example_passes_on_a_new_server_that_two_processes_share_and_nothing
 ) -> None:
     done = run("-n2", *NO_PLUGIN, f"--basetemp={tmp_path / 'base'}", url=None, cwd=EXAMPLE)
 
-    assert "6 passed" in done.stdout, done.stdout + done.stderr
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
     [data] = [found.parent for found in (tmp_path / "base").rglob("server.lock")]
     assert data == tmp_path / "base" / "postgres"
     assert not (data / "cluster" / "postmaster.pid").exists()
