@@ -18,7 +18,7 @@ from docs.fields import FIELDS, VALUES
 from docs.meanings import ATTRIBUTES, OBVIOUS, PARAMETERS, SHARED
 from docs.signatures import Signature, constructor, protocol, signature, signatures
 from docs.snippets import snippets
-from flowfabric.app.decorators import TaskDecorator
+from flowfabric.app.decorators import StepDecorator, TaskDecorator
 from flowfabric.errors import FlowFabricError
 from flowfabric.ids import EntityId
 from flowfabric.model import EventKind
@@ -200,10 +200,14 @@ def _thing(name: str, thing: Any, file: str, heading: str) -> Iterator[str]:
             yield from _member(f"{name}.{member}", what, file)
 
 
+DECORATORS = {"App.task": TaskDecorator, "App.step": StepDecorator}
+
+
 def _member(name: str, what: Any, file: str) -> Iterator[str]:
-    if name == "App.task":
-        options = protocol("task", TaskDecorator)
-        yield _code(options._replace(returns="Callable[[Callable[P, R]], Task[P, R]]").text)
+    if name in DECORATORS:
+        made = name.removeprefix("App.")
+        options = protocol(made, DECORATORS[name])
+        yield _code(options._replace(returns=f"Callable[[Callable[P, R]], {made.title()}[P, R]]").text)
         yield f"{_linked(_said(what))}\n"
         yield from _parameters(name, [options], _said(what))
         yield from _example(name, file)

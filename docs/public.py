@@ -54,6 +54,7 @@ INTERNAL = {
     "Connection.transaction",
     "Context.asked",
     "Context.capturing_logs",
+    "Context.leaving",
     "Context.close_output",
     "Context.unasked",
     "Context.unawaited",

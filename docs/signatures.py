@@ -14,7 +14,7 @@ WIDTH = 100
 Node = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Overloads that say the same to people: only these are shown.
-SHOWN = {"App.step": [1, 2], "Context.step": [-1], "Context.any_of": [-1], "metered": [0, 2]}
+SHOWN = {"Context.step": [-1], "Context.any_of": [-1], "metered": [0, 2]}
 
 
 class Parameter(NamedTuple):

@@ -78,6 +78,7 @@ def test_files_stay_small() -> None:
         "src/flowfabric/app/namespaces_sync.py",
         "src/flowfabric/app/sync.py",
         "src/flowfabric/errors.py",  # a list of all errors, with a sentence for each
+        "src/flowfabric/handler/context.py",  # a third of it is overloads for type checkers
         "src/flowfabric/handler/sync.py",  # written by `make sync`
     ]
 

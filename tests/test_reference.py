@@ -19,7 +19,6 @@ from docs.fields import FIELDS
 from docs.meanings import ATTRIBUTES, OBVIOUS, PARAMETERS, SHARED
 from docs.signatures import constructor, protocol, signatures
 from docs.snippets import snippets
-from flowfabric.app.decorators import TaskDecorator
 from flowfabric.engine import budgets, flows, quotas, schedules, waits
 from flowfabric.ids import EntityId, mint_execution_id
 from flowfabric.model import EventKind, Options, Submission, Suspension, Timing
@@ -53,7 +52,8 @@ def functions() -> Iterator[tuple[str, Any]]:
             yield name, signatures(name, thing)
     for name in api.CONSTRUCTED:
         yield name, [constructor(name, APP[name])]
-    yield "App.task", [protocol("task", TaskDecorator)]
+    for name, decorator in api.DECORATORS.items():
+        yield name, [protocol(name, decorator)]
 
 
 def test_every_name_has_a_heading_a_docstring_and_an_example() -> None:

@@ -75,6 +75,7 @@ EXCLUDED = {
         "Context.asked",
         "Context.capturing_logs",
         "Context.close_output",
+        "Context.leaving",
         "Context.unasked",
         "Context.unawaited",
         "Reservation.is_begun",

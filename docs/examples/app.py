@@ -374,6 +374,9 @@ async def of_context(ctx: Context) -> None:
     # Context.all_of
     children = [await ctx.submit(report, topic) for topic in ("tides", "winds")]
     results = await ctx.all_of(*(child.result() for child in children))
+    # Context.all_settled
+    outcomes = await ctx.all_settled(*(child.result() for child in children))
+    failed = [outcome for outcome in outcomes if isinstance(outcome, ChildFailed)]
     # Context.report_usage
     usage = await ctx.report_usage("team-a", tokens=1_900)
     # Context.reserve

@@ -7,8 +7,9 @@ Public are the names here and in `flowfabric.engine`, `flowfabric.model`, `flowf
 from flowfabric.app import App
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow, FlowHandle, Node
+from flowfabric.app.steps import Step
 from flowfabric.app.sync import SyncApp, SyncExecution, SyncFlow, SyncFlowHandle, SyncTask
-from flowfabric.app.tasks import Step, SubmitOptions, Task
+from flowfabric.app.tasks import SubmitOptions, Task
 from flowfabric.errors import (
     BudgetExhausted,
     ChildFailed,

@@ -337,3 +337,28 @@ async def test_a_child_that_cannot_be_submitted_fails_alone(app: App, given: Giv
 
     async with working(app):
         assert await (await parent.submit()).result(TIMEOUT) == 4
+
+
+async def test_all_settled_returns_the_outcome_of_every_child_and_raises_nothing(app: App, given: Given) -> None:
+    square, fail, wait = squares(app), failing(app), idle(app)
+
+    @app.task
+    async def parent(ctx: Context) -> list[str]:
+        children = [await ctx.submit(square, 3), await ctx.submit(fail), await ctx.submit(wait)]
+        outcomes = await ctx.all_settled(*(child.result() for child in children))
+        return [each.state if isinstance(each, ChildFailed) else str(each) for each in outcomes]
+
+    async with working(app, lanes=["default"]):
+        execution = await parent.submit()
+        await happens(execution, "execution_suspended")
+        await app.executions.cancel((await family(given, execution))[2], by="ops")
+        assert await execution.result(TIMEOUT) == ["9", "failed", "cancelled"]
+
+
+async def test_all_settled_of_nothing_is_an_empty_list(app: App) -> None:
+    @app.task
+    async def parent(ctx: Context) -> list[Any]:
+        return await ctx.all_settled()
+
+    async with working(app):
+        assert await (await parent.submit()).result(TIMEOUT) == []

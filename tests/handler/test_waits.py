@@ -341,6 +341,23 @@ async def test_a_handler_that_swallows_the_unwinding_fails_permanently(app: App)
         return "rested"
 
     @app.task(retries=5)
+    async def careless(ctx: Context) -> None:
+        with suppress(BaseException):
+            await ctx.sleep("1h")
+        await ctx.step("after", print)
+
+    @app.task(retries=5)
+    def blocking(ctx: SyncContext) -> None:
+        with suppress(BaseException):
+            ctx.sleep("1h")
+
+    async with working(app):
+        for task in (report, careless, blocking):
+            await fails_at_once(app, await task.submit(), "unwinds a waiting run; catch Exception, not BaseException")
+
+
+async def test_a_gather_that_returns_exceptions_fails_permanently_and_names_all_settled(app: App) -> None:
+    @app.task(retries=5)
     async def collected(ctx: Context) -> None:
         await asyncio.gather(ctx.sleep("1h"), return_exceptions=True)
 
@@ -349,12 +366,25 @@ async def test_a_handler_that_swallows_the_unwinding_fails_permanently(app: App)
         found: Any = await asyncio.gather(ctx.sleep("1h"), return_exceptions=True)
         return int(sum(found))
 
+    @app.task(retries=5)
+    async def saved(ctx: Context) -> None:
+        await asyncio.gather(ctx.sleep("1h"), ctx.wait_for_signal("go"), return_exceptions=True)
+        await ctx.step("save", print)
+
+    @app.task(retries=5)
+    async def waited(ctx: Context) -> None:
+        await asyncio.wait([asyncio.ensure_future(ctx.sleep("1h"))])
+
     async with working(app):
-        for task in (report, collected, counted):
-            execution = await task.submit()
-            with pytest.raises(ExecutionFailed, match="unwinds a waiting run; catch Exception, not BaseException"):
-                await execution.result(TIMEOUT)
-            assert len((await attempts_of(app, execution)).items) == 1
+        for task in (collected, counted, saved, waited):
+            said = r"gather\(..., return_exceptions=True\) .* use ctx.all_settled"
+            await fails_at_once(app, await task.submit(), said)
+
+
+async def fails_at_once(app: App, execution: Execution[Any], said: str) -> None:
+    with pytest.raises(ExecutionFailed, match=said):
+        await execution.result(TIMEOUT)
+    assert len((await attempts_of(app, execution)).items) == 1
 
 
 async def test_a_wait_that_is_cancelled_before_the_run_suspends_is_dropped(app: App) -> None:

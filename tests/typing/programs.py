@@ -145,6 +145,38 @@ async def search(topic: str) -> dict[str, int]:
     return {}
 
 
+@app.step
+async def told(ctx: Context, topic: str) -> bytes:
+    return b""
+
+
+@app.step(retries=2)
+def told_later(ctx: SyncContext, topic: str) -> bytes:
+    return b""
+
+
+class Agent:
+    @app.step
+    async def ask(self, ctx: Context, topic: str) -> bytes:
+        return b""
+
+    @app.step(retries=1)
+    async def plain(self, topic: str) -> int:
+        return 3
+
+    @app.step(returns=list[str])
+    def guess(self, ctx: SyncContext, topic: str) -> object:
+        return []
+
+
+async def steps_with_context(ctx: Context, agent: Agent) -> None:
+    assert_type(await told(ctx, "tides"), bytes)
+    assert_type(await told_later(ctx, topic="tides"), bytes)
+    assert_type(await agent.ask(ctx, "tides"), bytes)
+    assert_type(await agent.plain(ctx, topic="tides"), int)
+    assert_type(await agent.guess(ctx, "tides"), list[str])
+
+
 async def count(topic: str) -> int:
     return 1
 

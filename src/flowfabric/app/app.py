@@ -2,9 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from types import UnionType
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from flowfabric import payloads
 from flowfabric.app import declarations, schedules
 from flowfabric.app.client import Client
-from flowfabric.app.decorators import ReturningStepDecorator, StepDecorator, TaskDecorator
+from flowfabric.app.decorators import StepDecorator, TaskDecorator
 from flowfabric.app.executions import Execution
 from flowfabric.app.flows import Flow
 from flowfabric.app.namespaces import (
@@ -31,10 +31,11 @@ from flowfabric.app.namespaces import (
     Workers,
 )
 from flowfabric.app.schedules import Declaration, Scheduled, TimingOptions
+from flowfabric.app.steps import Step
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.app.sync import SyncApp
 from flowfabric.app.tails import Tails
-from flowfabric.app.tasks import Step, SubmitOptions, Task, TaskFunction, named, read_policy, read_returns, submission
+from flowfabric.app.tasks import SubmitOptions, Task, TaskFunction, named, read_policy, read_returns, submission
 from flowfabric.app.waiters import Waiters
 from flowfabric.config import Config
 from flowfabric.engine import clock, executions, overview, routes
@@ -135,39 +136,17 @@ class App:
         self.tasks[name] = versions[max(versions)]
         return task
 
-    @overload
-    def step(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
-    @overload
-    def step(self, function: Callable[P, R], /) -> Step[P, R]: ...
-    @overload
-    def step(
-        self,
-        *,
-        name: str | None = None,
-        returns: type[R],
-        retries: int = 0,
-        backoff: str | timedelta = "100ms",
-        was: str | Sequence[str] = (),
-    ) -> ReturningStepDecorator[R]: ...
-    @overload
-    def step(
-        self,
-        *,
-        name: str | None = None,
-        retries: int = 0,
-        backoff: str | timedelta = "100ms",
-        was: str | Sequence[str] = (),
-    ) -> StepDecorator: ...
-    def step(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:  # type: ignore[misc]
+    @property
+    def step(self) -> StepDecorator:
         """Make a function a step of every handler that calls it with its context: `await search(ctx, topic)`.
 
-        The step's name is the function's unless you give one. Its result is read as the annotated type, or as
-        `returns`. Retries run immediately, while the worker holds the lease. If you rename the step, give its old name
-        as `was`: what is saved under it counts as saved.
+        `@app.step` or `@app.step(retries=2, backoff="1s")`. The step's name is the function's unless you give one. Its
+        result is read as the annotated type, or as `returns`. Retries run immediately, while the worker holds the
+        lease. If you rename the step, give its old name as `was`: what is saved under it counts as saved. If a
+        parameter is annotated with the context, the function gets it too. A method is called on its object:
+        `await self.search(ctx, topic)`.
         """
-        if function is None:
-            return partial(_step, **options)
-        return _step(function)
+        return cast(StepDecorator, _step)
 
     def schedule(
         self, *, name: str | None = None, arguments: Mapping[str, object] | None = None, **timing: Unpack[TimingOptions]
@@ -439,7 +418,11 @@ class App:
         self.notifier.send(lanes=lanes, ended=names)
 
 
-def _step(function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Step[..., Any]:
+def _step(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    return partial(_step, **options) if function is None else _made_step(function, **options)
+
+
+def _made_step(function: Callable[..., Any], *, name: str | None = None, **options: Any) -> Step[..., Any]:
     return Step(function, name=name or function.__name__, **{"retries": 0, "backoff": "100ms", **options})
 
 

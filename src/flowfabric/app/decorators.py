@@ -4,12 +4,14 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from flowfabric.app.tasks import Step, TaskFunction
+from flowfabric.app.steps import Step
+from flowfabric.app.tasks import TaskFunction
 from flowfabric.handler.context import Context
 from flowfabric.handler.sync import SyncContext
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Decorator(Protocol):
@@ -79,9 +81,19 @@ class TaskDecorator(Protocol):
     ) -> Decorator: ...
 
 
-class StepDecorator(Protocol):
+class PlainStepDecorator(Protocol):
     """Makes a function a step."""
 
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[T, Context, P], Coroutine[Any, Any, R]], /
+    ) -> Step[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[T, SyncContext, P], R], /) -> Step[Concatenate[T, P], R]: ...
     @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
     @overload
@@ -92,6 +104,54 @@ class ReturningStepDecorator(Protocol[R]):
     """Makes a function a step whose result has a given type."""
 
     @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, object]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[T, Context, P], Coroutine[Any, Any, object]], /
+    ) -> Step[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], object], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[T, SyncContext, P], object], /) -> Step[Concatenate[T, P], R]: ...
+    @overload
     def __call__(self, function: Callable[P, Coroutine[Any, Any, object]], /) -> Step[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, object], /) -> Step[P, R]: ...
+
+
+class StepDecorator(Protocol):
+    """Makes a function a step, with or without options."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[T, Context, P], Coroutine[Any, Any, R]], /
+    ) -> Step[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[SyncContext, P], R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[T, SyncContext, P], R], /) -> Step[Concatenate[T, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Step[P, R]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+    ) -> PlainStepDecorator: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        returns: type[R],
+        retries: int = 0,
+        backoff: str | timedelta = "100ms",
+        was: str | Sequence[str] = (),
+    ) -> ReturningStepDecorator[R]: ...

@@ -1,4 +1,4 @@
-"""Tasks and steps: functions that run durably. A decorated function can still be called directly."""
+"""Tasks: functions that run durably. A decorated function can still be called directly."""
 
 import difflib
 import functools
@@ -259,48 +259,6 @@ class TaskFunction(Task[P, R], Generic[P, R, Q, C]):
         """Call the function directly, without submitting anything."""
         called: C = self.handler(*args, **kwargs)
         return called
-
-
-class Step(Generic[P, R]):
-    """A function that runs as a step when a handler calls it with its context: `notes = await search(ctx, topic)`."""
-
-    def __init__(
-        self,
-        function: Callable[P, Any],
-        *,
-        name: str,
-        retries: int,
-        backoff: str | timedelta,
-        returns: Any = None,
-        was: str | Sequence[str] = (),
-    ) -> None:
-        durations.read_duration(backoff)
-        self.returns = readable(payloads.returned(function) if returns is None else returns, function)
-        self.name = name
-        self.function = function
-        self._retries = retries
-        self._backoff = backoff
-        self._was = earlier_names(was)
-        self.__doc__ = function.__doc__
-        self.__wrapped__ = function
-
-    @overload
-    def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
-    @overload
-    def __call__(self, ctx: SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
-    def __call__(self, ctx: Context | SyncContext, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function as a step of the handler that has this context."""
-        if not isinstance(ctx, Context | SyncContext):
-            raise TypeError(
-                f"step {self.name} got {type(ctx).__name__} as its first argument, not the context; outside a handler "
-                f"call {self.name}.function"
-            )
-        call = functools.partial(self.function, *args, **kwargs)
-        options: dict[str, Any] = {"retries": self._retries, "backoff": self._backoff, "was": self._was}
-        return ctx.step(self.name, call, returns=self.returns, **options)
-
-    def __repr__(self) -> str:
-        return f"<step {self.name}>"
 
 
 def submission(options: Options, payload: bytes, overrides: SubmitOptions) -> Submission:

@@ -16,7 +16,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from flowfabric import durations
-from flowfabric.errors import InvalidName
+from flowfabric.errors import ChildFailed, InvalidName
 from flowfabric.handler.approvals import Verdict, approval, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.captured import capturing
@@ -27,7 +27,7 @@ from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.steps import Steps, returned
 from flowfabric.handler.streams import OutputStream
 from flowfabric.handler.unawaited import Calls
-from flowfabric.handler.waits import First, Leaving, Stop, Unwind, Waiting, check_waits, first_of, sleeping
+from flowfabric.handler.waits import First, Leaving, Waiting, check_waits, first_of, sleeping
 from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Appended, Claim, CreatedWaitpoint, JournalEntry, Signal, Suspension, Usage, Wish
 
@@ -329,6 +329,24 @@ class Context:
 
         return self._noted("ctx.all_of", None, gathered())
 
+    def all_settled(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T | ChildFailed]]:
+        """Suspend until several waits have all ended; of a child that failed, return the `ChildFailed` instead.
+
+        `for outcome in await ctx.all_settled(*(child.result() for child in children))`: each is a result, or a
+        `ChildFailed` with the `state` of the child, such as `failed` or `cancelled`.
+        """
+
+        async def outcome(wait: Waiting[T]) -> T | ChildFailed:
+            try:
+                return await wait
+            except ChildFailed as failed:
+                return failed
+
+        async def gathered() -> list[T | ChildFailed]:
+            return await asyncio.gather(*map(outcome, waits))
+
+        return self._noted("ctx.all_settled", None, gathered())
+
     def report_usage(self, budget: str, /, **amounts: int) -> Coroutine[Any, Any, Usage]:
         """Charge a budget with usage: `await ctx.report_usage("team-a", tokens=1_900)`. Returns `ok` or `soft_breach`.
 
@@ -426,6 +444,11 @@ class Context:
         return self._calls.unawaited()
 
     @property
+    def leaving(self) -> Leaving:
+        """How the run was unwound."""
+        return self._leaving
+
+    @property
     def asked(self) -> Sequence[Sequence[Wish]]:
         """The groups of waits for which the run was unwound: it needs one wait of each group to complete."""
         return self._leaving.asked if self._leaving.left else ()
@@ -445,8 +468,7 @@ class Context:
 
     def _ask(self, kind: str, name: str, was: str | Sequence[str] = ()) -> Place:
         if self._leaving.left:
-            # The run was unwound. Calls in `finally` blocks and in tasks it left running belong to a later run.
-            raise Stop if self._leaving.stopped else Unwind
+            self._leaving.leave_again()
         if (outer := step_running.get()) is not None:
             raise InvalidName(
                 f"{shown(name)} is inside step {shown(outer)}; a step cannot contain steps or waits, so call it outside"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from flowfabric.app.tasks import SubmitOptions, Task
+    from flowfabric.errors import ChildFailed
     from flowfabric.handler.approvals import Verdict
     from flowfabric.handler.budgets import Reservation
     from flowfabric.handler.children import Child
@@ -378,6 +379,15 @@ class SyncContext(Sync):
     def all_of(self, /, *waits: Waiting[T]) -> list[T]:
         """Suspend until several waits have all completed, and return their values, as `asyncio.gather` does."""
         answer: list[T] = self._wait(self._thing.all_of, *waits)
+        return answer
+
+    def all_settled(self, /, *waits: Waiting[T]) -> list[T | ChildFailed]:
+        """Suspend until several waits have all ended; of a child that failed, return the `ChildFailed` instead.
+
+        `for outcome in ctx.all_settled(*(child.result() for child in children))`: each is a result, or a
+        `ChildFailed` with the `state` of the child, such as `failed` or `cancelled`.
+        """
+        answer: list[T | ChildFailed] = self._wait(self._thing.all_settled, *waits)
         return answer
 
     def report_usage(self, budget: str, /, **amounts: int) -> Usage:

@@ -1,10 +1,11 @@
 """Waits of a handler, and how a run is unwound for them: one wait, or several together."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
@@ -96,11 +97,30 @@ class Leaving:
         """Whether the engine has ended or suspended the run before it asked for a wait."""
         self.asked: list[Sequence[Wish]] = []
         """The groups of waits for which the run is unwound: it needs one wait of each group to complete."""
+        self.swallowed = False
+        """Whether the handler has gone on after it was unwound."""
+        self._run = asyncio.current_task()
+        self._unwound: set[asyncio.Task[Any] | None] = set()
 
     @property
     def left(self) -> bool:
         """Whether the run has been unwound."""
         return self.stopped or (self._unwinding is not None and self._unwinding.done())
+
+    @property
+    def is_in_gather(self) -> bool:
+        """Whether the waits were unwound in asyncio tasks that the handler has started, as `asyncio.gather` does."""
+        return self._run not in self._unwound
+
+    def leave_again(self) -> NoReturn:
+        """Raise what unwinds the run, because the handler calls the context after the run was unwound.
+
+        Calls in `finally` blocks and in tasks that the handler left running belong to a later run. A call of the
+        handler itself while nothing unwinds it says that it has swallowed the exception.
+        """
+        if not self.stopped and sys.exception() is None and asyncio.current_task() is self._run:
+            self.swallowed = True
+        raise Stop if self.stopped else Unwind
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -124,6 +144,7 @@ class Leaving:
 
     async def _unwind(self, wishes: Sequence[Wish]) -> None:
         self.asked.append(wishes)
+        self._unwound.add(asyncio.current_task())
         if self._unwinding is None:
             self._unwinding = asyncio.get_running_loop().create_future()
             self._leaving = asyncio.create_task(self._leave(self._unwinding))

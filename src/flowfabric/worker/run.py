@@ -97,7 +97,7 @@ async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Th
     except Stop:
         return Lost()
     except Unwind:
-        return Suspended(context.asked)
+        return _swallowed(task, context) if context.leaving.swallowed else Suspended(context.asked)
     except BaseExceptionGroup as group:
         if group.split(Unwind)[1] is None:  # waits in a task group are unwound together
             return Suspended(context.asked) if group.subgroup(Stop) is None else Lost()
@@ -110,9 +110,11 @@ async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Th
     except (Exception, SystemExit) as error:  # SystemExit in a handler ends the run, not the worker
         if (changed := _shape_changed(error)) is not None:
             return Changed(changed.message, [str(changed.fields["name"])])
-        return _swallowed(error) if context.asked and not _while_unwinding(error) else _failed(task, error)
+        return (
+            _swallowed(task, context, error) if context.asked and not _while_unwinding(error) else _failed(task, error)
+        )
     if context.asked:
-        return _swallowed()
+        return _swallowed(task, context)
     if unawaited := context.unawaited():
         log.warning(
             "task %s did not await %s, so the call did nothing; write await before it (execution %s)",
@@ -186,8 +188,16 @@ def _while_unwinding(error: BaseException) -> bool:
     return inner is not None
 
 
-def _swallowed(error: BaseException | None = None) -> Failed:
-    what = "the handler caught the internal exception that unwinds a waiting run; catch Exception, not BaseException"
+def _swallowed(task: Task[..., Any], context: Context, error: BaseException | None = None) -> Failed:
+    if task.is_async and context.leaving.is_in_gather:
+        what = (
+            "asyncio.gather(..., return_exceptions=True) or asyncio.wait swallowed the internal exception that unwinds "
+            "a waiting run; use ctx.all_settled(...) for children that may fail, or gather without return_exceptions"
+        )
+    else:
+        what = (
+            "the handler caught the internal exception that unwinds a waiting run; catch Exception, not BaseException"
+        )
     if error is None:
         return Failed(FailureClass.PERMANENT, what)
     traced = "".join(traceback.format_exception(error))
