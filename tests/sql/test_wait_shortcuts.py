@@ -16,13 +16,6 @@ BOTH = {"kind": "all_of", "members": [ANY, APPROVE]}
 OTHER = {"kind": "single", "waitpoint": "v"}
 EITHER = {"kind": "any_of", "members": [APPROVE, OTHER]}
 CONDITIONS: list[object] = [ANY, APPROVE, ONE, {**ONE, "n": 2}, FROM, BOTH, EITHER, approvals(1), approvals(2)]
-WRONG: list[object] = [
-    [ANY], "single", 5, None, {}, {"kind": "all_of", "members": []}, {**ONE, "n": 0}, {**ONE, "n": 1.5},
-    {**ANY, "x": 1},
-    {**ANY, "name": ""}, {**ANY, "name": "x" * 129}, {**ANY, "name": 5}, {**ANY, "source_type": ""}, {**ONE, "of": "x"},
-    {"kind": "any_of", "members": [ANY] * 9}, {"kind": "any_of", "members": [EITHER]}, {"kind": "operator_only"},
-    {**ONE, "of": "distinct_waitpoints", "n": 2}, {**ONE, "waitpoints": ["w", "w"]}, {**ANY, "waitpoint": None},
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -30,26 +23,13 @@ async def test_a_condition_that_one_signal_meets_holds(conn: asyncpg.Connection,
     for key, name, source in product("wv", ["approve", "reject"], ["operator", "external"]):
         signal = {"id": "s", "waitpoint": key, "name": name, "source_type": source, "source_identity": "ann"}
         row = await conn.fetchrow(
-            "select flowfabric._is_met($1, $2, $3, $4) as met, (flowfabric._judge($1, $5)).holds",
+            "select flowfabric._is_met($1, $2, $3, $4) as met, flowfabric._judge($1, $5) is not null as holds",
             *(json.dumps(condition), key, name, source, json.dumps([signal])),
         )
         assert row is not None
         assert row["met"] in (None, row["holds"])
 
 
-@pytest.mark.parametrize("condition", [*CONDITIONS, *WRONG])
-async def test_a_condition_that_is_simple_is_valid(conn: asyncpg.Connection, condition: object) -> None:
-    simple = await conn.fetchval("select flowfabric._is_simple_condition($1, 'w')", json.dumps(condition))
-    await conn.execute(NEVER_SIMPLE)
-    cause = await conn.fetchval("select flowfabric._condition_cause($1, '{w}')", json.dumps(condition))
-
-    assert not simple or cause is None
-
-
-NEVER_SIMPLE = """
-create or replace function flowfabric._is_simple_condition(node jsonb, key text, may_nest boolean default true)
-returns boolean language sql as 'select false'
-"""
 NEVER_MET = """
 create or replace function flowfabric._is_met(condition jsonb, key text, name text, source_type text)
 returns boolean language sql as 'select null::boolean'

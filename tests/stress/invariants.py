@@ -116,8 +116,8 @@ def no_execution_is_suspended_by_a_condition_that_its_signals_satisfy() -> str:
         join flowfabric.signals g on g.partition = p.partition and g.execution = p.execution and g.waitpoint = p.id
         where p.partition = w.partition and p.execution = w.execution and p.wait = w.id
           and (not w.bind or g.digest = w.about_digest)) g
-    cross join lateral flowfabric._judge(w.condition, g.signals) j
-    where w.ended_at is null and w.child is null and not w.is_sleep and j.holds"""
+    cross join lateral flowfabric._judge(w.condition, g.signals) j (satisfiers)
+    where w.ended_at is null and w.child is null and not w.is_sleep and j.satisfiers is not null"""
 
 
 def a_wait_for_a_child_that_has_ended_is_about_to_be_answered() -> str:

@@ -96,12 +96,18 @@ def effect(condition: Condition, signals: Signals) -> str:
 async def ask(conn: Any, condition: Condition, signals: Signals) -> tuple[bool, list[str], list[str], str]:
     """The answer of Postgres to the same."""
     row = await conn.fetchrow(
-        "select j.*, flowfabric._signal_effect($1::text::jsonb, $3, $4, $5, j.holds, $6 = any (j.counted)) as effect "
-        "from flowfabric._judge($1::text::jsonb, $2::text::jsonb) j",
+        """select j.satisfiers, c.counted, flowfabric._signal_effect(
+               $1::text::jsonb, $3, $4, $5, j.satisfiers is not null, $6 = any (c.counted)) as effect
+        from (select flowfabric._judge($1::text::jsonb, $2::text::jsonb) as satisfiers) j
+        cross join (
+            select coalesce(array_agg(distinct $2::text::jsonb -> p.place::int - 1 ->> 'id'), '{}') as counted
+            from flowfabric._nodes($1::text::jsonb) n
+            cross join unnest(flowfabric._counted_signals(n.node, $2::text::jsonb)) p (place)
+            where n.node ->> 'kind' in ('single', 'count')) c""",
         *(msgspec.json.encode(value).decode() for value in (condition, signals)),
         *(signals[-1][field] if signals else "" for field in ("waitpoint", "name", "source_type", "id")),
     )
-    return row["holds"], row["counted"], row["satisfiers"], row["effect"]
+    return row["satisfiers"] is not None, row["counted"], row["satisfiers"] or [], row["effect"]
 
 
 def signals_of(vector: Mapping[str, Any]) -> list[dict[str, str]]:

@@ -32,28 +32,6 @@ declare
                                        else 2147483647 end;
     found record;
 begin
-    if cardinality(_turn_order.lanes) = 1 and _turn_order.partitions is null and behind = _turn_order.after_route
-       and wrapped = (_turn_order.after_route = 0) then
-        -- Fast path: usually a single route has work.
-        select (select t.route from flowfabric.tickets t
-                where t.lane = _turn_order.lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-                  and t.priority = _turn_order.level
-                order by t.route limit 1) as first,
-               (select t.route from flowfabric.tickets t
-                where t.lane = _turn_order.lanes[1] and t.phase = 'runnable' and t.eligibility = 'eligible_now'
-                  and t.priority = _turn_order.level
-                order by t.route desc limit 1) as last into found;
-        if found.first = found.last then
-            select array[r.id], r.budgets <> '{}' or r.quotas <> '{}' into routes, is_limited from flowfabric.routes r
-            where r.id = found.first and r.needs <@ _turn_order.capabilities
-              and r.namespace = coalesce(_turn_order.namespace, r.namespace);
-            routes := coalesce(routes, '{}');
-            route_lanes := _turn_order.lanes;
-            behind := found.first;
-            wrapped := found.first <= _turn_order.after_route or _turn_order.after_route = 0;
-            return;
-        end if;
-    end if;
     with recursive ahead as (
         select n.route, n.lane from flowfabric._next_route(
             _turn_order.lanes, _turn_order.level, behind, last_of_round, _turn_order.partitions) n

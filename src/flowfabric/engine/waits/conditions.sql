@@ -57,55 +57,43 @@ end $$;
 
 -- Evaluate a node of a condition, recursively. Each node is evaluated independently: nodes never share their counts.
 --
---   returns  whether it holds; the positions of all signals that a leaf below it counts; the positions of the signals
---            that made it hold
-create or replace function flowfabric._judge_node(
-    node jsonb, signals jsonb, out holds boolean, out counted bigint[], out satisfiers bigint[])
+--   returns  the positions of the signals that make it hold; null if it does not hold
+create or replace function flowfabric._judge_node(node jsonb, signals jsonb)
+returns bigint[]
 language plpgsql immutable as $$
 declare
-    member jsonb;
-    judged record;
+    kind constant text := _judge_node.node ->> 'kind';
+    counted bigint[];
+    satisfiers bigint[] := '{}';
     held int := 0;
 begin
-    counted := '{}';
-    satisfiers := '{}';
-    case _judge_node.node ->> 'kind'
-        when 'single', 'count' then
-            counted := flowfabric._counted_signals(_judge_node.node, _judge_node.signals);
-            holds := cardinality(counted) >= coalesce((_judge_node.node ->> 'n')::int, 1);
-            satisfiers := case when holds then counted else '{}' end;
-        when 'all_of', 'any_of' then
-            for member in select m from jsonb_array_elements(_judge_node.node -> 'members') m loop
-                judged := flowfabric._judge_node(member, _judge_node.signals);
-                counted := counted || judged.counted;
-                satisfiers := satisfiers || judged.satisfiers;
-                held := held + judged.holds::int;
-            end loop;
-            holds := held >= case when _judge_node.node ->> 'kind' = 'any_of' then 1
-                                  else jsonb_array_length(_judge_node.node -> 'members') end;
-            satisfiers := case when holds then satisfiers else '{}' end;
-        else
-            holds := false;
-    end case;
+    if kind in ('single', 'count') then
+        counted := flowfabric._counted_signals(_judge_node.node, _judge_node.signals);
+        return case when cardinality(counted) >= coalesce((_judge_node.node ->> 'n')::int, 1) then counted end;
+    elsif kind not in ('all_of', 'any_of') then
+        return null;
+    end if;
+    for place in 0 .. jsonb_array_length(_judge_node.node -> 'members') - 1 loop
+        counted := flowfabric._judge_node(_judge_node.node -> 'members' -> place, _judge_node.signals);
+        held := held + (counted is not null)::int;
+        satisfiers := satisfiers || counted;
+    end loop;
+    return case when held >= case kind when 'any_of' then 1 else jsonb_array_length(_judge_node.node -> 'members') end
+        then satisfiers end;
 end $$;
 
 -- Evaluate a condition over signals, each {id, waitpoint, name, source_type, source_identity}, in order of arrival.
 --
---   returns  whether it holds; the ids of all signals that a leaf counts; the ids of the signals that made it hold.
---            Each id once, in order of arrival
-create or replace function flowfabric._judge(
-    condition jsonb, signals jsonb, out holds boolean, out counted text[], out satisfiers text[])
+--   returns  the ids of the signals that make it hold, each once, in order of arrival; null if it does not hold
+create or replace function flowfabric._judge(condition jsonb, signals jsonb)
+returns text[]
 language plpgsql immutable as $$
 declare
-    judged record;
+    satisfiers constant bigint[] := flowfabric._judge_node(_judge.condition, _judge.signals);
 begin
-    judged := flowfabric._judge_node(_judge.condition, _judge.signals);
-    holds := judged.holds;
-    counted := array(select _judge.signals -> (p.place - 1)::int ->> 'id'
-                     from (select distinct unnest(judged.counted)) p (place) order by p.place);
-    satisfiers := case when judged.counted = judged.satisfiers then counted else array(
+    return case when satisfiers is not null then array(
         select _judge.signals -> (p.place - 1)::int ->> 'id'
-        from (select distinct unnest(judged.satisfiers)) p (place) order by p.place) end;
+        from (select distinct unnest(satisfiers)) p (place) order by p.place) end;
 end $$;
 
 -- Count a new signal in a tally (`_tally`).
@@ -213,60 +201,99 @@ end $$;
 --   returns  the cause, or null if they are valid
 create or replace function flowfabric._keys_cause(keys jsonb)
 returns text
-language sql immutable as $$
-    select case
-        when bool_or(jsonb_typeof(k.key) <> 'string') then 'malformed_condition'
-        when bool_or(k.key = '""') then 'waitpoint_key_empty'
-        when bool_or(octet_length(k.key #>> '{}') > 128) then 'waitpoint_key_too_long'
-        when count(distinct k.key) < count(*) then 'waitpoint_key_duplicate'
-    end from jsonb_array_elements(_keys_cause.keys) k (key)
-$$;
-
--- Check one node of a condition, without its members. An unknown field is refused, never ignored.
---
---   returns  the cause, or null if it is valid
-create or replace function flowfabric._node_cause(node jsonb, depth int)
-returns text
 language plpgsql immutable as $$
 declare
-    fields text[] := case _node_cause.node ->> 'kind'
+    key text;
+    seen text[] := '{}';
+begin
+    for place in 0 .. jsonb_array_length(_keys_cause.keys) - 1 loop
+        key := _keys_cause.keys ->> place;
+        if jsonb_typeof(_keys_cause.keys -> place) <> 'string' then
+            return 'malformed_condition';
+        elsif octet_length(key) not between 1 and 128 then
+            return case key when '' then 'waitpoint_key_empty' else 'waitpoint_key_too_long' end;
+        elsif key = any (seen) then
+            return 'waitpoint_key_duplicate';
+        end if;
+        seen := seen || key;
+    end loop;
+    return null;
+end $$;
+
+-- Check a leaf of a condition: how many signals of which waitpoints it counts.
+--
+--   returns  the cause, or null if it is valid
+create or replace function flowfabric._leaf_cause(leaf jsonb)
+returns text
+language plpgsql immutable as $$
+begin
+    return case
+        when _leaf_cause.leaf ->> 'kind' = 'single'
+            then flowfabric._keys_cause(jsonb_build_array(coalesce(_leaf_cause.leaf -> 'waitpoint', '""')))
+        when coalesce(jsonb_typeof(_leaf_cause.leaf -> 'n'), 'number') <> 'number' then 'malformed_condition'
+        when coalesce((_leaf_cause.leaf -> 'n')::numeric, 0) < 1 then 'count_n_zero'
+        when not flowfabric._is_whole(_leaf_cause.leaf -> 'n', 1, 1e30) then 'malformed_condition'
+        when (_leaf_cause.leaf -> 'n')::numeric > 10000 then 'count_n_too_large'
+        when coalesce(_leaf_cause.leaf ->> 'of', '') not in ('distinct_waitpoints', 'distinct_signals', 'distinct_sources')
+            then 'malformed_condition'
+        when coalesce(_leaf_cause.leaf -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
+        when jsonb_typeof(_leaf_cause.leaf -> 'waitpoints') <> 'array' then 'malformed_condition'
+        else coalesce(flowfabric._keys_cause(_leaf_cause.leaf -> 'waitpoints'), case
+            when _leaf_cause.leaf ->> 'of' = 'distinct_waitpoints'
+             and (_leaf_cause.leaf ->> 'n')::int > jsonb_array_length(_leaf_cause.leaf -> 'waitpoints')
+                then 'count_exceeds_waitpoint_set' end) end;
+end $$;
+
+-- Check a node of a condition and its members, recursively. An unknown field is refused, never ignored. Loops and plain
+-- expressions, because every suspension calls this, and a query would be ten times slower.
+--
+--   returns  the cause, of a member first, or null if all are valid; and with this node, how many there are and the
+--            waitpoint keys that they name
+create or replace function flowfabric._node_cause(
+    node jsonb, depth int, inout amount int, inout named text[], out cause text)
+language plpgsql immutable as $$
+declare
+    kind constant text := _node_cause.node ->> 'kind';
+    fields constant text[] := case kind
         when 'single' then '{kind,waitpoint,name,source_type}'
         when 'count' then '{kind,n,of,name,source_type,waitpoints}'
         when 'all_of' then '{kind,members}' when 'any_of' then '{kind,members}'
         when 'operator_only' then '{kind}' when 'timeout_only' then '{kind}' end;
+    below record;
 begin
-    return case
-        when _node_cause.depth > 4 then 'condition_too_deep'
+    amount := amount + 1;
+    if _node_cause.depth > 4 or amount > 64 then
+        cause := case when amount > 64 then 'condition_too_large' else 'condition_too_deep' end;
+        return;
+    end if;
+    if jsonb_typeof(_node_cause.node -> 'members') = 'array' then
+        for place in 0 .. jsonb_array_length(_node_cause.node -> 'members') - 1 loop
+            below := flowfabric._node_cause(_node_cause.node -> 'members' -> place, _node_cause.depth + 1, amount, named);
+            amount := below.amount;
+            named := below.named;
+            cause := case below.cause when 'condition_too_large' then below.cause else coalesce(cause, below.cause) end;
+            exit when cause = 'condition_too_large';
+        end loop;
+    end if;
+    cause := coalesce(cause, case
         when fields is null then 'unknown_condition'
-        when _node_cause.depth > 1 and _node_cause.node ->> 'kind' in ('operator_only', 'timeout_only')
-            then 'nested_standalone'
-        when exists (select from jsonb_object_keys(_node_cause.node) f (name) where f.name <> all (fields))
-            then 'malformed_condition'
+        when _node_cause.depth > 1 and kind in ('operator_only', 'timeout_only') then 'nested_standalone'
+        when _node_cause.node - fields <> '{}' then 'malformed_condition'
         when _node_cause.node -> 'name' = '""' then 'signal_name_empty'
         when jsonb_typeof(_node_cause.node -> 'name') <> 'string' or octet_length(_node_cause.node ->> 'name') > 128
-            then 'malformed_condition'
-        when jsonb_typeof(_node_cause.node -> 'source_type') <> 'string'
+          or jsonb_typeof(_node_cause.node -> 'source_type') <> 'string'
           or octet_length(_node_cause.node ->> 'source_type') not between 1 and 64 then 'malformed_condition'
-        when _node_cause.node ->> 'kind' = 'single'
-            then flowfabric._keys_cause(jsonb_build_array(coalesce(_node_cause.node -> 'waitpoint', '""')))
-        when _node_cause.node ->> 'kind' = 'count' then case
-            when coalesce(jsonb_typeof(_node_cause.node -> 'n'), 'number') <> 'number' then 'malformed_condition'
-            when coalesce((_node_cause.node -> 'n')::numeric, 0) < 1 then 'count_n_zero'
-            when not flowfabric._is_whole(_node_cause.node -> 'n', 1, 1e30) then 'malformed_condition'
-            when (_node_cause.node -> 'n')::numeric > 10000 then 'count_n_too_large'
-            when coalesce(_node_cause.node ->> 'of', '') not in (
-                'distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
-            when coalesce(_node_cause.node -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
-            when jsonb_typeof(_node_cause.node -> 'waitpoints') <> 'array' then 'malformed_condition'
-            when flowfabric._keys_cause(_node_cause.node -> 'waitpoints') is not null
-                then flowfabric._keys_cause(_node_cause.node -> 'waitpoints')
-            when _node_cause.node ->> 'of' = 'distinct_waitpoints'
-             and (_node_cause.node ->> 'n')::int > jsonb_array_length(_node_cause.node -> 'waitpoints')
-                then 'count_exceeds_waitpoint_set' end
+        when kind in ('single', 'count') then flowfabric._leaf_cause(_node_cause.node)
         when coalesce(_node_cause.node -> 'members', '[]') = '[]' and 'members' = any (fields)
-            then replace(_node_cause.node ->> 'kind', '_', '') || '_empty_members'
-        when jsonb_typeof(_node_cause.node -> 'members') <> 'array' then 'malformed_condition'
-    end;
+            then replace(kind, '_', '') || '_empty_members'
+        when jsonb_typeof(_node_cause.node -> 'members') <> 'array' then 'malformed_condition' end);
+    if cause is null and kind = 'single' then
+        named := named || (_node_cause.node ->> 'waitpoint');
+    elsif cause is null and kind = 'count' then
+        for place in 0 .. jsonb_array_length(_node_cause.node -> 'waitpoints') - 1 loop
+            named := named || (_node_cause.node -> 'waitpoints' ->> place);
+        end loop;
+    end if;
 end $$;
 
 -- Check a condition together with the keys of its waitpoints.
@@ -276,35 +303,16 @@ create or replace function flowfabric._condition_cause(condition jsonb, keys tex
 returns text
 language plpgsql immutable as $$
 declare
-    cause text;
-    named text[];
+    kind constant text := _condition_cause.condition ->> 'kind';
+    checked constant record := flowfabric._node_cause(_condition_cause.condition, 1, 0, '{}');
 begin
-    if cardinality(_condition_cause.keys) = 1 and octet_length(_condition_cause.keys[1]) between 1 and 128
-       and flowfabric._is_simple_condition(_condition_cause.condition, _condition_cause.keys[1]) then
-        return null;
-    end if;
-    if _condition_cause.keys = '{}'
-       and _condition_cause.condition ->> 'kind' in ('single', 'all_of', 'any_of', 'count') then
-        return 'waitpoints_empty';
-    end if;
-    cause := flowfabric._keys_cause(to_jsonb(_condition_cause.keys));
-    if cause is null and (cardinality(_condition_cause.keys) > 64
-                          or (select count(*) from flowfabric._nodes(_condition_cause.condition)) > 64) then
-        cause := 'condition_too_large';
-    end if;
-    if cause is null then
-        select flowfabric._node_cause(n.node, n.depth) into cause
-        from flowfabric._nodes(_condition_cause.condition) with ordinality as n (node, depth, place)
-        where flowfabric._node_cause(n.node, n.depth) is not null order by n.depth desc, n.place limit 1;
-    end if;
-    if cause is not null then
-        return cause;
-    end if;
-    named := flowfabric._named_keys(_condition_cause.condition);
     return case
-        when not named <@ _condition_cause.keys then 'referenced_waitpoint_key_missing_binding'
-        when not _condition_cause.keys <@ named
-         and _condition_cause.condition ->> 'kind' not in ('operator_only', 'timeout_only')
-            then 'extra_binding_not_referenced_by_condition'
-    end;
+        when _condition_cause.keys = '{}' and kind in ('single', 'all_of', 'any_of', 'count') then 'waitpoints_empty'
+        else coalesce(
+            flowfabric._keys_cause(to_jsonb(_condition_cause.keys)),
+            case when cardinality(_condition_cause.keys) > 64 then 'condition_too_large' end,
+            checked.cause,
+            case when not checked.named <@ _condition_cause.keys then 'referenced_waitpoint_key_missing_binding'
+                 when not _condition_cause.keys <@ checked.named and kind not in ('operator_only', 'timeout_only')
+                     then 'extra_binding_not_referenced_by_condition' end) end;
 end $$;

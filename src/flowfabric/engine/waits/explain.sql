@@ -13,8 +13,8 @@ begin
         when wait.is_sleep then format('sleeps until %s', flowfabric._moment(wait.timeout_at))
         when wait.reason_code = 'waiting_for_approval' and wait.condition #>> '{members,0,kind}' = 'count' then
             format('has %s of %s approvals on waitpoint %s',
-                   cardinality((flowfabric._judge(
-                       wait.condition #> '{members,0}', flowfabric._signals_to_judge(_wait_words.wait))).counted),
+                   cardinality(flowfabric._counted_signals(
+                       wait.condition #> '{members,0}', flowfabric._signals_to_judge(_wait_words.wait))),
                    wait.condition #>> '{members,0,n}', keys)
         when wait.condition ->> 'kind' = 'operator_only' then 'waits for an operator'
         when wait.condition ->> 'kind' = 'timeout_only' then 'waits for its timeout'

@@ -103,15 +103,16 @@ begin
         select array_agg(x.partition) as partitions, array_agg(x.execution) as executions, array_agg(x.id) as ids,
                array_agg(x.satisfiers) as satisfiers
         into over from (
-            select w.partition, w.execution, w.id, j.satisfiers::text as satisfiers
+            select w.partition, w.execution, w.id, j.satisfiers
             from unnest(_end_finished_waits.asked) a
             cross join lateral (
                 select w from flowfabric.waits w
                 where w.partition = (a.wait).partition and w.execution = (a.wait).execution and w.id = (a.wait).id
                   and (a.wait).id = any (_end_finished_waits.waited) offset 0) x
             cross join lateral (select (x.w).*) w
-            cross join lateral flowfabric._judge(w.condition, flowfabric._signals_to_judge(x.w)) j
-            where j.holds order by a.item, a.number) x;
+            cross join lateral (
+                select flowfabric._judge(w.condition, flowfabric._signals_to_judge(x.w))::text offset 0) j (satisfiers)
+            where j.satisfiers is not null order by a.item, a.number) x;
         if over.ids is not null then
             perform flowfabric._end_waits(
                 over.partitions, over.executions, over.ids, 'signal', _end_finished_waits.now,
